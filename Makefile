@@ -1,0 +1,49 @@
+# The two commands of the README are `make demo` and `make test`; each does all of its own set-up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup components test lint types unit e2e demo bench lock clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+
+setup: $(STAMP)  ## prepare .venv with the locked dependencies
+
+$(STAMP): requirements.lock pyproject.toml scripts/venv
+	@scripts/venv $(PYTHON) $(VENV)
+	@touch $@
+
+components: $(STAMP)  ## install the programs that the tests talk to (kubectl)
+	@scripts/components
+
+test: components lint types unit e2e  ## everything that CI runs
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## unit, conformance and project tests
+	$(BIN)/pytest -n 2 -q tests/unit tests/conformance tests/project
+
+e2e: $(STAMP)  ## real processes, TLS and clients on loopback
+	$(BIN)/pytest -n 2 -q tests/e2e
+
+demo: $(STAMP)  ## watch a program stay signed in
+	@$(BIN)/python -m examples.demo
+
+bench: components  ## the figures, as ratios in one run
+	$(BIN)/python -m bench
+
+lock: $(STAMP)  ## resolve requirements.lock again
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
+	  --no-header --no-annotate --upgrade -q -o requirements.lock
+
+clean:  ## remove what the commands above made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results

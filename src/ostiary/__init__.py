@@ -1,0 +1,1 @@
+"""ostiary: authentication for those who run or program Kubernetes."""

@@ -1,0 +1,157 @@
+"""Every exception that ostiary raises.
+
+    OstiaryError
+    ├── ConfigurationError       a file or an option is wrong: mend it, then try again
+    ├── CredentialError          there is no credential, so no request was sent
+    │   ├── PluginRefused        the policy of this program does not let the command run
+    │   ├── PluginNotFound       the command does not exist or cannot be executed
+    │   ├── PluginNotInteractive it needs a person at a terminal, and there is none
+    │   ├── PluginFailed         it ran and failed: exit code, signal, time limit
+    │   ├── AnswerInvalid        it ran, and what it printed is not a credential
+    │   └── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
+    └── TransportError           TLS or a proxy cannot be set up as configured
+
+The class says what a caller can do about it. `code` is stable, and each one has its paragraph in
+``docs/reference/errors.md``. An error never carries what a plugin printed on stdout: what could not be
+decoded may be the token itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from ostiary.model import Place, Problem
+
+CODES: dict[str, str] = {
+    "config-unreadable": "a configuration file is missing or cannot be read",
+    "config-syntax": "a configuration file is not YAML or JSON of the expected shape",
+    "config-invalid": "a configuration has values that cannot be used",
+    "config-not-found": "there is no configuration, or it has no such context, cluster or user",
+    "kuberc-invalid": "the kuberc file that holds the plugin policy cannot be used",
+    "exec-plugin-denied": "the plugin policy of this program does not let the command run",
+    "exec-plugin-not-found": "the exec plugin's command does not exist",
+    "exec-plugin-not-executable": "the exec plugin's command exists and cannot be executed",
+    "exec-plugin-needs-terminal": "the exec plugin must ask a person, and there is no terminal",
+    "exec-plugin-environment-too-large": "the exec plugin's environment is larger than the system allows",
+    "exec-plugin-failed": "the exec plugin ended with an exit code other than zero",
+    "exec-plugin-killed": "the exec plugin was ended by a signal",
+    "exec-plugin-timeout": "the exec plugin did not end within its time limit",
+    "exec-plugin-output-too-large": "the exec plugin printed more than a credential can be",
+    "exec-plugin-answer-undecodable": "what the exec plugin printed is not one JSON or YAML object",
+    "exec-plugin-answer-version": "the exec plugin answered in another apiVersion or kind than it was asked for",
+    "exec-plugin-answer-invalid": "the exec plugin's answer holds no usable credential",
+    "exec-plugin-answer-expired": "the exec plugin's answer had already expired when it came",
+    "exec-plugin-backing-off": "the exec plugin failed a moment ago and is not run again yet",
+    "token-file-unreadable": "the file that should hold the token cannot be read",
+    "tls-invalid": "the TLS settings cannot be used together, or a certificate cannot be loaded",
+    "proxy-invalid": "the proxy address cannot be used",
+    "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
+}
+
+
+class OstiaryError(Exception):
+    """The base of them all: what happened, and as far as known its cause, place and remedy."""
+
+    default_code = "config-invalid"
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        cause: str | None = None,
+        where: Place | str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        self.summary = summary
+        self.cause = cause
+        self.where = where
+        self.hint = hint
+        self.code = code or self.default_code
+        assert self.code in CODES, f"undocumented error code {self.code}"
+        super().__init__(summary)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The parts below the summary, as a person reads them: (name, text)."""
+        parts = [("cause", self.cause), ("where", self.where), ("hint", self.hint), ("code", self.code)]
+        return [(name, str(text)) for name, text in parts if text]
+
+    def __str__(self) -> str:
+        rows = [self.summary]
+        for name, text in self.lines():
+            first, *rest = text.splitlines() or [""]
+            rows.append(f"  {name:<6} {first}")
+            rows.extend(f"  {'':<6} {line}" for line in rest)
+        return "\n".join(rows)
+
+    def again(self) -> Self:
+        """The same error as a new object, for another caller.
+
+        Many callers wait for one plugin run; raising one exception object in all their threads would
+        tangle their tracebacks.
+        """
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.args = self.args
+        twin.__cause__ = self.__cause__
+        return twin
+
+
+class ConfigurationError(OstiaryError):
+    """A file or an option is wrong. `problems` lists every mistake found, not only the first."""
+
+    def __init__(self, summary: str, *, problems: Sequence[Problem] = (), **parts: object) -> None:
+        self.problems = tuple(problems)
+        if len(self.problems) == 1 and not parts.get("cause"):
+            (problem,) = self.problems
+            parts = {"cause": problem.message, "where": problem.place, "hint": problem.hint, **parts}
+        elif self.problems and not parts.get("cause"):
+            parts["cause"] = "\n".join(str(problem) for problem in self.problems)
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class CredentialError(OstiaryError):
+    """There is no credential, so the request was not sent."""
+
+    default_code = "exec-plugin-failed"
+
+
+class PluginRefused(CredentialError):
+    default_code = "exec-plugin-denied"
+
+
+class PluginNotFound(CredentialError):
+    default_code = "exec-plugin-not-found"
+
+
+class PluginNotInteractive(CredentialError):
+    default_code = "exec-plugin-needs-terminal"
+
+
+class PluginFailed(CredentialError):
+    """`exit_code` is what the plugin ended with; -1 when a signal or we ended it."""
+
+    default_code = "exec-plugin-failed"
+
+    def __init__(self, summary: str, *, exit_code: int = -1, **parts: object) -> None:
+        self.exit_code = exit_code
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class AnswerInvalid(CredentialError):
+    default_code = "exec-plugin-answer-invalid"
+
+
+class BackingOff(CredentialError):
+    """The plugin is not run again for `retry_after` seconds; `__cause__` is why."""
+
+    default_code = "exec-plugin-backing-off"
+
+    def __init__(self, summary: str, *, retry_after: float, **parts: object) -> None:
+        self.retry_after = retry_after
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class TransportError(OstiaryError):
+    default_code = "tls-invalid"

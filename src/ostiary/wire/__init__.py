@@ -1,0 +1,1 @@
+"""Kubernetes JSON <-> model: one module per API group, pure functions."""
