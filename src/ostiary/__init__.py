@@ -1,1 +1,97 @@
-"""ostiary: authentication for those who run or program Kubernetes."""
+"""ostiary: authentication for those who run or program Kubernetes.
+
+    import ostiary
+    client = ostiary.connect().httpx()      # signed in the way kubectl is, and it stays so
+
+The names below are the public ones. They are imported when first used, so that ``import ostiary`` costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ostiary.client.authenticator import Authenticator
+    from ostiary.client.connection import Connection, connect
+    from ostiary.client.kubeconfig import Kubeconfig, Overrides
+    from ostiary.client.policy import AllowAll, Allowlist, Confirm, DenyAll, Pinned, Plan, Trusted
+    from ostiary.errors import (
+        AnswerInvalid,
+        BackingOff,
+        ConfigurationError,
+        CredentialError,
+        OstiaryError,
+        PluginFailed,
+        PluginNotFound,
+        PluginNotInteractive,
+        PluginRefused,
+        TransportError,
+    )
+    from ostiary.model import ClientCertificate, Credential, Secret
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ostiary.client.authenticator": ("Authenticator",),
+    "ostiary.client.connection": ("Connection", "connect"),
+    "ostiary.client.kubeconfig": ("Kubeconfig", "Overrides"),
+    "ostiary.client.policy": ("AllowAll", "Allowlist", "Confirm", "DenyAll", "Pinned", "Plan", "Trusted"),
+    "ostiary.errors": (
+        "AnswerInvalid",
+        "BackingOff",
+        "ConfigurationError",
+        "CredentialError",
+        "OstiaryError",
+        "PluginFailed",
+        "PluginNotFound",
+        "PluginNotInteractive",
+        "PluginRefused",
+        "TransportError",
+    ),
+    "ostiary.model": ("ClientCertificate", "Credential", "Secret"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "AllowAll",
+    "Allowlist",
+    "AnswerInvalid",
+    "Authenticator",
+    "BackingOff",
+    "ClientCertificate",
+    "ConfigurationError",
+    "Confirm",
+    "Connection",
+    "Credential",
+    "CredentialError",
+    "DenyAll",
+    "Kubeconfig",
+    "OstiaryError",
+    "Overrides",
+    "Pinned",
+    "Plan",
+    "PluginFailed",
+    "PluginNotFound",
+    "PluginNotInteractive",
+    "PluginRefused",
+    "Secret",
+    "TransportError",
+    "Trusted",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'ostiary' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

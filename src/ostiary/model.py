@@ -35,7 +35,8 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(self._text.encode("utf-8", "surrogatepass"), other._text.encode("utf-8", "surrogatepass"))
+        mine, theirs = (text.encode("utf-8", "surrogatepass") for text in (self._text, other._text))
+        return hmac.compare_digest(mine, theirs)
 
     def __hash__(self) -> int:
         return hash(self._text)
@@ -65,12 +66,13 @@ class Credential:
     """What a client presents: a token, a client certificate, or both, and when they expire.
 
     Compared by identity: a plugin may answer twice with the same token, and the second answer is
-    still newer than the first.
+    still newer than the first. `basic` is the username and password of old kubeconfigs.
     """
 
     token: Secret | None = None
     certificate: ClientCertificate | None = None
     expires_at: datetime | None = None
+    basic: tuple[str, Secret] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,3 +21,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+SYSTEM_CLOCK: Clock = SystemClock()

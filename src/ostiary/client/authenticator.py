@@ -1,0 +1,230 @@
+"""Holds the current credential of one exec plugin and decides when the plugin runs again.
+
+Any number of threads and event loops share one authenticator. Whoever finds the credential missing
+starts the one run there is, in a thread of its own, and all others wait for the same future. So the
+sync and the async doors have one logic, and cancelling a caller never cancels what others wait for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+
+from ostiary.client.exchange import Rejection
+from ostiary.client.exec_plugin import ExecPlugin
+from ostiary.client.metrics import ExecMetrics, NoMetrics
+from ostiary.core import rotation
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.rotation import State, Verdict
+from ostiary.core.waiting import wait, wait_async
+from ostiary.errors import AnswerInvalid, BackingOff, CredentialError
+from ostiary.model import Credential
+
+log = logging.getLogger("ostiary.client")
+
+
+class Authenticator:
+    """A `CredentialSource` that runs an exec plugin when, and only when, it must."""
+
+    def __init__(
+        self,
+        plugin: ExecPlugin,
+        *,
+        clock: Clock | None = None,
+        metrics: ExecMetrics | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.plugin = plugin
+        self._clock = clock or SYSTEM_CLOCK
+        self._metrics = metrics or NoMetrics()
+        self._jitter = jitter
+        self._lock = threading.Lock()
+        self._state = State()
+        self._flight: Future[Credential] | None = None
+        _living.add(self)
+
+    # --- what adapters and programs call ---
+
+    def get(self) -> Credential:
+        """The credential to use now; waits for the plugin if it must run."""
+        found = self.current()
+        return wait(found) if isinstance(found, Future) else found
+
+    async def get_async(self) -> Credential:
+        """`get` for an event loop."""
+        found = self.current()
+        return await wait_async(found) if isinstance(found, Future) else found
+
+    def current(self) -> Credential | Future[Credential]:
+        # Without the lock: the state is replaced whole, and most calls end right here.
+        state = self._state
+        verdict = self._judge(state)
+        if verdict is Verdict.USE:
+            assert state.credential is not None
+            return state.credential
+        with self._lock:
+            return self._act()
+
+    def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
+        with self._lock:
+            verdict = rotation.judge_rejected(self._state, rejected, monotonic=self._clock.monotonic())
+            if verdict is Verdict.USE:
+                return self._state.credential
+            if self._flight is None and verdict is Verdict.WAIT:
+                return None
+            if self._flight is None:
+                self._state = rotation.rejected(self._state)
+            return _or_none(self._flight or self._take_off(rejection))
+
+    def accepted(self, credential: Credential) -> None:
+        state = self._state
+        if state.credential is credential and not state.accepted:
+            with self._lock:
+                if self._state.credential is credential:
+                    self._state = rotation.accepted(self._state)
+
+    @property
+    def latest(self) -> Credential | None:
+        """What the plugin answered last, even if it has expired since. TLS contexts are made from it."""
+        return self._state.credential
+
+    # --- deciding, with the lock held ---
+
+    def _judge(self, state: State) -> Verdict:
+        return rotation.judge(state, now=self._clock.now(), monotonic=self._clock.monotonic())
+
+    def _act(self) -> Credential | Future[Credential]:
+        verdict = self._judge(self._state)
+        if verdict is Verdict.USE_AND_REFRESH and self._flight is None and not self._asks_a_person():
+            self._take_off(None)
+        if verdict in (Verdict.USE, Verdict.USE_AND_REFRESH):
+            assert self._state.credential is not None
+            return self._state.credential
+        if self._flight is not None:
+            return self._flight
+        if verdict is Verdict.WAIT:
+            raise self._backing_off()
+        return self._take_off(None)
+
+    def _asks_a_person(self) -> bool:
+        # Nobody wants to be asked for a password by something that goes on in the background.
+        try:
+            return self.plugin.is_interactive()
+        except CredentialError:
+            return True
+
+    def _backing_off(self) -> BackingOff:
+        error = self._state.error
+        assert error is not None
+        seconds = max(0.0, self._state.run_not_before - self._clock.monotonic())
+        backing_off = BackingOff(
+            error.summary,
+            retry_after=seconds,
+            cause=f"{error.cause}\n(it is not run again for {seconds:.1f} s, after {self._state.failures} "
+            f"{'failure' if self._state.failures == 1 else 'failures'} in a row)",
+            where=error.where,
+            hint=error.hint,
+        )
+        backing_off.__cause__ = error
+        return backing_off
+
+    def _take_off(self, rejection: Rejection | None) -> Future[Credential]:
+        flight: Future[Credential] = Future()
+        self._flight = flight
+        # A daemon: a program that ends does not wait for a plugin. core.process ends the plugin itself.
+        threading.Thread(target=self._fly, args=(flight, rejection), name="ostiary-exec-plugin", daemon=True).start()
+        return flight
+
+    # --- the one run, in its own thread ---
+
+    def _fly(self, flight: Future[Credential], rejection: Rejection | None) -> None:
+        try:
+            credential = self.plugin.run(rejection)
+        except CredentialError as error:
+            self._land(flight, lambda state: self._failed(state, error))
+            log.warning("%s: %s", error.summary, error.cause, extra={"code": error.code})
+            flight.set_exception(error)
+        except BaseException as error:
+            # Not foreseen, so not a state to back off from; the waiters must still be woken.
+            self._land(flight, lambda state: state)
+            flight.set_exception(error)
+        else:
+            self._measure(self._state.credential, credential)
+            self._land(flight, lambda state: self._succeeded(state, credential))
+            flight.set_result(credential)
+
+    def _land(self, flight: Future[Credential], change: Callable[[State], State]) -> None:
+        with self._lock:
+            self._state = change(self._state)
+            if self._flight is flight:
+                self._flight = None
+
+    def _failed(self, state: State, error: CredentialError) -> State:
+        return rotation.failed(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
+
+    def _succeeded(self, state: State, credential: Credential) -> State:
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        if not rotation.is_expired(credential, now):
+            return rotation.succeeded(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())
+        assert credential.expires_at is not None
+        error = AnswerInvalid(
+            f"no credential for user {self.plugin.user!r}",
+            cause=f"exec plugin {self.plugin.config.command!r} answered with a credential that had expired "
+            f"{(now - credential.expires_at).total_seconds():.0f} s before",
+            where=self.plugin.config.place,
+            hint="compare this machine's clock with the server's, and clear the plugin's own cache",
+            code="exec-plugin-answer-expired",
+        )
+        return rotation.came_spent(state, credential, error, now=now, monotonic=monotonic, jitter=self._jitter())
+
+    def _measure(self, old: Credential | None, new: Credential) -> None:
+        before = old.certificate if old is not None else None
+        after = new.certificate
+        self._metrics.expires(self, after.not_after if after else None)
+        if before is not None and before != after and before.not_before is not None:
+            self._metrics.rotated(age_seconds=(self._clock.now() - before.not_before).total_seconds())
+
+    def _forget_flight(self) -> None:
+        """After a fork: the thread that flew is not in this process, and its lock may be held for ever."""
+        self._lock = threading.Lock()
+        self._flight = None
+
+
+def _or_none(flight: Future[Credential]) -> Future[Credential | None]:
+    """The same flight for those who have something to fall back on: a failure lands as None."""
+    softened: Future[Credential | None] = Future()
+    flight.add_done_callback(lambda done: softened.set_result(None if done.exception() else done.result()))
+    return softened
+
+
+def shared(key: Hashable, make: Callable[[], Authenticator]) -> Authenticator:
+    """The one authenticator of this process for *key*, for as long as anybody holds it.
+
+    Two clients of one user in one program then run its plugin once between them.
+    """
+    with _table_lock:
+        found = _table.get(key)
+        if found is None:
+            found = _table[key] = make()
+        return found
+
+
+_table_lock = threading.Lock()
+_table: weakref.WeakValueDictionary[Hashable, Authenticator] = weakref.WeakValueDictionary()
+_living: weakref.WeakSet[Authenticator] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    global _table_lock
+    _table_lock = threading.Lock()
+    for authenticator in list(_living):
+        authenticator._forget_flight()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,299 @@
+"""A cluster as a client sees it: where it is, how to trust it, and who signs the requests.
+
+Made from a kubeconfig by `connect`; an adapter makes an HTTP client of it. Nothing is dialled and no
+plugin runs before the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, urlsplit
+
+from ostiary.client import kubeconfig as kubeconfigs
+from ostiary.client.credentials import Source, has_credentials, source_for
+from ostiary.client.exchange import Headers
+from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
+from ostiary.client.kubeconfig import Kubeconfig, Overrides, Selection, User
+from ostiary.client.metrics import ExecMetrics, default_metrics
+from ostiary.client.policy import PluginPolicy, from_kuberc
+from ostiary.client.proxy import proxy_for
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.tls import SealedContext, TlsSettings, build_context
+from ostiary.errors import TransportError
+from ostiary.model import ClientCertificate
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+    from httpx import AsyncClient, Client
+    from kr8s.asyncio import Api
+    from lightkube import AsyncClient as LightkubeAsyncClient
+    from lightkube import Client as LightkubeClient
+    from requests import Session
+    from urllib3 import PoolManager
+
+log = logging.getLogger("ostiary.client")
+
+# client-go reads certificate authority files again after five minutes.
+AUTHORITIES_SECONDS = 300.0
+DEFAULT_PORTS = {"https": 443, "http": 80}
+
+
+def connect(
+    kubeconfig: str | os.PathLike[str] | Kubeconfig | None = None,
+    *,
+    context: str | None = None,
+    cluster: str | None = None,
+    user: str | None = None,
+    overrides: Overrides | None = None,
+    policy: PluginPolicy | None = None,
+    retry_on_401: bool = True,
+    plugin_seconds: float = SECONDS_WITHOUT_A_PERSON,
+    stdin_unavailable: bool | str = False,
+    as_proposed: bool = False,
+    metrics: ExecMetrics | None = None,
+    clock: Clock | None = None,
+) -> Connection:
+    """Choose a cluster and a user the way kubectl does.
+
+    Without arguments: ``$KUBECONFIG``, else ``~/.kube/config``, else the pod's own service account.
+
+    *policy* says which plugin commands may run; by default the one in the user's kuberc.
+    *retry_on_401* False gives client-go's behaviour: refresh, and hand the 401 to the caller.
+    *plugin_seconds* limits a plugin that cannot ask a person. *stdin_unavailable* (True, or the reason)
+    keeps plugins away from a stdin that the program reads itself. *as_proposed* speaks to v1alpha1
+    plugins in the words of the 2018 proposal.
+    """
+    choice: dict[str, Any] = {
+        "context": context,
+        "cluster": cluster,
+        "user": user,
+        "overrides": overrides or Overrides(),
+    }
+    if isinstance(kubeconfig, Kubeconfig):
+        selection = kubeconfigs.select(kubeconfig, **choice)
+    else:
+        selection = kubeconfigs.choose(kubeconfig, **choice)
+    message = stdin_unavailable if isinstance(stdin_unavailable, str) else ""
+    settings = ExecSettings(
+        policy=policy if policy is not None else from_kuberc(),
+        terminal=Terminal(stdin_unavailable=bool(stdin_unavailable), message=message),
+        seconds=plugin_seconds,
+        as_proposed=as_proposed,
+    )
+    return Connection(selection, settings=settings, retry_on_401=retry_on_401, metrics=metrics, clock=clock)
+
+
+class Connection:
+    """One cluster and one user. Threads, event loops and HTTP clients may share it."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        *,
+        settings: ExecSettings | None = None,
+        retry_on_401: bool = True,
+        metrics: ExecMetrics | None = None,
+        clock: Clock | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        cluster = selection.cluster
+        self.selection = selection
+        self.namespace = selection.namespace
+        self.retry_on_401 = retry_on_401
+        self._clock = clock or SYSTEM_CLOCK
+        parts = _server_parts(selection)
+        self.server = parts.geturl().rstrip("/")
+        self._origin = (
+            parts.scheme,
+            (parts.hostname or "").lower(),
+            parts.port or DEFAULT_PORTS[parts.scheme],
+        )
+        self.proxy = proxy_for(parts, configured=cluster.proxy_url, environ=os.environ if environ is None else environ)
+        self.compression = not cluster.disable_compression
+        self.verifies = not cluster.insecure_skip_tls_verify
+        self.impersonation: Headers = _impersonation(selection.user)
+        self.source: Source | None = None
+        if parts.scheme == "https":
+            self.source = source_for(
+                selection, server=parts.geturl(), settings=settings or ExecSettings(), metrics=metrics or default_metrics(),
+                clock=self._clock,
+            )  # fmt: skip
+        elif has_credentials(selection.user):
+            # As kubectl, which sends no credential where anybody could read it; but not in silence.
+            log.warning("no credential is sent to %s: it is not https", self.server)
+        self._lock = threading.Lock()
+        self._context: SealedContext | None = None
+        self._context_made_of: tuple[TlsSettings, ClientCertificate | None] | None = None
+        self._authorities: str | None = None
+        self._authorities_again_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.server} as user {self.selection.user.name!r}>"
+
+    # --- what adapters ask ---
+
+    def is_server(self, scheme: str, host: str, port: int | None) -> bool:
+        """Whether this address is the cluster's. A credential goes nowhere else, redirects included."""
+        return (scheme, host.lower(), port or DEFAULT_PORTS.get(scheme)) == self._origin
+
+    def is_server_url(self, url: str) -> bool:
+        parts = urlsplit(url)
+        return self.is_server(parts.scheme, parts.hostname or "", parts.port)
+
+    def ssl_context(self) -> SealedContext | None:
+        """The TLS context for new connections; None for ``http://``.
+
+        The same object until the client certificate or the authorities change, then a new one. Whoever
+        keeps connections open compares by identity, and lets those of the old one end.
+        """
+        if self._origin[0] != "https":
+            return None
+        latest = self.source.latest if self.source is not None else None
+        certificate = latest.certificate if latest is not None else None
+        with self._lock:
+            made_of = (self._tls_settings(), certificate)
+            if self._context is None or made_of != self._context_made_of:
+                self._context = _built(*made_of)
+                self._context_made_of = made_of
+            return self._context
+
+    def _tls_settings(self) -> TlsSettings:
+        cluster = self.selection.cluster
+        if self._clock.monotonic() >= self._authorities_again_at:
+            self._authorities = self._read_authorities()
+            self._authorities_again_at = self._clock.monotonic() + AUTHORITIES_SECONDS
+        return TlsSettings(self._authorities, cluster.insecure_skip_tls_verify, cluster.tls_server_name or None)
+
+    def _read_authorities(self) -> str | None:
+        cluster = self.selection.cluster
+        if cluster.certificate_authority_data:
+            return cluster.certificate_authority_data.decode("utf-8", "replace")
+        if not cluster.certificate_authority:
+            return None
+        try:
+            with open(cluster.certificate_authority, encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError as error:
+            if self._authorities is not None:
+                # It may be in the middle of being replaced.
+                return self._authorities
+            raise TransportError(
+                "the certificate authority of the server cannot be read",
+                cause=f"{cluster.certificate_authority}: {os.strerror(error.errno or 0)}",
+                where=cluster.place,
+                hint="correct certificate-authority in the kubeconfig",
+            ) from None
+
+    # --- one line for the user: a client of the library of his choice ---
+
+    def httpx(self, **options: Any) -> Client:
+        """An `httpx.Client` whose base URL is the cluster, always signed in."""
+        from ostiary.client.httpx import client
+
+        return client(self, **options)
+
+    def httpx_async(self, **options: Any) -> AsyncClient:
+        from ostiary.client.httpx import async_client
+
+        return async_client(self, **options)
+
+    def requests(self) -> Session:
+        """A `requests.Session`; paths are relative to the cluster's address."""
+        from ostiary.client.requests import session
+
+        return session(self)
+
+    def urllib3(self, **options: Any) -> PoolManager:
+        from ostiary.client.urllib3 import pool_manager
+
+        return pool_manager(self, **options)
+
+    def aiohttp(self, **options: Any) -> ClientSession:
+        from ostiary.client.aiohttp import session
+
+        return session(self, **options)
+
+    def kubernetes(self) -> Any:
+        """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
+        from ostiary.client.kubernetes import api_client
+
+        return api_client(self)
+
+    def kubernetes_aio(self) -> Any:
+        """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
+        from ostiary.client.kubernetes_aio import api_client
+
+        return api_client(self, library="kubernetes.aio")
+
+    def kubernetes_asyncio(self) -> Any:
+        """An `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
+        from ostiary.client.kubernetes_aio import api_client
+
+        return api_client(self, library="kubernetes_asyncio")
+
+    def lightkube(self, **options: Any) -> LightkubeClient:
+        from ostiary.client.lightkube import client
+
+        return client(self, **options)
+
+    def lightkube_async(self, **options: Any) -> LightkubeAsyncClient:
+        from ostiary.client.lightkube import async_client
+
+        return async_client(self, **options)
+
+    async def kr8s_async(self, **options: Any) -> Api:
+        from ostiary.client.kr8s import api
+
+        return await api(self, **options)
+
+
+def _server_parts(selection: Selection) -> SplitResult:
+    """The server's address. Without a scheme it is http, unless something says TLS, as in client-go."""
+    cluster, user = selection.cluster, selection.user
+    server = cluster.server
+    if "://" not in server:
+        authority = cluster.certificate_authority or cluster.certificate_authority_data
+        tls = authority or cluster.insecure_skip_tls_verify or user.has_certificate
+        server = f"{'https' if tls else 'http'}://{server}"
+    try:
+        parts = urlsplit(server)
+        usable = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise TransportError(
+            f"the server of cluster {cluster.name!r} is not an address",
+            cause="it is not of the form https://host:port",
+            where=cluster.place,
+            hint="correct server in the kubeconfig",
+        )
+    return parts._replace(query="", fragment="")
+
+
+def _impersonation(user: User) -> Headers:
+    who = user.impersonate
+    if not who.user:
+        return ()
+    headers = [("Impersonate-User", who.user)]
+    if who.uid:
+        headers.append(("Impersonate-Uid", who.uid))
+    headers += [("Impersonate-Group", group) for group in who.groups]
+    for key, values in who.extra:
+        headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values]
+    return tuple(headers)
+
+
+def _header_key(key: str) -> str:
+    # Percent-encodes what is not a token character of a header name, and the percent sign itself.
+    return quote(key, safe="!#$&'*+-.^_`|~")
+
+
+def _built(settings: TlsSettings, certificate: ClientCertificate | None) -> SealedContext:
+    try:
+        return build_context(settings, certificate)
+    except ValueError as error:
+        raise TransportError("the client certificate cannot be used", cause=str(error)) from None

@@ -1,0 +1,124 @@
+"""Which source signs for a user: what stands in the kubeconfig, files that it names, or its exec plugin.
+
+The precedence is client-go's: a token, a username, or a certificate with its key beats the plugin,
+which is then never run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from ostiary.client.authenticator import Authenticator, shared
+from ostiary.client.exchange import CredentialSource
+from ostiary.client.exec_plugin import ExecPlugin, ExecSettings
+from ostiary.client.kubeconfig import Cluster, ExecConfig, Selection, User
+from ostiary.client.metrics import ExecMetrics
+from ostiary.client.static import Files, FileSource, FixedSource
+from ostiary.core.clock import Clock
+from ostiary.core.tls import parse_certificate
+from ostiary.errors import ConfigurationError
+from ostiary.model import ClientCertificate, Credential
+from ostiary.wire.client_authentication import V1, ClusterInfo, ExecInfo, encode_info
+
+
+class Source(CredentialSource, Protocol):
+    """A `CredentialSource` that also tells what it gave last, for those who set up TLS."""
+
+    @property
+    def latest(self) -> Credential | None: ...
+
+
+def source_for(
+    selection: Selection, *, server: str, settings: ExecSettings, metrics: ExecMetrics, clock: Clock
+) -> Source | None:
+    """The source for the selected user; None when it has no credential at all."""
+    user = selection.user
+    if user.exec is not None and user.uses_exec:
+        return _authenticator(user.exec, selection, server, settings, metrics, clock)
+    return _static_source(user, clock) if has_credentials(user) else None
+
+
+def has_credentials(user: User) -> bool:
+    """Whether requests of *user* are signed at all."""
+    static = user.token or user.token_file or user.username or (user.has_certificate and user.has_key)
+    return bool(static) or user.exec is not None
+
+
+def _static_source(user: User, clock: Clock) -> Source:
+    rotating = user.client_certificate is not None and user.client_key is not None
+    base = Credential(
+        token=user.token or None,
+        certificate=None if rotating else _fixed_certificate(user),
+        basic=(user.username, user.password) if user.username and user.password is not None else None,
+    )
+    if not rotating and not user.token_file:
+        return FixedSource(base)
+    files = Files(
+        token=user.token_file or None,
+        certificate=user.client_certificate if rotating else None,
+        key=user.client_key if rotating else None,
+    )
+    return FileSource(files, base=base, where=user.place, clock=clock)
+
+
+def _fixed_certificate(user: User) -> ClientCertificate | None:
+    """A certificate of which at least one half stands in the kubeconfig itself."""
+    if not (user.has_certificate and user.has_key):
+        return None
+    try:
+        chain = user.client_certificate_data or _read(user.client_certificate)
+        key = user.client_key_data.reveal() if user.client_key_data else _read(user.client_key).decode()
+        return parse_certificate(chain.decode("utf-8", "replace"), key)
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(
+            f"the client certificate of user {user.name!r} cannot be used", cause=cause, where=user.place
+        ) from None
+
+
+def _read(path: str | None) -> bytes:
+    with open(path or "", "rb") as file:
+        return file.read()
+
+
+def _authenticator(
+    config: ExecConfig,
+    selection: Selection,
+    server: str,
+    settings: ExecSettings,
+    metrics: ExecMetrics,
+    clock: Clock,
+) -> Authenticator:
+    cluster = cluster_info(selection.cluster, server) if config.provide_cluster_info else None
+    plugin = ExecPlugin(
+        config, user=selection.user.name, cluster=cluster, settings=settings, metrics=metrics, clock=clock
+    )
+    # The extension is part of the key even where the plugin is not told of it, as in client-go.
+    told = cluster and encode_info(ExecInfo(V1, interactive=False, cluster=cluster))
+    key = (config, told, json.dumps(selection.cluster.exec_extension), settings, metrics, clock)
+    return shared(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
+
+
+def cluster_info(cluster: Cluster, server: str) -> ClusterInfo:
+    """What a plugin with ``provideClusterInfo`` is told; the authority's file is read now."""
+    try:
+        authority = cluster.certificate_authority_data or (
+            _read(cluster.certificate_authority) if cluster.certificate_authority else b""
+        )
+    except OSError as error:
+        raise ConfigurationError(
+            "the exec plugin cannot be told of its cluster",
+            cause=f"failed to load CA bundle for execProvider: {cluster.certificate_authority}: {error.strerror}",
+            where=cluster.place,
+            hint="correct certificate-authority, or set provideClusterInfo: false",
+        ) from None
+    return ClusterInfo(
+        server=server,
+        tls_server_name=cluster.tls_server_name or "",
+        insecure_skip_tls_verify=cluster.insecure_skip_tls_verify,
+        certificate_authority_data=authority,
+        proxy_url=cluster.proxy_url or "",
+        disable_compression=cluster.disable_compression,
+        config=cluster.exec_extension,
+    )

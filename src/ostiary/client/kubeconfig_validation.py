@@ -1,0 +1,117 @@
+"""Can the chosen cluster and user be used? Called by `kubeconfig.select` with one choice.
+
+Lists every mistake and not only the first. Only what was chosen is judged: people keep broken entries.
+Looks whether the named files can be read, and reads none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ostiary.model import Place, Problem
+
+if TYPE_CHECKING:
+    from ostiary.client.kubeconfig import Cluster, ExecConfig, User
+
+INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
+PROXY_SCHEMES = ("http", "https", "socks5")
+
+
+def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
+    place = cluster.place
+    if not cluster.server:
+        yield Problem(f"cluster {cluster.name!r} has no server", _at(place, "server"))
+    if cluster.proxy_url and not _is_proxy(cluster.proxy_url):
+        # The address is not quoted: a password may stand in it.
+        hint = "it begins with " + ", ".join(f"{scheme}://" for scheme in PROXY_SCHEMES) + " and names a host"
+        yield Problem("the proxy's address cannot be used", _at(place, "proxy-url"), hint)
+    yield from _either(
+        place, "certificate-authority", cluster.certificate_authority, cluster.certificate_authority_data
+    )
+    yield from _readable(place, "certificate-authority", cluster.certificate_authority)
+
+
+def user_problems(user: User) -> Iterator[Problem]:
+    place = user.place
+    if user.has_certificate:
+        yield from _certificate_problems(user)
+    if not user.token:
+        yield from _readable(place, "tokenFile", user.token_file)
+    if (user.token or user.token_file) and (user.username or user.password):
+        yield Problem("there is a token and also a username or password", place, "keep one of the two")
+    impersonate = user.impersonate
+    if not impersonate.user and (impersonate.uid or impersonate.groups or impersonate.extra):
+        yield Problem("it impersonates a uid, groups or extra, and no user", place, "say which user, with as")
+    if user.exec is not None:
+        yield from _exec_problems(user.exec)
+        if user.auth_provider is not None:
+            yield Problem("there is an exec plugin and also an auth-provider", place, "keep one of the two")
+
+
+def _certificate_problems(user: User) -> Iterator[Problem]:
+    place = user.place
+    yield from _either(place, "client-certificate", user.client_certificate, user.client_certificate_data)
+    yield from _either(place, "client-key", user.client_key, user.client_key_data)
+    if not user.has_key:
+        yield Problem("the client certificate has no key", place, "add client-key or client-key-data")
+    yield from _readable(place, "client-certificate", user.client_certificate)
+    yield from _readable(place, "client-key", user.client_key)
+
+
+def _exec_problems(exec_config: ExecConfig) -> Iterator[Problem]:
+    place = exec_config.place
+    if not exec_config.command:
+        yield Problem("the exec plugin has no command", exec_config.command_place)
+    if not exec_config.api_version:
+        hint = "client.authentication.k8s.io/v1 is the version of today"
+        yield Problem("the exec plugin has no apiVersion", _at(place, "apiVersion"), hint)
+    for index, (name, _) in enumerate(exec_config.env):
+        if not name:
+            yield Problem("an environment variable has no name", _at(place, f"env[{index}].name"))
+    if not exec_config.interactive_mode:
+        hint = f"this apiVersion requires one of {', '.join(INTERACTIVE_MODES)}"
+        yield Problem("the exec plugin has no interactiveMode", _at(place, "interactiveMode"), hint)
+    elif exec_config.interactive_mode not in INTERACTIVE_MODES:
+        message = f"{exec_config.interactive_mode!r} is not an interactiveMode"
+        yield Problem(message, _at(place, "interactiveMode"), f"use one of {', '.join(INTERACTIVE_MODES)}")
+
+
+def _at(place: Place, field: str) -> Place:
+    return Place(place.file, f"{place.path}.{field}" if place.path else field, place.line)
+
+
+def _either(place: Place, field: str, path: str | None, data: object) -> Iterator[Problem]:
+    if path and data:
+        # client-go words this as if the data would win, and then refuses the kubeconfig too.
+        yield Problem(f"{field} and {field}-data are both set", place, "keep one of the two")
+
+
+def _readable(place: Place, field: str, path: str | None) -> Iterator[Problem]:
+    if path and (why := _why_unreadable(path)):
+        yield Problem(f"{path!r} cannot be read: {why}", _at(place, field))
+
+
+def _why_unreadable(path: str) -> str | None:
+    # Asked without opening it: the file may be a pipe, whose writer would take our glance for the reader.
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return error.strerror
+    except ValueError:
+        return "it is not a usable file name"
+    if stat.S_ISDIR(mode):
+        return "it is a directory"
+    return None if os.access(path, os.R_OK) else "permission denied"
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # Reading the port is what checks it.
+        return parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,497 @@
+"""Which commands of a kubeconfig this program runs.
+
+A kubeconfig can name any command, so the answer comes from the program or from the user's kuberc, never
+from the kubeconfig. Called by exec_plugin before every run, with the `Plan` of what would start; starts
+nothing itself.
+
+    AllowAll, DenyAll, Allowlist    which commands at all
+    Pinned, Trusted, Confirm        ask one of those first, then look closer at what it let through
+
+`from_kuberc` reads the policy that the user set for kubectl.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shlex
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from ostiary.core.process import find_executable
+from ostiary.errors import ConfigurationError, PluginRefused
+from ostiary.model import Place, Problem
+
+ALLOW_ALL, DENY_ALL, ALLOWLIST = "AllowAll", "DenyAll", "Allowlist"
+POLICY_FIELD, ALLOWLIST_FIELD = "credentialPluginPolicy", "credentialPluginAllowlist"
+KUBERC_V1BETA1 = "kubectl.config.k8s.io/v1beta1"
+KUBERC_VERSIONS = (KUBERC_V1BETA1, "kubectl.config.k8s.io/v1alpha1")
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+SYMLINK_LIMIT = 40
+SHA256_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would run. Arguments and info may hold secrets, so they are not printed with it."""
+
+    command: str
+    executable: str | None
+    """Where the command was found; None if it was not."""
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env_names: tuple[str, ...] = ()
+    info: str = field(default="", repr=False)
+    place: Place | None = None
+
+
+class PluginPolicy(Protocol):
+    def check(self, plan: Plan) -> str:
+        """The path to execute; raises `PluginRefused` when the command must not run.
+
+        Called before every run, from any thread. Execute exactly the path returned: it is what was
+        judged. When `plan.executable` is None the command comes back as it is spelled, to be reported as
+        not found; do not look it up again, least of all in a PATH that the kubeconfig sets.
+        """
+
+
+@dataclass(frozen=True)
+class AllowAll:
+    """Every command may run: what kubectl does unless it is told otherwise."""
+
+    def check(self, plan: Plan) -> str:
+        return plan.executable or plan.command
+
+
+@dataclass(frozen=True)
+class DenyAll:
+    """No command may run."""
+
+    def check(self, plan: Plan) -> str:
+        raise _refused(
+            plan,
+            f"the plugin policy of this program is {DENY_ALL}",
+            hint="use another way to sign in, or a policy that lets this command run",
+        )
+
+
+@dataclass(frozen=True)
+class Allowlist:
+    """Only the commands named by *entries* may run.
+
+    An entry is a bare name or a path. It permits a command that is spelled like it, one that is found at
+    the path it names, and one that is found where the entry itself is found. Symbolic links are not
+    followed, and the content is not looked at: see `Pinned` and `Trusted`.
+    """
+
+    entries: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(self.entries))
+        problems = _allowlist_problems(self.entries, Place(path="allowlist"))
+        if problems:
+            raise ConfigurationError("the plugin allowlist cannot be used", problems=problems)
+
+    def check(self, plan: Plan) -> str:
+        spelled = _spelling(plan.command)
+        if plan.executable is None:
+            path, permitted = spelled, spelled in self.entries
+        else:
+            path = spelled if os.sep in spelled else _clean(plan.executable)
+            permitted = self._permits(spelled, path)
+        if not permitted:
+            raise _refused(
+                plan,
+                f"{path!r} is not on the plugin allowlist of this program",
+                hint="add it to the allowlist if you trust it",
+            )
+        return path
+
+    def _permits(self, spelled: str, path: str) -> bool:
+        if os.sep not in spelled and not os.path.isabs(path):
+            # PATH holds "." or another relative directory: whoever fills the current directory
+            # would choose the program. Go refuses these as well.
+            return False
+        return (
+            spelled in self.entries or path in self.entries or any(_is_found_at(path, entry) for entry in self.entries)
+        )
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Only files with a known content may run: *pins* gives the SHA-256 of each command or path.
+
+    A command without a pin is refused. The digest is that of the file when it was opened. Whoever can
+    write to that file, or to a directory above it, can still replace it between this check and its start:
+    `Pinned` finds a wrong version or a spoiled download, `Trusted` keeps others from making the exchange.
+    Of a script, the interpreter and the modules it loads are not covered.
+    """
+
+    policy: PluginPolicy
+    pins: Mapping[str, str] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        pins = {command: digest.lower() for command, digest in self.pins.items()}
+        object.__setattr__(self, "pins", pins)
+        problems = [
+            Problem(f"{digest!r} is not a SHA-256 in hexadecimal", Place(path=f"pins[{command!r}]"))
+            for command, digest in pins.items()
+            if not SHA256_HEX.fullmatch(digest)
+        ]
+        if problems:
+            raise ConfigurationError("the plugin pins cannot be used", problems=problems)
+
+    def check(self, plan: Plan) -> str:
+        path = _path_to_examine(self.policy, plan)
+        wanted = {self.pins[name] for name in (plan.command, path) if name in self.pins}
+        if not wanted:
+            raise _refused(plan, f"{path!r} has no pinned SHA-256", hint="pin the version that you trust")
+        digest = _sha256(plan, path)
+        if wanted != {digest}:
+            raise _refused(
+                plan,
+                f"{path!r} has the SHA-256 {digest}, which is not the pinned one",
+                hint="if you updated it on purpose, pin the new version",
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Only files that nobody else can change may run, and only if nobody else can change the kubeconfig.
+
+    The file, every directory above it, and every symbolic link on the way must belong to root or to us,
+    and neither group nor others may write to them. A directory with the sticky bit, such as ``/tmp``, may
+    be open to all: there, only its owner can replace an entry.
+    """
+
+    policy: PluginPolicy
+
+    def check(self, plan: Plan) -> str:
+        path = _path_to_examine(self.policy, plan)
+        self._examine(plan, path)
+        if plan.place is not None and plan.place.file is not None:
+            self._examine(plan, plan.place.file)
+        return path
+
+    def _examine(self, plan: Plan, path: str) -> None:
+        try:
+            for step, status in _way_to(path):
+                self._judge(plan, step, status)
+        except OSError as error:
+            raise _refused(plan, f"{path!r} cannot be examined: {error.strerror}") from None
+
+    def _judge(self, plan: Plan, step: str, status: os.stat_result) -> None:
+        if status.st_uid not in (0, os.geteuid()):
+            raise _refused(
+                plan,
+                f"{step!r} belongs to the user id {status.st_uid}, who is neither root nor you",
+                hint="move it to a place of your own, or change its owner",
+            )
+        if _others_can_change(status):
+            raise _refused(plan, f"{step!r} can be changed by other users", hint=f"chmod go-w {shlex.quote(step)}")
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Each run is put to *callback*, for a program that accepts kubeconfigs from others.
+
+    Only the answer True lets the command run; any other answer, and any exception, refuses it. The
+    callback is asked after *policy*, sees the path that would be executed, and may take its time.
+    """
+
+    callback: Callable[[Plan], bool]
+    policy: PluginPolicy = AllowAll()
+
+    def check(self, plan: Plan) -> str:
+        path = self.policy.check(plan)
+        judged = plan if plan.executable is None else replace(plan, executable=path)
+        try:
+            answer = self.callback(judged)
+        except PluginRefused:
+            raise
+        except Exception as error:
+            raise _refused(plan, "asking for permission to run it failed") from error
+        # Identity: a coroutine that nobody awaited, or the text "no", is true as well.
+        if answer is not True:
+            raise _refused(plan, "permission to run it was not given")
+        return path
+
+
+def policy_of(kind: str, entries: Sequence[str] | None = None) -> PluginPolicy:
+    """The policy that kubectl knows by the name *kind*; the empty name is AllowAll."""
+    problems = _policy_problems(kind, entries, Place(path="allowlist"))
+    if problems:
+        raise ConfigurationError("the plugin policy cannot be used", problems=problems)
+    if kind == ALLOWLIST:
+        return Allowlist(entries or ())
+    return DenyAll() if kind == DENY_ALL else AllowAll()
+
+
+def from_kuberc(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> PluginPolicy:
+    """The plugin policy of *path*, else of ``$KUBERC``, else of ``~/.kube/kuberc`` if there is one.
+
+    Stricter than kubectl, which only warns about a default kuberc that it cannot use, and then runs
+    everything: here any kuberc that exists and cannot be used is a `ConfigurationError`.
+    """
+    variables = os.environ if environ is None else environ
+    if _is_switched_off(variables):
+        if path is None:
+            return AllowAll()
+        raise _kuberc_invalid(
+            str(path),
+            [Problem("a kuberc was asked for, and the environment switches kuberc off")],
+            hint="unset KUBERC and KUBECTL_KUBERC",
+        )
+    chosen = path or variables.get("KUBERC")
+    file = os.fspath(chosen or _default_kuberc(variables, home))
+    if not chosen and not _is_there(file):
+        return AllowAll()
+    preference = _first_preference(file)
+    return AllowAll() if preference is None else _policy_in(preference, file)
+
+
+# --- matching ---
+
+
+def _clean(path: str) -> str:
+    """*path* without ``.``, ``..`` and doubled separators, as Go's filepath.Clean makes it."""
+    cleaned = os.path.normpath(path)
+    # POSIX lets "//x" mean something else than "/x", and normpath leaves it alone. Linux does not, nor Go.
+    return cleaned[1:] if cleaned.startswith("//") else cleaned
+
+
+def _spelling(command: str) -> str:
+    """*command* as an entry would spell it.
+
+    client-go makes ``p`` of ``./p``, and so another program: the one on PATH. Here a path stays a path.
+    """
+    cleaned = _clean(command)
+    return cleaned if (os.sep in cleaned) == (os.sep in command) else command
+
+
+def _is_found_at(path: str, entry: str) -> bool:
+    if os.path.basename(entry) != os.path.basename(path):
+        return False
+    found = find_executable(entry)
+    return found is not None and _clean(found) == path
+
+
+def _refused(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefused:
+    return PluginRefused(f"exec plugin {plan.command!r} was not run", cause=cause, where=plan.place, hint=hint)
+
+
+# --- looking closer at a file ---
+
+
+def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
+    path = policy.check(plan)
+    if plan.executable is None or not os.path.lexists(path):
+        raise _refused(
+            plan,
+            f"{path!r} was not found, so it cannot be examined",
+            hint="install it, or correct exec.command in the kubeconfig",
+        )
+    return path
+
+
+def _sha256(plan: Plan, path: str) -> str:
+    try:
+        # O_NONBLOCK: a named pipe must not hold us up.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _refused(plan, f"{path!r} cannot be read: {error.strerror}") from None
+    raise _refused(plan, f"{path!r} is not a regular file")
+
+
+def _way_to(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every directory, symbolic link and file that decides what *path* is, from the root down."""
+    here, links = os.sep, 0
+    yield here, os.lstat(here)
+    parts = deque(os.path.join(os.getcwd(), path).split(os.sep))
+    while parts:
+        part = parts.popleft()
+        if part == os.pardir:
+            here = os.path.dirname(here)
+        elif part not in ("", os.curdir):
+            step = os.path.join(here, part)
+            status = os.lstat(step)
+            yield step, status
+            if not stat.S_ISLNK(status.st_mode):
+                here = step
+                continue
+            links += 1
+            if links > SYMLINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink(step)
+            here = os.sep if os.path.isabs(target) else here
+            parts.extendleft(reversed(target.split(os.sep)))
+
+
+def _others_can_change(status: os.stat_result) -> bool:
+    if stat.S_ISLNK(status.st_mode):
+        return False  # A link's mode means nothing: who may replace it is decided by its directory.
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return False
+    return bool(status.st_mode & WRITABLE_BY_OTHERS)
+
+
+# --- what can be wrong with a policy ---
+
+
+def _policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list[Problem]:
+    if kind == ALLOWLIST:
+        if entries is None:
+            return [Problem(f"the policy is {ALLOWLIST}, and there is no allowlist", at)]
+        return _allowlist_problems(entries, at)
+    if kind not in ("", ALLOW_ALL, DENY_ALL):
+        known = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
+        return [Problem(f"unknown plugin policy {kind!r}", at, known)]
+    if entries is not None:
+        # Whoever writes a list expects it to restrict something.
+        return [Problem(f"there is an allowlist, and the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]
+    return []
+
+
+def _allowlist_problems(entries: Sequence[str], at: Place) -> list[Problem]:
+    if not entries:
+        return [Problem("the allowlist is empty", at, f"use {DENY_ALL} to let nothing run")]
+    return [
+        problem
+        for number, entry in enumerate(entries)
+        for problem in _entry_problems(entry, Place(at.file, f"{at.path}[{number}]"))
+    ]
+
+
+def _entry_problems(entry: str, place: Place) -> Iterator[Problem]:
+    if not entry:
+        yield Problem("the entry names no command", place)
+    elif _clean(entry) != entry:
+        yield Problem(f"{entry!r} is not a normal path", place, f"write {_clean(entry)!r}")
+
+
+# --- kuberc ---
+
+
+def _is_switched_off(variables: Mapping[str, str]) -> bool:
+    return variables.get("KUBERC") == "off" or variables.get("KUBECTL_KUBERC", "").lower() == "false"
+
+
+def _default_kuberc(variables: Mapping[str, str], home: str | os.PathLike[str] | None) -> Path:
+    return Path(home or variables.get("HOME") or os.path.expanduser("~"), ".kube", "kuberc")
+
+
+def _is_there(file: str) -> bool:
+    try:
+        # Not `exists`: it says no as well to a link that leads nowhere and to a directory we may not enter.
+        os.lstat(file)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _kuberc_invalid(file, [Problem(f"cannot be read: {error.strerror}", Place(file))]) from None
+    return True
+
+
+def _first_preference(file: str) -> Mapping[object, object] | None:
+    """The first document that is a Preference of a version we know; None if the file says nothing."""
+    others = 0
+    for document in _documents(file):
+        if isinstance(document, dict) and _is_preference(document):
+            return document
+        others += document is not None
+    if others:
+        message = f"there is no Preference of {' or '.join(KUBERC_VERSIONS)} in it"
+        raise _kuberc_invalid(file, [Problem(message, Place(file))])
+    return None
+
+
+def _is_preference(document: Mapping[object, object]) -> bool:
+    return document.get("kind") == "Preference" and document.get("apiVersion") in KUBERC_VERSIONS
+
+
+def _documents(file: str) -> Iterator[object]:
+    """The YAML documents of *file*, one by one: what follows the one that is used may be anything."""
+    try:
+        yield from yaml.safe_load_all(Path(file).read_bytes())
+    except OSError as error:
+        raise _kuberc_invalid(file, [Problem(f"cannot be read: {error.strerror}", Place(file))]) from None
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise _kuberc_invalid(file, [Problem(f"is not YAML: {error.problem}", Place(file, line=line))]) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise _kuberc_invalid(file, [Problem("is not YAML", Place(file))]) from None
+
+
+def _policy_in(preference: Mapping[object, object], file: str) -> PluginPolicy:
+    problems = list(_misplaced_fields(preference, file))
+    kind = preference.get(POLICY_FIELD) or ""
+    if not isinstance(kind, str):
+        problems.append(Problem("must be text", Place(file, POLICY_FIELD)))
+        kind = DENY_ALL
+    entries, mistakes = _entries_in(preference.get(ALLOWLIST_FIELD), Place(file, ALLOWLIST_FIELD))
+    problems += mistakes or _policy_problems(kind, entries, Place(file, ALLOWLIST_FIELD))
+    if problems:
+        raise _kuberc_invalid(file, problems)
+    return policy_of(kind, entries)
+
+
+def _misplaced_fields(preference: Mapping[object, object], file: str) -> Iterator[Problem]:
+    """Fields that kubectl would ignore, although their writer meant to restrict something."""
+    known = (POLICY_FIELD, ALLOWLIST_FIELD)
+    for name in map(str, preference):
+        if name in known and preference["apiVersion"] != KUBERC_V1BETA1:
+            hint = f"write apiVersion: {KUBERC_V1BETA1}"
+            yield Problem(f"this field does not exist in {preference['apiVersion']}", Place(file, name), hint)
+        elif name not in known and name.lower().startswith("cred"):
+            yield Problem("there is no such field", Place(file, name), f"did you mean {' or '.join(known)}?")
+
+
+def _entries_in(value: object, at: Place) -> tuple[list[str] | None, list[Problem]]:
+    if value is None:
+        return None, []
+    if not isinstance(value, list):
+        return None, [Problem("must be a list", at)]
+    entries, problems = [], []
+    for number, item in enumerate(value):
+        place = Place(at.file, f"{at.path}[{number}]")
+        mistakes = list(_item_problems(item, place))
+        problems += mistakes
+        if not mistakes:
+            entries.append(item.get("command") or item.get("name") or "")
+    return entries, problems
+
+
+def _item_problems(item: object, place: Place) -> Iterator[Problem]:
+    if not isinstance(item, dict) or not all(isinstance(value, str) for value in item.values()):
+        yield Problem("must be an object of the form {command: <name or path>}", place)
+        return
+    unknown = sorted(str(name) for name in item if name not in ("command", "name"))
+    if unknown:
+        # It may restrict the entry further, in a way we do not know.
+        yield Problem(f"unknown field {', '.join(unknown)}", place)
+    if item.get("command") and item.get("name") and item["command"] != item["name"]:
+        yield Problem("command and its old spelling, name, differ", place, "keep command")
+
+
+def _kuberc_invalid(file: str, problems: Iterable[Problem], *, hint: str | None = None) -> ConfigurationError:
+    parts = {} if hint is None else {"hint": hint}
+    return ConfigurationError(
+        f"the plugin policy of {file} cannot be used",
+        problems=tuple(problems),
+        code="kuberc-invalid",
+        **parts,
+    )

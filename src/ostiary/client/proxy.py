@@ -1,0 +1,84 @@
+"""Which proxy, if any, stands between us and a server: the kubeconfig's, else the environment's."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from ostiary.errors import TransportError
+
+SCHEMES = ("http", "https", "socks5")
+
+
+def proxy_for(server: SplitResult, *, configured: str | None, environ: Mapping[str, str]) -> str | None:
+    """The proxy's URL for *server*; None to dial it directly.
+
+    A ``proxy-url`` in the kubeconfig always wins. The environment's rules are Go's, which are stricter
+    than urllib's: loopback is never proxied, and NO_PROXY may hold networks.
+    """
+    if configured:
+        return _checked(configured)
+    found = _variable(environ, f"{server.scheme}_proxy")
+    if not found or _is_loopback(server.hostname or ""):
+        return None
+    if _exempt(server, _variable(environ, "no_proxy") or ""):
+        return None
+    return _checked(found if "://" in found else f"http://{found}")
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str | None:
+    return environ.get(name.upper()) or environ.get(name)
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise TransportError(
+            "the proxy for this server cannot be used",
+            # Without the user and password that may stand in it.
+            cause=f"its address has scheme {parts.scheme!r} and host {parts.hostname!r}",
+            hint=f"use one of {', '.join(scheme + '://' for scheme in SCHEMES)} and a host",
+            code="proxy-invalid",
+        )
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _exempt(server: SplitResult, rules: str) -> bool:
+    host = (server.hostname or "").rstrip(".")
+    port = server.port or (443 if server.scheme == "https" else 80)
+    return any(_matches(rule.strip().lower(), host, port) for rule in rules.split(",") if rule.strip())
+
+
+def _matches(rule: str, host: str, port: int) -> bool:
+    if rule == "*":
+        return True
+    address = _address(host)
+    if "/" in rule:
+        try:
+            return address is not None and address in ipaddress.ip_network(rule, strict=False)
+        except ValueError:
+            return False
+    if _address(rule.strip("[]")) is None and ":" in rule:
+        rule, _, wanted = rule.rpartition(":")
+        if wanted != str(port):
+            return False
+    if address is not None:
+        return _address(rule.strip("[]")) == address
+    if rule.startswith("*."):
+        rule = rule[1:]
+    if rule.startswith("."):
+        return host.endswith(rule)
+    return host == rule or host.endswith("." + rule)

@@ -1,0 +1,128 @@
+"""Credentials that stand in the kubeconfig itself, or in files that it names and somebody else renews.
+
+The counterpart of the authenticator for users without an exec plugin: same interface, no process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+
+from ostiary.client.exchange import Rejection
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.tls import parse_certificate
+from ostiary.errors import CredentialError
+from ostiary.model import ClientCertificate, Credential, Place, Secret
+
+log = logging.getLogger("ostiary.client")
+
+# Projected service account tokens are renewed in place; client-go reads them again after 50 s.
+TOKEN_FILE_SECONDS = 50.0
+CERTIFICATE_FILE_SECONDS = 1.0
+
+
+class FixedSource:
+    """A credential that never changes."""
+
+    def __init__(self, credential: Credential) -> None:
+        self.latest: Credential | None = credential
+        self._credential = credential
+
+    def current(self) -> Credential:
+        return self._credential
+
+    def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | None:
+        return None
+
+    def accepted(self, credential: Credential) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files that a user's credential is read from; each may be absent."""
+
+    token: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+class FileSource:
+    """A credential whose token or certificate is in files, read again when they may have changed.
+
+    A read that fails keeps what was read before: the file may be in the middle of being replaced.
+    """
+
+    def __init__(self, files: Files, *, base: Credential, where: Place, clock: Clock | None = None) -> None:
+        self._files, self._base, self._where = files, base, where
+        self._clock = clock or SYSTEM_CLOCK
+        self._lock = threading.Lock()
+        self._interval = CERTIFICATE_FILE_SECONDS if files.certificate else TOKEN_FILE_SECONDS
+        self.latest: Credential | None = None
+        self._read_again_at = float("-inf")
+
+    def current(self) -> Credential:
+        latest = self.latest
+        if latest is not None and self._clock.monotonic() < self._read_again_at:
+            return latest
+        with self._lock:
+            return self._reread()
+
+    def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | None:
+        with self._lock:
+            latest = self._reread()
+        return latest if latest is not rejected else None
+
+    def accepted(self, credential: Credential) -> None:
+        pass
+
+    def _reread(self) -> Credential:
+        self._read_again_at = self._clock.monotonic() + self._interval
+        try:
+            token, certificate = self._token(), self._certificate()
+        except (OSError, ValueError) as error:
+            if self.latest is None:
+                raise self._unreadable(error) from None
+            log.warning("the credential's files cannot be read (%s); going on with what they held before", _why(error))
+            return self.latest
+        if self.latest is None or (token, certificate) != (self.latest.token, self.latest.certificate):
+            self.latest = Credential(token, certificate, basic=self._base.basic)
+        return self.latest
+
+    def _token(self) -> Secret | None:
+        if self._files.token is None:
+            return self._base.token
+        with open(self._files.token, encoding="utf-8") as file:
+            text = file.read().strip()
+        if not text:
+            raise ValueError("the token file is empty")
+        return Secret(text)
+
+    def _certificate(self) -> ClientCertificate | None:
+        if self._files.certificate is None or self._files.key is None:
+            return self._base.certificate
+        with (
+            open(self._files.certificate, encoding="utf-8") as certificate,
+            open(self._files.key, encoding="utf-8") as key,
+        ):
+            return parse_certificate(certificate.read(), key.read())
+
+    def _unreadable(self, error: OSError | ValueError) -> CredentialError:
+        return CredentialError(
+            "no credential: its files cannot be read",
+            cause=_why(error),
+            where=self._where,
+            hint="the kubeconfig names these files; see that they exist and that this user may read them",
+            code="token-file-unreadable",
+        )
+
+
+def _why(error: OSError | ValueError) -> str:
+    # str() of a UnicodeDecodeError quotes the bytes it could not read.
+    if isinstance(error, UnicodeDecodeError):
+        return "the file is not UTF-8 text"
+    if isinstance(error, OSError):
+        return f"{error.filename}: {os.strerror(error.errno or 0)}"
+    return str(error)

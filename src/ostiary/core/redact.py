@@ -1,0 +1,154 @@
+"""Takes secrets out of text that we did not write, before it becomes part of an error.
+
+Called with the copy of what a plugin said on stderr. Known secrets are removed for certain; what merely
+looks like a secret is removed generously: a person who misses a word can run the plugin by hand, and a
+token that reached a log cannot be called back.
+
+Every rule is linear in the text, whatever the text: a rule either takes a whole run of characters and then
+looks at it, or repeats possessively, or is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ostiary.core.text import printable
+
+# The first one whose ends occur in no known secret is used. Were "*" part of a secret, the mark and the
+# text beside it could spell the secret again.
+MARKS = ("***", "[redacted]", "███")
+SHORTEST_PIECE = 6
+SHORTEST_RUN = 24
+ELLIPSIS = "…"
+
+_KEY_MARKER = re.compile(r"-----(BEGIN|END) (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+# All that stands between the markers, also when it is quoted as JSON or has the headers of old formats.
+_KEY_BODY = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-:,\\ \t\r\n"
+
+_DOTTED_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
+_JSON_OBJECT_IN_BASE64 = "eyJ"
+_SHORTEST_JWT = 20
+
+_USERINFO = re.compile(r"://[^\s/?#\"'<>@]*+@(?:[^\s/?#\"'<>@]*+@)*+")
+
+_NAMED = re.compile(
+    r"""
+    ( (?: pass(?:word|wd|phrase) | pwd | token | secret | api[_-]?key | access[_-]?key | private[_-]?key )
+      s? (?: [_-] (?: access[_-] )? key )?
+      \\?["']? [ \t]*+ (?: := | => | [=:] ) [ \t]*+
+      (?: (?: bearer | basic ) [ \t]++ )?
+    )
+    (?: \\" (?: [^"\\\n] | \\{3}. | \\(?!") )*+ (?: \\" )?
+      | " (?: [^"\\\n] | \\. )*+ "?
+      | ' [^'\n]*+ '?
+      | [^\s"'] [^\s"]*+
+    )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# A challenge ('Bearer realm="..."') tells a person where to sign in, and holds no secret.
+_SCHEME = re.compile(r"(\b(?:bearer|basic)[ \t]++[\"']?)(?!(?:realm|error|scope|charset)=)[^\s\"',;]++", re.IGNORECASE)
+_PREFIXED = re.compile(
+    r"""
+    (?<![A-Za-z0-9])
+    (?: (?: ost | gh[oprsu] | github_pat ) _ [A-Za-z0-9_-]{6,}+
+      | glpat- [A-Za-z0-9_.-]{6,}+
+      | (?: AKIA | ASIA ) [A-Z0-9]{8,}+
+      | ya29\. [A-Za-z0-9_.-]{6,}+
+    )
+    """,
+    re.VERBOSE,
+)
+_RUN = re.compile(r"[A-Za-z0-9+/_=-]++")
+_BETWEEN_WORDS = re.compile(r"[+/_=-]")
+_WORD = re.compile(r"(?:[A-Z]?[a-z]{0,20}|[A-Z]{2,20})[0-9]{0,4}|k8s|v[0-9]{1,2}(?:alpha|beta)[0-9]{1,2}")
+
+
+def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
+    """*text* without the *secrets* and without what looks like one, fit for a terminal.
+
+    Every secret that is not empty is taken out wherever it stands, so pass none that are ordinary words.
+    """
+    known = _known(secrets)
+    mark = next((mark for mark in MARKS if _is_safe(mark, known)), None)
+    if mark is None:
+        return ""
+    text = _without_known(text, known, mark)
+    text = _without_private_keys(text, mark)
+    text = _DOTTED_RUN.sub(lambda run: _without_jwt(run[0], mark), text)
+    text = _USERINFO.sub(f"://{mark}@", text)
+    text = _NAMED.sub(lambda found: found[1] + mark, text)
+    text = _SCHEME.sub(lambda found: found[1] + mark, text)
+    text = _PREFIXED.sub(mark, text)
+    text = _RUN.sub(lambda run: mark if _looks_random(run[0]) else run[0], text)
+    # Once more: spelling out a control character adds letters and digits.
+    return _without_known(printable(text), known, mark)
+
+
+def tail(data: bytes, limit: int) -> str:
+    """The end of *data*, at most *limit* bytes, as text; an ellipsis stands for what was cut off.
+
+    It begins with a whole line, or at least with a whole word: `redact` would not recognise half a secret.
+    """
+    if len(data) <= limit:
+        return data.decode("utf-8", "replace")
+    before, end = len(data) - limit - 1, len(data.rstrip())
+    for boundary in (b"\n", b" "):
+        cut = data.find(boundary, before, end)
+        if cut >= 0:
+            return ELLIPSIS + boundary.decode() + data[cut + 1 :].decode("utf-8", "replace")
+    return ELLIPSIS
+
+
+def _known(secrets: Iterable[str]) -> list[str]:
+    """The secrets and their pieces, longest first: a part must not be taken out of a longer one."""
+    whole = {secret for secret in secrets if secret}
+    pieces = {piece for secret in whole for piece in secret.split() if len(piece) >= SHORTEST_PIECE}
+    return sorted(whole | pieces, key=len, reverse=True)
+
+
+def _is_safe(mark: str, known: Iterable[str]) -> bool:
+    return not any(mark[0] in secret or mark[-1] in secret or secret in mark for secret in known)
+
+
+def _without_known(text: str, known: Iterable[str], mark: str) -> str:
+    for secret in known:
+        text = text.replace(secret, mark)
+    return text
+
+
+def _without_private_keys(text: str, mark: str) -> str:
+    """Without PEM private keys, whole or with either end cut off."""
+    kept, done, inside = [], 0, False
+    for marker in _KEY_MARKER.finditer(text):
+        between, begins = text[done : marker.start()], marker[1] == "BEGIN"
+        if inside:
+            kept.append(between.lstrip(_KEY_BODY) if begins else "")
+        else:
+            kept.append(between if begins else between.rstrip(_KEY_BODY))
+        if begins or not inside:
+            kept.append(mark)
+        done, inside = marker.end(), begins
+    rest = text[done:]
+    kept.append(rest.lstrip(_KEY_BODY) if inside else rest)
+    return "".join(kept)
+
+
+def _without_jwt(run: str, mark: str) -> str:
+    start = run.find(_JSON_OBJECT_IN_BASE64)
+    if start < 0 or len(run) - start < _SHORTEST_JWT or "." not in run[start:]:
+        return run
+    return run[:start] + mark
+
+
+def _looks_random(run: str) -> bool:
+    if len(run) < SHORTEST_RUN:
+        return False
+    digits = sum(map(str.isdigit, run))
+    letters = sum(map(str.isalpha, run))
+    if not digits or not letters:
+        return False
+    # A path, an option or a hyphenated name is made of words, some with a number, and of few digits.
+    words = _BETWEEN_WORDS.split(run)
+    return digits * 3 > len(run) or not all(map(_WORD.fullmatch, words))

@@ -1,0 +1,127 @@
+"""Is the credential fresh, nearly spent, expired or rejected, and may the plugin run again yet?
+
+Pure: a `State` and the time go in, a verdict or a new `State` comes out. The authenticator acts on it.
+
+- A credential is expired when its time has passed, not a moment before.
+- Shortly before that it is refreshed while it still serves: `ahead_window`.
+- A plugin that fails, or answers with what has expired already, is left alone for a while that doubles.
+- A credential the server rejects is replaced at once the first time. When the server goes on rejecting
+  what the plugin brings, that too happens less and less often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from ostiary.errors import CredentialError
+from ostiary.model import Credential
+
+AHEAD_AT_MOST = timedelta(seconds=30)
+AHEAD_PART_OF_LIFETIME = 0.1
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Verdict(Enum):
+    USE = auto()
+    USE_AND_REFRESH = auto()
+    REFRESH = auto()
+    WAIT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that is known of one rotating credential. Replaced whole, never changed."""
+
+    credential: Credential | None = None
+    obtained_at: datetime | None = None
+    spent: bool = False
+    """It had expired when it came: good for those who waited for it, and for nobody after them."""
+    accepted: bool = False
+    failures: int = 0
+    error: CredentialError | None = None
+    run_not_before: float = 0.0
+    fruitless: int = 0
+    """How many credentials in a row the server rejected without taking one in between."""
+    replace_not_before: float = 0.0
+
+
+def judge(state: State, *, now: datetime, monotonic: float) -> Verdict:
+    credential = state.credential
+    if credential is None or state.spent or is_expired(credential, now):
+        return Verdict.WAIT if monotonic < state.run_not_before else Verdict.REFRESH
+    if monotonic >= state.run_not_before and _is_nearly_spent(state, now):
+        return Verdict.USE_AND_REFRESH
+    return Verdict.USE
+
+
+def judge_rejected(state: State, rejected: Credential, *, monotonic: float) -> Verdict:
+    """What to do about a 401: USE what is newer, REFRESH, or WAIT, which lets the 401 stand."""
+    # Identity, not equality: a plugin may return the same token again, and that answer is still
+    # newer than the one the server rejected.
+    if state.credential is not None and state.credential is not rejected and not state.spent:
+        return Verdict.USE
+    if monotonic < max(state.run_not_before, state.replace_not_before):
+        return Verdict.WAIT
+    return Verdict.REFRESH
+
+
+def is_expired(credential: Credential, now: datetime) -> bool:
+    return credential.expires_at is not None and now > credential.expires_at
+
+
+def ahead_window(lifetime: timedelta) -> timedelta:
+    """How long before expiry to refresh: short enough that a token of seconds is not always refreshed."""
+    return max(timedelta(0), min(AHEAD_AT_MOST, lifetime * AHEAD_PART_OF_LIFETIME))
+
+
+def _is_nearly_spent(state: State, now: datetime) -> bool:
+    assert state.credential is not None
+    expires_at, obtained_at = state.credential.expires_at, state.obtained_at
+    if expires_at is None or obtained_at is None:
+        return False
+    return now >= expires_at - ahead_window(expires_at - obtained_at)
+
+
+def succeeded(state: State, credential: Credential, *, now: datetime, monotonic: float, jitter: float) -> State:
+    """The plugin answered. *jitter* is between 0 and 1."""
+    fruitless = state.fruitless
+    not_before = monotonic + pause(fruitless, jitter) if fruitless else 0.0
+    return State(credential, obtained_at=now, fruitless=fruitless, replace_not_before=not_before)
+
+
+def came_spent(
+    state: State,
+    credential: Credential,
+    error: CredentialError,
+    *,
+    now: datetime,
+    monotonic: float,
+    jitter: float,
+) -> State:
+    """The plugin answered with a credential that had expired already."""
+    failed_state = failed(state, error, monotonic=monotonic, jitter=jitter)
+    return replace(failed_state, credential=credential, obtained_at=now, spent=True, accepted=False)
+
+
+def failed(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:
+    """The run failed. What we had stays as it was, and serves for as long as it may."""
+    failures = state.failures + 1
+    return replace(state, failures=failures, error=error, run_not_before=monotonic + pause(failures, jitter))
+
+
+def rejected(state: State) -> State:
+    """The server rejected the current credential, which is about to be replaced."""
+    return replace(state, fruitless=0 if state.accepted else state.fruitless + 1)
+
+
+def accepted(state: State) -> State:
+    return replace(state, accepted=True, fruitless=0, replace_not_before=0.0)
+
+
+def pause(times: int, jitter: float) -> float:
+    """Seconds to leave the plugin alone after it disappointed *times* times in a row."""
+    doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(times - 1, 16)
+    return min(LONGEST_PAUSE_SECONDS, doubled) * (0.75 + 0.5 * jitter)

@@ -1,0 +1,21 @@
+"""Makes text from outside fit for a terminal. Called wherever such text ends in a message for a person."""
+
+from __future__ import annotations
+
+from unicodedata import category
+
+# Letters, marks, numbers, punctuation, symbols and separators. The other categories hold what steers a
+# terminal or hides text: controls, format characters, surrogates, private use.
+_SHOWN = frozenset("LMNPSZ")
+_LAYOUT = frozenset("\t\n\v\f\r")
+
+
+def printable(text: str) -> str:
+    """*text* with every character that could steer a terminal spelled out, as ``U+001B``."""
+    if text.isprintable():
+        return text
+    return "".join(char if _is_shown(char) else f"U+{ord(char):04X}" for char in text)
+
+
+def _is_shown(char: str) -> bool:
+    return char in _LAYOUT or category(char)[0] in _SHOWN

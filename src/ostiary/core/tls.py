@@ -1,0 +1,188 @@
+"""TLS contexts that are built once and never changed, from keys that are never on a disk.
+
+Changing an SSLContext while another thread shakes hands on it crashes the interpreter, so a rotated
+certificate gets a new context. And the `ssl` module reads keys from files only, so we hand it a file
+that exists in memory alone.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ostiary.errors import TransportError
+from ostiary.model import ClientCertificate, Secret
+
+PIPE_HOLDS = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """How to trust the server. `authorities_pem` None means the system's own authorities."""
+
+    authorities_pem: str | None = None
+    insecure: bool = False
+    server_name: str | None = None
+
+
+class SealedContext(ssl.SSLContext):
+    """An SSLContext that HTTP libraries can use and not change.
+
+    It also presents `server_name` (kubeconfig's ``tls-server-name``) in place of the host that was
+    dialled, for every library alike, since not all of them have a place to say so.
+    """
+
+    server_name: str | None = None
+    settings = TlsSettings()
+    certificate: ClientCertificate | None = None
+    """What it was made of, for a library that insists on a context of its own."""
+    _protocols: list[str] | None = None
+    _sealed = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # urllib3 sets these before every handshake, and from options that know nothing of the cluster.
+        if not (self._sealed and name in ("verify_mode", "check_hostname")):
+            super().__setattr__(name, value)
+
+    def wrap_socket(self, sock: Any, *args: Any, **options: Any) -> ssl.SSLSocket:
+        return super().wrap_socket(sock, *args, **self._named(options))
+
+    def wrap_bio(self, incoming: Any, outgoing: Any, *args: Any, **options: Any) -> ssl.SSLObject:
+        return super().wrap_bio(incoming, outgoing, *args, **self._named(options))
+
+    def _named(self, options: dict[str, Any]) -> dict[str, Any]:
+        if self.server_name is None:
+            return options
+        return {**options, "server_hostname": self.server_name}
+
+    def set_alpn_protocols(self, alpn_protocols: Any) -> None:
+        # httpcore and urllib3 set the same list before every handshake. Setting it again would change
+        # a context that other threads are using.
+        if list(alpn_protocols) != self._protocols:
+            super().set_alpn_protocols(alpn_protocols)
+            self._protocols = list(alpn_protocols)
+
+    def load_verify_locations(self, *args: Any, **options: Any) -> None:
+        # requests adds its own bundle of public authorities to whatever context it is given. That would
+        # let any of them vouch for a cluster that names its one authority.
+        if not self._sealed:
+            super().load_verify_locations(*args, **options)
+
+    def load_default_certs(self, *args: Any, **options: Any) -> None:
+        if not self._sealed:
+            super().load_default_certs(*args, **options)
+
+    def load_cert_chain(self, *args: Any, **options: Any) -> None:
+        if not self._sealed:
+            super().load_cert_chain(*args, **options)
+
+    def seal(self) -> None:
+        self._sealed = True
+
+
+def build_context(settings: TlsSettings, certificate: ClientCertificate | None = None) -> SealedContext:
+    """A new context; raises `TransportError` when the settings cannot be used."""
+    if settings.insecure and settings.authorities_pem is not None:
+        raise TransportError(
+            "the server's TLS settings contradict each other",
+            cause="insecure-skip-tls-verify is true and a certificate authority is given as well",
+            hint="remove one of the two; without insecure-skip-tls-verify the authority is checked",
+        )
+    context = SealedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.server_name = settings.server_name
+    context.settings, context.certificate = settings, certificate
+    # As Go does: whatever the bundle holds is trusted as it is, an intermediate authority too.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if settings.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif settings.authorities_pem is None:
+        context.load_default_certs()
+    else:
+        _trust(context, settings.authorities_pem)
+    if certificate is not None:
+        _present(context, certificate)
+    context.seal()
+    return context
+
+
+def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
+    """Check that the two are a pair and read the validity; raises `ValueError` with a sentence."""
+    # Imported here: 30 ms that only those pay whose credential is a certificate.
+    from cryptography import x509
+
+    try:
+        leaf = x509.load_pem_x509_certificates(chain_pem.encode())[0]
+        not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    except ValueError:
+        raise ValueError("the client certificate is not a PEM certificate") from None
+    certificate = ClientCertificate(chain_pem, Secret(key_pem), not_before, not_after)
+    _present(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
+    return certificate
+
+
+def _trust(context: ssl.SSLContext, pem: str) -> None:
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError):
+        raise TransportError(
+            "the certificate authority of the server cannot be loaded",
+            cause="certificate-authority is not a PEM certificate",
+            hint="it starts with -----BEGIN CERTIFICATE-----; certificate-authority-data is its base64 form",
+        ) from None
+
+
+def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    # Text that is not UTF-8 is no PEM either; encoding it strictly would raise an error that holds the key.
+    chain, key = (text.encode(errors="replace") for text in (certificate.chain_pem, certificate.key_pem.reveal()))
+    try:
+        with in_memory_file(chain) as chain_path, in_memory_file(key) as key_path:
+            context.load_cert_chain(chain_path, key_path, password=_refuse_password)
+    except _KeyIsEncrypted:
+        raise ValueError("the client key is encrypted with a passphrase, which nobody can be asked for") from None
+    except OSError as error:
+        # An SSLError, but not for a pipe: there `ssl` reports the seek that OpenSSL tried, not its reason.
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise ValueError("the client key does not belong to the client certificate") from None
+        raise ValueError("the client certificate and key cannot be loaded as PEM, or are not a pair") from None
+
+
+class _KeyIsEncrypted(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    # Without this OpenSSL would ask on the terminal, in the middle of somebody's program.
+    raise _KeyIsEncrypted
+
+
+@contextmanager
+def in_memory_file(content: bytes) -> Iterator[str]:
+    """A path that OpenSSL can open and that no disk ever holds; gone when the block ends."""
+    descriptor = _memory(content) if hasattr(os, "memfd_create") else _pipe(content)
+    try:
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _memory(content: bytes) -> int:
+    descriptor = os.memfd_create("ostiary", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    return descriptor
+
+
+def _pipe(content: bytes) -> int:
+    # Where there is no memfd (macOS). A pipe that nobody reads yet holds 16 KiB at the least.
+    if len(content) > PIPE_HOLDS:
+        raise ValueError(f"a client certificate or key is larger than {PIPE_HOLDS} bytes")
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as file:
+        file.write(content)
+    return reading

@@ -1,0 +1,52 @@
+"""Wait for work that another thread does: one future, awaited by threads and by event loops alike.
+
+This is the whole difference between the sync and the async doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import Future
+from typing import TypeVar
+
+from ostiary.errors import OstiaryError
+
+T = TypeVar("T")
+
+
+def wait(future: Future[T]) -> T:
+    """Block this thread until *future* is done; Ctrl-C still interrupts."""
+    try:
+        return future.result()
+    except OstiaryError as error:
+        # Every waiter gets an exception of its own: see `OstiaryError.again`.
+        raise error.again() from error.__cause__
+
+
+async def wait_async(future: Future[T]) -> T:
+    """Await *future*. Cancelling the waiter does not cancel the work: others may wait for it too."""
+    try:
+        if _under_trio():
+            return await _wait_in_trio(future)
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except OstiaryError as error:
+        raise error.again() from error.__cause__
+
+
+def _under_trio() -> bool:
+    if "trio" not in sys.modules:
+        return False
+    import trio.lowlevel
+
+    return trio.lowlevel.in_trio_run()
+
+
+async def _wait_in_trio(future: Future[T]) -> T:
+    import trio
+
+    done = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    future.add_done_callback(lambda _: token.run_sync_soon(done.set))
+    await done.wait()
+    return future.result()

@@ -1,0 +1,503 @@
+"""``client.authentication.k8s.io``: what a client tells an exec plugin, and what the plugin answers.
+
+Three shipped versions, and the dialect of the 2018 proposal that v1alpha1 grew out of. Pure functions.
+Nothing here quotes what a plugin printed: the part that cannot be decoded may be the token.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from ostiary.errors import ConfigurationError
+from ostiary.model import Secret
+
+GROUP = "client.authentication.k8s.io"
+V1 = f"{GROUP}/v1"
+V1BETA1 = f"{GROUP}/v1beta1"
+V1ALPHA1 = f"{GROUP}/v1alpha1"
+API_VERSIONS = (V1, V1BETA1, V1ALPHA1)
+
+KIND = "ExecCredential"
+PROPOSAL_INFO_KIND = "ExecInfo"
+PROPOSAL_ANSWER_KIND = "ExecCredentials"
+INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
+
+# What Go's encoder escapes in every string, so that the bytes equal those that kubectl hands over.
+_GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+_RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
+_HEADER_SAFE = re.compile(r"[\x21-\x7e]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster as a plugin is told of it (``spec.cluster``)."""
+
+    server: str
+    tls_server_name: str = ""
+    insecure_skip_tls_verify: bool = False
+    certificate_authority_data: bytes = b""
+    # A proxy's address may hold a password.
+    proxy_url: str = field(default="", repr=False)
+    disable_compression: bool = False
+    config: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecInfo:
+    """What ``KUBERNETES_EXEC_INFO`` holds. `rejection` is (status, headers) of the 401, for v1alpha1.
+
+    `as_proposed` tells that it is written as the flat ``ExecInfo`` of the 2018 proposal.
+    """
+
+    api_version: str
+    interactive: bool
+    cluster: ClusterInfo | None = None
+    rejection: tuple[int, Mapping[str, Sequence[str]]] | None = None
+    as_proposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a plugin printed, taken apart. The certificate and key are not checked yet."""
+
+    token: Secret | None
+    certificate_pem: str | None
+    key_pem: Secret | None
+    expires_at: datetime | None
+
+
+class AnswerRefused(Exception):
+    """What a plugin printed is not a credential. `code` is one of ours; `rule` names what it broke."""
+
+    def __init__(self, cause: str, *, hint: str, rule: str, code: str = "exec-plugin-answer-invalid") -> None:
+        super().__init__(cause)
+        self.cause, self.hint, self.rule, self.code = cause, hint, rule, code
+
+
+# --- to the plugin ---
+
+
+def encode_info(info: ExecInfo, *, as_proposed: bool = False) -> str:
+    """The JSON of *info*, byte for byte as client-go writes it, with its newline.
+
+    *as_proposed* writes the flat ``ExecInfo`` of the 2018 proposal instead.
+    """
+    if as_proposed or info.as_proposed:
+        fields = {"kind": PROPOSAL_INFO_KIND, "apiVersion": info.api_version, **_alpha_fields(info)}
+    elif info.api_version == V1ALPHA1:
+        fields = {"kind": KIND, "apiVersion": info.api_version, "spec": _alpha_fields(info)}
+    else:
+        spec: dict[str, Any] = {} if info.cluster is None else {"cluster": _cluster_fields(info.cluster)}
+        fields = {
+            "kind": KIND,
+            "apiVersion": info.api_version,
+            "spec": {**spec, "interactive": info.interactive},
+        }
+    return _compact(fields)
+
+
+def _compact(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_GO_ESCAPES) + "\n"
+
+
+def _alpha_fields(info: ExecInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if info.rejection is not None:
+        status, headers = info.rejection
+        fields["response"] = {
+            "header": {name: list(values) for name, values in sorted(headers.items())},
+            "code": status,
+        }
+    if info.interactive:
+        fields["interactive"] = True
+    return fields
+
+
+def _cluster_fields(cluster: ClusterInfo) -> dict[str, Any]:
+    optional = {
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": b64encode(cluster.certificate_authority_data).decode("ascii"),
+        "proxy-url": cluster.proxy_url,
+        "disable-compression": cluster.disable_compression,
+    }
+    present = {name: value for name, value in optional.items() if value}
+    return {"server": cluster.server, **present, "config": cluster.config}
+
+
+# --- the same, as the plugin reads it ---
+
+
+def decode_info(text: str) -> ExecInfo:
+    """Read what a client told a plugin; raises `ConfigurationError` when it cannot be understood.
+
+    Absent fields have the meaning that client-go gives them: clients other than it leave some out.
+    """
+    fields = _info_object(text)
+    version, kind = fields.get("apiVersion"), fields.get("kind")
+    as_proposed = kind == PROPOSAL_INFO_KIND and version == V1ALPHA1
+    if version not in API_VERSIONS:
+        raise _unusable_info("its apiVersion is not known", hint=f"use one of {', '.join(API_VERSIONS)}")
+    if kind != KIND and not as_proposed:
+        raise _unusable_info(f"it is not of kind {KIND}")
+    spec = fields if as_proposed else _told(fields, "spec", dict, {})
+    cluster = _told(spec, "cluster", dict, None)
+    response = _told(spec, "response", dict, None) if version == V1ALPHA1 else None
+    return ExecInfo(
+        version,
+        interactive=_told(spec, "interactive", bool, False),
+        cluster=None if cluster is None else _cluster_told(cluster),
+        rejection=None if response is None else _rejection_told(response),
+        as_proposed=as_proposed,
+    )
+
+
+def _info_object(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unusable_info("it is not JSON") from None
+    if not isinstance(fields, dict):
+        raise _unusable_info("it is not a JSON object")
+    return fields
+
+
+def _cluster_told(fields: dict[str, Any]) -> ClusterInfo:
+    try:
+        authority = b64decode(_told(fields, "certificate-authority-data", str, ""), validate=True)
+    except (binascii.Error, ValueError):
+        raise _unusable_info("certificate-authority-data is not base64") from None
+    return ClusterInfo(
+        server=_told(fields, "server", str, ""),
+        tls_server_name=_told(fields, "tls-server-name", str, ""),
+        insecure_skip_tls_verify=_told(fields, "insecure-skip-tls-verify", bool, False),
+        certificate_authority_data=authority,
+        proxy_url=_told(fields, "proxy-url", str, ""),
+        disable_compression=_told(fields, "disable-compression", bool, False),
+        config=fields.get("config"),
+    )
+
+
+def _rejection_told(response: dict[str, Any]) -> tuple[int, Mapping[str, Sequence[str]]]:
+    headers = _told(response, "header", dict, {})
+    names = {name: tuple(map(str, _told(headers, name, list, []))) for name in headers}
+    return _told(response, "code", int, 0), names
+
+
+def _told(fields: dict[str, Any], name: str, kind: type, absent: Any) -> Any:
+    value = fields.get(name)
+    if value is None:
+        return absent
+    # type, not isinstance: to Python a boolean is a number too.
+    if type(value) is not kind:
+        raise _unusable_info(f"{name} is not {_KINDS[kind]}")
+    return value
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a whole number"}
+
+
+def _unusable_info(cause: str, *, hint: str | None = None) -> ConfigurationError:
+    return ConfigurationError(
+        f"{INFO_VARIABLE} cannot be used",
+        cause=cause,
+        hint=hint or "a Kubernetes client sets it; to try a plugin by hand: ostiary exec check COMMAND",
+        code="exec-info-missing",
+    )
+
+
+# --- from the plugin ---
+
+
+def encode_answer(answer: Answer, *, api_version: str, as_proposed: bool = False) -> str:
+    """The JSON of *answer*, as a plugin prints it, with a newline; the expiry in whole seconds, rounded down.
+
+    *as_proposed* writes the flat ``ExecCredentials`` of the 2018 proposal instead.
+    """
+    key = answer.key_pem.reveal() if answer.key_pem else None
+    credential: dict[str, Any] = {
+        "token": answer.token.reveal() if answer.token else None,
+        "clientCertificateData": answer.certificate_pem,
+        "clientKeyData": key,
+    }
+    moment = answer.expires_at
+    if as_proposed:
+        credential["expiry"] = None if moment is None else int(moment.timestamp() // 1)
+        return _compact({"kind": PROPOSAL_ANSWER_KIND, "apiVersion": api_version, **_without_none(credential)})
+    status = {"expirationTimestamp": None if moment is None else _rfc3339(moment), **credential}
+    return _compact({"kind": KIND, "apiVersion": api_version, "status": _without_none(status)})
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _rfc3339(moment: datetime) -> str:
+    # Always in this one form: there are clients that read no other, neither fractions nor offsets.
+    try:
+        return moment.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+    except OverflowError:
+        # The very end of the year 9999, west of Greenwich.
+        return moment.isoformat(timespec="seconds")
+
+
+# --- the same, as the client reads it ---
+
+
+def decode_answer(stdout: bytes, *, api_version: str) -> Answer:
+    """Read what a plugin printed; raises `AnswerRefused`, which says what is wrong and never quotes it."""
+    fields = answer_fields(stdout)
+    for check in _VERSION_CHECKS:
+        check(fields, api_version)
+    answer = _answer(fields)
+    for usable in _USABLE_CHECKS:
+        usable(answer)
+    return answer
+
+
+def refusals(stdout: bytes, *, api_version: str) -> Iterator[AnswerRefused]:
+    """Every rule that an answer breaks, and not only the first; none if `decode_answer` would take it.
+
+    What hides behind a broken rule is not guessed at: a status that is no object has no token to judge.
+    """
+    try:
+        fields = answer_fields(stdout)
+    except AnswerRefused as refused:
+        yield refused
+        return
+    for check in _VERSION_CHECKS:
+        yield from _attempted(check, fields, api_version)
+    broken = list(_broken_parts(fields))
+    yield from broken
+    if not broken:
+        answer = _answer(fields)
+        for usable in _USABLE_CHECKS:
+            yield from _attempted(usable, answer)
+
+
+def _broken_parts(fields: dict[str, Any]) -> Iterator[AnswerRefused]:
+    without_body = list(_attempted(_body, fields))
+    if without_body:
+        yield from without_body
+        return
+    yield from _attempted(_expiry, fields)
+    for name in _STRINGS:
+        yield from _attempted(_string, _body(fields), name)
+
+
+def _attempted(check: Callable[..., object], *arguments: object) -> Iterator[AnswerRefused]:
+    try:
+        check(*arguments)
+    except AnswerRefused as refused:
+        yield refused
+
+
+def answer_fields(stdout: bytes) -> dict[str, Any]:
+    """The one object that a plugin printed, before anything in it is judged."""
+    if not stdout.strip():
+        raise AnswerRefused(
+            "it printed nothing on stdout",
+            hint="print one ExecCredential object on stdout",
+            rule="prints-an-answer",
+            code="exec-plugin-answer-undecodable",
+        )
+    found = _decoded(stdout)
+    if not isinstance(found, dict):
+        raise _undecodable("what it printed on stdout is not one JSON or YAML object")
+    return found
+
+
+def _decoded(stdout: bytes) -> Any:
+    try:
+        text = stdout.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _undecodable("what it printed on stdout is not UTF-8") from None
+    try:
+        # As client-go: what begins with a brace is JSON and nothing else.
+        if text.lstrip().startswith("{"):
+            return json.loads(text)
+        # Imported here: nearly every plugin answers in JSON, and a plugin that judges itself starts faster.
+        from ostiary.core.config import parse
+
+        return parse(text).value
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            raise _undecodable("there is text after the JSON object on stdout") from None
+        raise _undecodable(
+            f"what it printed on stdout is not JSON (line {error.lineno}, column {error.colno})"
+        ) from None
+    except (ConfigurationError, RecursionError, ValueError):
+        raise _undecodable("what it printed on stdout is neither JSON nor YAML, or there is text around it") from None
+
+
+def _undecodable(cause: str) -> AnswerRefused:
+    return AnswerRefused(
+        cause,
+        hint="stdout is for the ExecCredential alone; messages belong on stderr",
+        rule="one-object-on-stdout",
+        code="exec-plugin-answer-undecodable",
+    )
+
+
+def _check_kind(fields: dict[str, Any], wanted: str) -> None:
+    kind = fields.get("kind")
+    kinds = (KIND, PROPOSAL_ANSWER_KIND) if wanted == V1ALPHA1 else (KIND,)
+    # client-go takes an answer without a kind, and scripts rely on it.
+    if kind not in (None, "", *kinds):
+        raise AnswerRefused(
+            f"its answer is not of kind {KIND}",
+            hint=f'answer with "kind": "{KIND}"',
+            rule="kind",
+            code="exec-plugin-answer-version",
+        )
+
+
+def _check_version(fields: dict[str, Any], wanted: str) -> None:
+    version = fields.get("apiVersion")
+    if version in (None, ""):
+        raise AnswerRefused(
+            "its answer has no apiVersion",
+            hint=f'answer with "apiVersion": "{wanted}"',
+            rule="api-version",
+            code="exec-plugin-answer-version",
+        )
+    if version != wanted:
+        answered = version if version in API_VERSIONS else "another apiVersion"
+        raise AnswerRefused(
+            f"it was asked for {wanted} and answered with {answered}",
+            hint="answer in the apiVersion of KUBERNETES_EXEC_INFO, or change exec.apiVersion in the kubeconfig",
+            rule="api-version",
+            code="exec-plugin-answer-version",
+        )
+
+
+_VERSION_CHECKS = (_check_kind, _check_version)
+
+
+def _is_proposed(fields: dict[str, Any]) -> bool:
+    return fields.get("kind") == PROPOSAL_ANSWER_KIND
+
+
+def _body(fields: dict[str, Any]) -> dict[str, Any]:
+    """The part that holds the credential."""
+    if _is_proposed(fields):
+        return fields
+    status = fields.get("status")
+    if status is None:
+        raise AnswerRefused("its answer has no status", hint="put the credential under status", rule="status")
+    if not isinstance(status, dict):
+        raise AnswerRefused("status is not an object", hint="put the credential under status", rule="status")
+    return status
+
+
+def _answer(fields: dict[str, Any]) -> Answer:
+    body, expires_at = _body(fields), _expiry(fields)
+    token, certificate, key = (_string(body, name) for name in _STRINGS)
+    return Answer(
+        token=Secret(token) if token else None,
+        certificate_pem=certificate or None,
+        key_pem=Secret(key) if key else None,
+        expires_at=expires_at,
+    )
+
+
+_STRINGS = ("token", "clientCertificateData", "clientKeyData")
+
+
+def _string(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise AnswerRefused(f"{name} is not a string", hint=f"put {name} in quotes", rule="field-types")
+    return value
+
+
+def _check_pair(answer: Answer) -> None:
+    if (answer.certificate_pem is None) == (answer.key_pem is None):
+        return
+    lone, missing = ("certificate", "clientKeyData") if answer.certificate_pem else ("key", "clientCertificateData")
+    raise AnswerRefused(
+        f"it returned a client {lone} alone",
+        hint=f"return {missing} too, or neither",
+        rule="certificate-and-key",
+    )
+
+
+def _check_credential(answer: Answer) -> None:
+    if answer.token is None and answer.certificate_pem is None and answer.key_pem is None:
+        raise AnswerRefused(
+            "it returned neither a token nor a client certificate and key",
+            hint="fill status.token, or status.clientCertificateData and status.clientKeyData",
+            rule="has-credential",
+        )
+
+
+def _check_token(answer: Answer) -> None:
+    if answer.token is not None and not _HEADER_SAFE.fullmatch(answer.token.reveal()):
+        raise AnswerRefused(
+            "its token holds a line break, a space or another character that no header can carry",
+            hint="print the token without the newline at its end (printf instead of echo)",
+            rule="token-is-header-safe",
+        )
+
+
+_USABLE_CHECKS = (_check_pair, _check_credential, _check_token)
+
+
+def _expiry(fields: dict[str, Any]) -> datetime | None:
+    if _is_proposed(fields):
+        return _unix_time(fields.get("expiry"))
+    return _timestamp(_body(fields).get("expirationTimestamp"))
+
+
+def _timestamp(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if match is not None:
+            return _moment(match)
+    except ValueError:
+        pass
+    raise AnswerRefused(
+        "expirationTimestamp is not a time of RFC 3339 with its zone",
+        hint="write it like 2030-01-31T12:00:00Z, in upper case; leave it out if the credential never expires",
+        rule="expiration-timestamp",
+    )
+
+
+def _moment(match: re.Match[str]) -> datetime:
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    microsecond = int((match[7] or "0")[:6].ljust(6, "0"))
+    zone: timezone = UTC
+    if match[8] is not None:
+        if int(match[9]) > 24 or int(match[10]) > 59:
+            raise ValueError
+        offset = timedelta(hours=int(match[9]), minutes=int(match[10]))
+        zone = timezone(offset if match[8] == "+" else -offset)
+    return datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
+
+
+def _unix_time(value: Any) -> datetime | None:
+    if value is None or value == 0:
+        return None
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+    except (OverflowError, ValueError, OSError):
+        pass
+    raise AnswerRefused(
+        "expiry is not a unix time in seconds",
+        hint="write the seconds since 1970 as a number",
+        rule="expiration-timestamp",
+    )

@@ -1,0 +1,96 @@
+"""What the tests share: throw-away authorities, an API server, a plugin, a kubeconfig that joins them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from ostiary.client.connection import Connection, connect
+from ostiary.testing import FakeClock
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests see no kubeconfig, kuberc or proxy of whoever runs them."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    for name in (
+        "KUBECONFIG",
+        "KUBERC",
+        "KUBECTL_KUBERC",
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def ca_data(ca: trustme.CA) -> str:
+    """The authority as ``certificate-authority-data``."""
+    return b64encode(ca.cert_pem.bytes()).decode()
+
+
+@pytest.fixture
+def api(ca: trustme.CA) -> Iterator[ApiServer]:
+    with ApiServer(ca).running() as server:
+        yield server
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> PluginScript:
+    return PluginScript(tmp_path / "plugin").answer(token="token-1")
+
+
+@pytest.fixture
+def client_certificate(ca: trustme.CA) -> Callable[[str], tuple[str, str]]:
+    """Issue a client certificate: name -> (certificate PEM, key PEM)."""
+
+    def issue(name: str) -> tuple[str, str]:
+        leaf = ca.issue_cert(f"{name}@example.test", common_name=name)
+        return "".join(pem.bytes().decode() for pem in leaf.cert_chain_pems), leaf.private_key_pem.bytes().decode()
+
+    return issue
+
+
+@pytest.fixture
+def connect_to(api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path, clock: FakeClock) -> Connect:
+    """`connect` to the test's API server; by default as the user of the test's plugin, with the test's clock."""
+
+    def make(
+        *,
+        user: dict[str, Any] | None = None,
+        cluster: dict[str, Any] | None = None,
+        server: str | None = None,
+        **options: Any,
+    ) -> Connection:
+        kubeconfig = write_kubeconfig(
+            tmp_path / "kubeconfig",
+            server=server or api.url,
+            user=user if user is not None else exec_user(plugin.path),
+            cluster={"certificate-authority-data": ca_data, **(cluster or {})},
+        )
+        options.setdefault("clock", clock)
+        return connect(kubeconfig, **options)
+
+    return make

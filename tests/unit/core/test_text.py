@@ -1,0 +1,53 @@
+"""Text from outside cannot steer the terminal it is printed on."""
+
+from __future__ import annotations
+
+from unicodedata import category
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostiary.core.text import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "U+001B[31mredU+001B[0m"),
+        ("back\x08\x7fspace", "backU+0008U+007Fspace"),
+        ("right\u202eleft\x9b2J", "rightU+202EleftU+009B2J"),
+    ],
+    ids=["a colour", "backspace and delete", "reversed text and a one-byte escape"],
+)
+def test_what_steers_a_terminal_is_spelled_out(text: str, shown: str) -> None:
+    """TestCleanANSIEscapeCodes, the denied ones."""
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "brew install acme-login",
+        "first line\n\tsecond line\r\n\v\f",
+        "día, größer, 東京, привет",
+        "e\u0301 is e with a combining mark",
+        "½ of ⅻ, “quoted” – €5 + 😀",
+        "non-breaking\u00a0space and\u2028line separator",
+    ],
+    ids=["nothing", "plain", "layout", "letters", "marks", "numbers and symbols", "separators"],
+)
+def test_what_people_write_stays_as_it_is(text: str) -> None:
+    """TestCleanANSIEscapeCodes, the allowed ones."""
+    assert printable(text) == text
+
+
+@given(st.text())
+def test_no_control_character_is_ever_shown(text: str) -> None:
+    assert all(category(char)[0] != "C" or char in "\t\n\v\f\r" for char in printable(text))
+
+
+@given(st.text(st.characters(categories=["L", "M", "N", "P", "S", "Z"])))
+def test_nothing_else_is_changed(text: str) -> None:
+    assert printable(text) == text
