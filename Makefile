@@ -35,7 +35,7 @@ e2e: $(STAMP)  ## real processes, TLS and clients on loopback
 	$(BIN)/pytest -n 2 -q tests/e2e
 
 demo: $(STAMP)  ## watch a program stay signed in
-	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.stay_signed_in
 
 bench: components  ## the figures, as ratios in one run
 	$(BIN)/python -m bench

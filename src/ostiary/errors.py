@@ -2,6 +2,7 @@
 
     OstiaryError
     ├── ConfigurationError       a file or an option is wrong: mend it, then try again
+    │   └── ImageNameError       a text is not the name of an image
     ├── CredentialError          there is no credential, so no request was sent
     │   ├── PluginRefused        the policy of this program does not let the command run
     │   ├── PluginNotFound       the command does not exist or cannot be executed
@@ -29,6 +30,7 @@ CODES: dict[str, str] = {
     "config-invalid": "a configuration has values that cannot be used",
     "config-not-found": "there is no configuration, or it has no such context, cluster or user",
     "kuberc-invalid": "the kuberc file that holds the plugin policy cannot be used",
+    "image-name-invalid": "a text is not the name of a container image",
     "exec-plugin-denied": "the plugin policy of this program does not let the command run",
     "exec-plugin-not-found": "the exec plugin's command does not exist",
     "exec-plugin-not-executable": "the exec plugin's command exists and cannot be executed",
@@ -43,10 +45,17 @@ CODES: dict[str, str] = {
     "exec-plugin-answer-invalid": "the exec plugin's answer holds no usable credential",
     "exec-plugin-answer-expired": "the exec plugin's answer had already expired when it came",
     "exec-plugin-backing-off": "the exec plugin failed a moment ago and is not run again yet",
+    "credential-provider-answer-undecodable": "what the credential provider printed is not one JSON object",
+    "credential-provider-answer-version": "the credential provider answered in another apiVersion or kind",
+    "credential-provider-answer-invalid": "the credential provider's answer cannot be used",
+    "credential-provider-request-invalid": "a credential provider was asked in a way it does not understand",
     "token-file-unreadable": "the file that should hold the token cannot be read",
     "tls-invalid": "the TLS settings cannot be used together, or a certificate cannot be loaded",
     "proxy-invalid": "the proxy address cannot be used",
     "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
+    "exec-info-without-cluster": "a plugin must know the cluster, and the kubeconfig does not set provideClusterInfo",
+    "sign-in-refused": "a plugin says no: the identity system, or the person, refused to sign in",
+    "usage": "a command was called in a way that it does not understand",
 }
 
 
@@ -109,6 +118,10 @@ class ConfigurationError(OstiaryError):
         elif self.problems and not parts.get("cause"):
             parts["cause"] = "\n".join(str(problem) for problem in self.problems)
         super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class ImageNameError(ConfigurationError):
+    default_code = "image-name-invalid"
 
 
 class CredentialError(OstiaryError):

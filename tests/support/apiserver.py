@@ -71,6 +71,8 @@ class ApiServer:
         self.connections = 0
         self.barrier: threading.Barrier | None = None
         """When set, every request waits at it before its credential is judged."""
+        self.first_event: dict[str, Any] | None = None
+        """What every watch sees as soon as it is open."""
         self._watches: list[queue.Queue[dict[str, Any] | None]] = []
         self._watching = threading.Condition()
         self._lock = threading.Lock()
@@ -110,6 +112,8 @@ class ApiServer:
 
     def open_watch(self) -> queue.Queue[dict[str, Any] | None]:
         events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        if self.first_event is not None:
+            events.put(self.first_event)
         with self._watching:
             self._watches.append(events)
             self._watching.notify_all()

@@ -8,8 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 SCRIPT = """#!/bin/sh
 cd {folder}
 echo run >> runs
@@ -101,7 +99,8 @@ def write_kubeconfig(
         "users": [{"name": "dev", "user": user}],
         "contexts": [{"name": "test", "context": context}],
     }
-    path.write_text(yaml.safe_dump(config))
+    # JSON is YAML in which no string can be taken for something else.
+    path.write_text(json.dumps(config, indent=1))
     return path
 
 

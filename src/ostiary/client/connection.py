@@ -67,16 +67,9 @@ def connect(
     keeps plugins away from a stdin that the program reads itself. *as_proposed* speaks to v1alpha1
     plugins in the words of the 2018 proposal.
     """
-    choice: dict[str, Any] = {
-        "context": context,
-        "cluster": cluster,
-        "user": user,
-        "overrides": overrides or Overrides(),
-    }
-    if isinstance(kubeconfig, Kubeconfig):
-        selection = kubeconfigs.select(kubeconfig, **choice)
-    else:
-        selection = kubeconfigs.choose(kubeconfig, **choice)
+    selection = kubeconfigs.choose(
+        kubeconfig, context=context, cluster=cluster, user=user, overrides=overrides or Overrides()
+    )
     message = stdin_unavailable if isinstance(stdin_unavailable, str) else ""
     settings = ExecSettings(
         policy=policy if policy is not None else from_kuberc(),
@@ -126,8 +119,7 @@ class Connection:
             # As kubectl, which sends no credential where anybody could read it; but not in silence.
             log.warning("no credential is sent to %s: it is not https", self.server)
         self._lock = threading.Lock()
-        self._context: SealedContext | None = None
-        self._context_made_of: tuple[TlsSettings, ClientCertificate | None] | None = None
+        self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
         self._authorities: str | None = None
         self._authorities_again_at = float("-inf")
 
@@ -144,11 +136,14 @@ class Connection:
         parts = urlsplit(url)
         return self.is_server(parts.scheme, parts.hostname or "", parts.port)
 
-    def ssl_context(self) -> SealedContext | None:
+    def ssl_context(self, *, http2: bool = False) -> SealedContext | None:
         """The TLS context for new connections; None for ``http://``.
 
         The same object until the client certificate or the authorities change, then a new one. Whoever
         keeps connections open compares by identity, and lets those of the old one end.
+
+        A client that offers HTTP/2 says so and gets a context of its own: the protocols on offer belong
+        to the context, and another client may not speak the one that the server would choose.
         """
         if self._origin[0] != "https":
             return None
@@ -156,10 +151,10 @@ class Connection:
         certificate = latest.certificate if latest is not None else None
         with self._lock:
             made_of = (self._tls_settings(), certificate)
-            if self._context is None or made_of != self._context_made_of:
-                self._context = _built(*made_of)
-                self._context_made_of = made_of
-            return self._context
+            known = self._contexts.get(http2)
+            if known is None or known[0] != made_of:
+                known = self._contexts[http2] = (made_of, _built(*made_of))
+            return known[1]
 
     def _tls_settings(self) -> TlsSettings:
         cluster = self.selection.cluster
@@ -201,11 +196,11 @@ class Connection:
 
         return async_client(self, **options)
 
-    def requests(self) -> Session:
+    def requests(self, **options: Any) -> Session:
         """A `requests.Session`; paths are relative to the cluster's address."""
         from ostiary.client.requests import session
 
-        return session(self)
+        return session(self, **options)
 
     def urllib3(self, **options: Any) -> PoolManager:
         from ostiary.client.urllib3 import pool_manager
@@ -217,11 +212,11 @@ class Connection:
 
         return session(self, **options)
 
-    def kubernetes(self) -> Any:
+    def kubernetes(self, **options: Any) -> Any:
         """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
         from ostiary.client.kubernetes import api_client
 
-        return api_client(self)
+        return api_client(self, **options)
 
     def kubernetes_aio(self) -> Any:
         """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""

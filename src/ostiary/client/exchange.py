@@ -16,7 +16,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from ostiary.core.waiting import wait, wait_async
 from ostiary.model import Credential
@@ -79,7 +79,7 @@ class Carrier(Protocol[Answer]):
     def headers(self, answer: Answer) -> Mapping[str, Sequence[str]]: ...
 
     def discard(self, answer: Answer) -> None:
-        """Free *answer*, which nobody will read: the request is sent again."""
+        """Free *answer*, which nobody will read: the request is sent again, or was given up."""
 
 
 class AsyncCarrier(Protocol[Answer]):
@@ -152,7 +152,12 @@ def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     answer = carrier.send(signing.headers(credential))
     status = carrier.status(answer)
     instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
-    newer = _settled(instead)
+    try:
+        newer = _settled(instead)
+    except BaseException:
+        # The caller gave up waiting, and has no answer that he could close.
+        carrier.discard(answer)
+        raise
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     carrier.discard(answer)
@@ -166,7 +171,11 @@ async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answe
     answer = await carrier.send(signing.headers(credential))
     status = carrier.status(answer)
     instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
-    newer = await _settled_async(instead)
+    try:
+        newer = await _settled_async(instead)
+    except BaseException:
+        await carrier.discard(answer)
+        raise
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     await carrier.discard(answer)
@@ -177,8 +186,12 @@ Coming = Credential | Future[Credential] | Future[Credential | None] | None
 
 
 def _settled(coming: Coming) -> Credential | None:
-    return wait(coming) if isinstance(coming, Future) else coming
+    if isinstance(coming, Future):
+        return wait(cast("Future[Credential | None]", coming))
+    return coming
 
 
 async def _settled_async(coming: Coming) -> Credential | None:
-    return await wait_async(coming) if isinstance(coming, Future) else coming
+    if isinstance(coming, Future):
+        return await wait_async(cast("Future[Credential | None]", coming))
+    return coming

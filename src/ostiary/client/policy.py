@@ -119,9 +119,7 @@ class Allowlist:
             # PATH holds "." or another relative directory: whoever fills the current directory
             # would choose the program. Go refuses these as well.
             return False
-        return (
-            spelled in self.entries or path in self.entries or any(_is_found_at(path, entry) for entry in self.entries)
-        )
+        return spelled in self.entries or any(_is_found_at(path, entry) for entry in self.entries)
 
 
 @dataclass(frozen=True)

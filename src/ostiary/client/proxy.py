@@ -32,16 +32,31 @@ def _variable(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    mistake = _mistake(url)
+    if mistake is not None:
         raise TransportError(
             "the proxy for this server cannot be used",
-            # Without the user and password that may stand in it.
-            cause=f"its address has scheme {parts.scheme!r} and host {parts.hostname!r}",
-            hint=f"use one of {', '.join(scheme + '://' for scheme in SCHEMES)} and a host",
+            cause=mistake,
+            hint=f"use one of {', '.join(scheme + '://' for scheme in SCHEMES)}, a host, and perhaps a port",
             code="proxy-invalid",
         )
     return url
+
+
+def _mistake(url: str) -> str | None:
+    """What is wrong with a proxy's address. Nothing of it is quoted: any part may be a misplaced password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "its host or port is not one; a user or password in it must be percent-encoded"
+    if parts.scheme not in SCHEMES:
+        return "its address begins with another scheme, or with none"
+    if not parts.hostname or port == 0:
+        return "its address has no host, or port 0"
+    if "[" in parts.netloc and _address(parts.hostname.partition("%")[0]) is None:
+        return "its host is not an IPv6 address"
+    return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -128,7 +128,6 @@ def _decode(source: Source, file: str | None) -> str:
     if len(source) > MAX_BYTES:
         raise _wrong(f"it is larger than {MAX_BYTES // 1024**2} MiB", Place(file))
     text = source if isinstance(source, str) else _decode_bytes(source, file)
-    text = text.removeprefix("\ufeff")
     if found := _FORBIDDEN.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise _wrong(f"the character U+{ord(found[0]):04X} is not allowed", Place(file, line=line))

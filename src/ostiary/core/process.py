@@ -226,7 +226,7 @@ class _Child:
         self.unwanted = False
         self.stdin, self.stdout, self.stderr = map(_Pipe, (process.stdin, process.stdout, process.stderr))
         self._exit_code: int | None = None
-        self._reaping = threading.Lock()
+        self._reaping = threading.RLock()
         with _changed:
             _running.add(self)
 

@@ -61,6 +61,7 @@ _PREFIXED = re.compile(
     re.VERBOSE,
 )
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]++")
+_CASE_CHANGE = re.compile(r"[a-z][A-Z]")
 _BETWEEN_WORDS = re.compile(r"[+/_=-]")
 _WORD = re.compile(r"(?:[A-Z]?[a-z]{0,20}|[A-Z]{2,20})[0-9]{0,4}|k8s|v[0-9]{1,2}(?:alpha|beta)[0-9]{1,2}")
 
@@ -146,8 +147,10 @@ def _looks_random(run: str) -> bool:
     if len(run) < SHORTEST_RUN:
         return False
     digits = sum(map(str.isdigit, run))
-    letters = sum(map(str.isalpha, run))
-    if not digits or not letters:
+    if not digits:
+        # One base64 token in some hundred has no digit. In a camelCase name the words are longer.
+        return len(_CASE_CHANGE.findall(run)) * 6 > len(run)
+    if not any(map(str.isalpha, run)):
         return False
     # A path, an option or a hyphenated name is made of words, some with a number, and of few digits.
     words = _BETWEEN_WORDS.split(run)

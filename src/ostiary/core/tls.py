@@ -8,6 +8,7 @@ that exists in memory alone.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,9 +38,6 @@ class SealedContext(ssl.SSLContext):
     """
 
     server_name: str | None = None
-    settings = TlsSettings()
-    certificate: ClientCertificate | None = None
-    """What it was made of, for a library that insists on a context of its own."""
     _protocols: list[str] | None = None
     _sealed = False
 
@@ -48,16 +46,28 @@ class SealedContext(ssl.SSLContext):
         if not (self._sealed and name in ("verify_mode", "check_hostname")):
             super().__setattr__(name, value)
 
-    def wrap_socket(self, sock: Any, *args: Any, **options: Any) -> ssl.SSLSocket:
-        return super().wrap_socket(sock, *args, **self._named(options))
+    def wrap_socket(
+        self,
+        sock: socket.socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        name = self.server_name or server_hostname
+        return super().wrap_socket(sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session)
 
-    def wrap_bio(self, incoming: Any, outgoing: Any, *args: Any, **options: Any) -> ssl.SSLObject:
-        return super().wrap_bio(incoming, outgoing, *args, **self._named(options))
-
-    def _named(self, options: dict[str, Any]) -> dict[str, Any]:
-        if self.server_name is None:
-            return options
-        return {**options, "server_hostname": self.server_name}
+    # Spelled out, as above: some libraries give the name by position, others by keyword.
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
 
     def set_alpn_protocols(self, alpn_protocols: Any) -> None:
         # httpcore and urllib3 set the same list before every handshake. Setting it again would change
@@ -95,7 +105,6 @@ def build_context(settings: TlsSettings, certificate: ClientCertificate | None =
     context = SealedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.server_name = settings.server_name
-    context.settings, context.certificate = settings, certificate
     # As Go does: whatever the bundle holds is trusted as it is, an intermediate authority too.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.insecure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from ostiary.errors import OstiaryError
@@ -47,6 +48,12 @@ async def _wait_in_trio(future: Future[T]) -> T:
 
     done = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    future.add_done_callback(lambda _: token.run_sync_soon(done.set))
+
+    def wake(_: object) -> None:
+        # The loop may be gone by then, and its waiters with it.
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(done.set)
+
+    future.add_done_callback(wake)
     await done.wait()
     return future.result()

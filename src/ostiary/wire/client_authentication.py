@@ -131,7 +131,7 @@ def _cluster_fields(cluster: ClusterInfo) -> dict[str, Any]:
         "disable-compression": cluster.disable_compression,
     }
     present = {name: value for name, value in optional.items() if value}
-    return {"server": cluster.server, **present, "config": cluster.config}
+    return {"server": cluster.server, **present, "config": _key_sorted(cluster.config)}
 
 
 # --- the same, as the plugin reads it ---
@@ -213,6 +213,13 @@ def _unusable_info(cause: str, *, hint: str | None = None) -> ConfigurationError
         hint=hint or "a Kubernetes client sets it; to try a plugin by hand: ostiary exec check COMMAND",
         code="exec-info-missing",
     )
+
+
+def _key_sorted(value: Any) -> Any:
+    # kubectl reads every kubeconfig by way of Go maps, so an extension reaches the plugin with sorted keys.
+    if isinstance(value, dict):
+        return {key: _key_sorted(value[key]) for key in sorted(value)}
+    return [_key_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 # --- from the plugin ---

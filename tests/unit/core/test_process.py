@@ -407,7 +407,9 @@ class TestStderr:
             "    while True: os.write(2, bytes(1))\n"
             "except BlockingIOError:\n"
             "    os.set_blocking(2, True)\n"
-            'outcome = python(\'import os; os.write(2, b"note"); os.write(1, b"answer")\')\n'
+            # More than a pipe holds, so that some of it is read only after the child's end.
+            'child = \'import os; os.write(2, bytes(70_000) + b"note"); os.write(1, b"answer")\'\n'
+            "outcome = python(child, limits=Limits(seconds=None, stderr_tail_bytes=4))\n"
             "print(outcome.stdout, outcome.stderr_tail, outcome.ending.name, flush=True)"
         )
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -45,7 +45,7 @@ def test_the_cluster_stands_before_interactive_and_omits_what_is_empty_except_se
     )
 
 
-def test_the_whole_cluster_is_told_in_client_gos_order() -> None:
+def test_the_whole_cluster_is_told_in_client_gos_order_and_the_extension_with_sorted_keys() -> None:
     cluster = ClusterInfo(
         server="https://c/prefix",
         tls_server_name="name",
@@ -53,13 +53,13 @@ def test_the_whole_cluster_is_told_in_client_gos_order() -> None:
         certificate_authority_data=b"pem",
         proxy_url="http://proxy:3128",
         disable_compression=True,
-        config={"z": 1, "a": [True, None]},
+        config={"z": 1, "a": [True, None, {"y": 2, "x": 1}]},
     )
     assert encode_info(ExecInfo(V1BETA1, True, cluster)) == (
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"cluster":{'
         '"server":"https://c/prefix","tls-server-name":"name","insecure-skip-tls-verify":true,'
         '"certificate-authority-data":"cGVt","proxy-url":"http://proxy:3128","disable-compression":true,'
-        '"config":{"z":1,"a":[true,null]}},"interactive":true}}\n'
+        '"config":{"a":[true,null,{"x":1,"y":2}],"z":1}},"interactive":true}}\n'
     )
 
 

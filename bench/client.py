@@ -1,0 +1,336 @@
+"""What credentials cost a client, and how often the plugin runs, beside the other Python clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+import ostiary
+from bench.table import Row
+
+ROUNDS, REQUESTS, CALLERS = 9, 200, 64
+PATH = "/api/v1/namespaces/default/pods"
+TOKEN = "t0ken-"
+
+
+@dataclass
+class Rig:
+    """A server process, a plugin whose runs are counted, and a kubeconfig for both."""
+
+    folder: Path
+    url: str
+    authority: bytes
+    kubeconfig: Path
+
+    def plugin_says(self, token: str) -> None:
+        answer = {
+            "kind": "ExecCredential",
+            "apiVersion": "client.authentication.k8s.io/v1beta1",
+            "status": {"token": token, "expirationTimestamp": "2999-01-01T00:00:00Z"},
+        }
+        (self.folder / "answer").write_text(json.dumps(answer))
+
+    @property
+    def runs(self) -> int:
+        return (self.folder / "runs").read_text().count("\n")
+
+    def server_wants(self, token: str) -> None:
+        import urllib.request
+
+        context = ssl.create_default_context(cadata=self.authority.decode())
+        request = urllib.request.Request(f"{self.url}/token", data=token.encode(), method="PUT")
+        urllib.request.urlopen(request, context=context).read()
+
+    def fresh(self) -> None:
+        """No runs so far, any token is good."""
+        (self.folder / "runs").write_text("")
+        self.plugin_says(TOKEN + "1")
+        self.server_wants("")
+
+
+@contextmanager
+def rig() -> Iterator[Rig]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        authority = trustme.CA()
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+        command = [sys.executable, "-m", "bench.server", str(folder / "server.pem")]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        url = f"https://localhost:{int(server.stdout.readline())}"
+        plugin = folder / "plugin"
+        plugin.write_text(f"#!/bin/sh\necho run >> {folder}/runs\nsleep 0.2\ncat {folder}/answer\n")
+        plugin.chmod(0o755)
+        exec_ = {
+            "apiVersion": "client.authentication.k8s.io/v1beta1",
+            "command": str(plugin),
+            "interactiveMode": "Never",
+        }
+        pem = authority.cert_pem.bytes()
+        cluster = {"server": url, "certificate-authority-data": b64encode(pem).decode()}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "bench",
+            "clusters": [{"name": "bench", "cluster": cluster}],
+            "users": [{"name": "bench", "user": {"exec": exec_}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": "default"}}],
+        }
+        (folder / "config").write_text(json.dumps(config))
+        made = Rig(folder, url, pem, folder / "config")
+        made.fresh()
+        try:
+            yield made
+        finally:
+            server.communicate("")
+
+
+def run() -> Iterator[Row]:
+    with rig() as made:
+        for name, pair in _pairs(made).items():
+            made.fresh()
+            yield Row(f"{name}: signed / bare", _ratio(*pair), "<= 1.08")
+        for name, cold in _cold_starts(made).items():
+            yield _counted(f"{name}: {CALLERS} first requests at once", made, cold)
+        for name, wave in _waves(made).items():
+            yield _waved(f"{name}: 16 requests meet a 401", made, wave)
+    yield Row("import ostiary, over the bare interpreter", _import_cost(), "<= 15 ms")
+
+
+# --- what a signed request costs ---
+
+
+def _ratio(bare: Callable[[], None], signed: Callable[[], None]) -> str:
+    """The median of pairs measured one right after the other, in turned order: the machine is shared."""
+    bare()
+    signed()
+    ratios, times = [], []
+    for turn in range(ROUNDS):
+        order = (bare, signed) if turn % 2 else (signed, bare)
+        took = {function: _timed(function) for function in order}
+        ratios.append(took[signed] / took[bare])
+        times.append(took[bare] / REQUESTS * 1e6)
+    return (
+        f"{statistics.median(ratios):.3f} [{min(ratios):.2f}-{max(ratios):.2f}], bare {statistics.median(times):.0f} us"
+    )
+
+
+def _timed(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def _pairs(made: Rig) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    import httpx
+    import httpx2
+    import requests
+    import urllib3
+
+    context = ssl.create_default_context(cadata=made.authority.decode())
+    (made.folder / "ca.pem").write_bytes(made.authority)
+    header = {"Authorization": f"Bearer {TOKEN}1"}
+    connection = ostiary.connect(made.kubeconfig)
+    bare_session = requests.Session()
+    bare_session.verify, bare_session.headers["Authorization"] = str(made.folder / "ca.pem"), header["Authorization"]
+    bare_session.trust_env = False
+    pool, signed_pool = urllib3.PoolManager(ssl_context=context, headers=header), connection.urllib3()
+    return {
+        "httpx": (
+            _loop(httpx.Client(verify=context, base_url=made.url, headers=header, trust_env=False).get),
+            _loop(connection.httpx().get),
+        ),
+        "httpx2": (
+            _loop(httpx2.Client(verify=context, base_url=made.url, headers=header, trust_env=False).get),
+            _loop(connection.httpx(library=httpx2).get),
+        ),
+        "requests": (
+            _loop(lambda path: bare_session.get(made.url + path)),
+            _loop(connection.requests().get),
+        ),
+        "urllib3": (
+            _loop(lambda path: pool.request("GET", made.url + path)),
+            _loop(lambda path: signed_pool.request("GET", path)),
+        ),
+        "aiohttp": _aiohttp_pair(made, connection, context, header),
+    }
+
+
+def _loop(get: Callable[[str], object]) -> Callable[[], None]:
+    def run_all() -> None:
+        for _ in range(REQUESTS):
+            get(PATH)
+
+    return run_all
+
+
+def _aiohttp_pair(
+    made: Rig, connection: ostiary.Connection, context: ssl.SSLContext, header: dict[str, str]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    import aiohttp
+
+    loop = asyncio.new_event_loop()
+
+    async def make() -> tuple[Any, Any]:
+        connector = aiohttp.TCPConnector(ssl=context)
+        return aiohttp.ClientSession(made.url, connector=connector, headers=header), connection.aiohttp()
+
+    sessions = loop.run_until_complete(make())
+
+    def runner(session: Any) -> Callable[[], None]:
+        async def run_all() -> None:
+            for _ in range(REQUESTS):
+                async with session.get(PATH) as answer:
+                    await answer.read()
+
+        return lambda: loop.run_until_complete(run_all())
+
+    return runner(sessions[0]), runner(sessions[1])
+
+
+# --- how often the plugin runs ---
+
+Call = Callable[[], bool]
+
+
+def _counted(what: str, made: Rig, make: Callable[[Rig], Call]) -> Row:
+    made.fresh()
+    promised = "1 run, all succeed" if "ostiary" in what else "-"
+    good = _together(make, made, CALLERS)
+    return Row(what, f"{made.runs} runs, {good} of {CALLERS} succeed", promised)
+
+
+def _waved(what: str, made: Rig, make: Callable[[Rig], Call]) -> Row:
+    made.fresh()
+    call = make(made)
+    call()
+    made.plugin_says(TOKEN + "2")
+    made.server_wants(TOKEN + "2")
+    before = made.runs
+    good = _together(lambda _: call, made, 16)
+    promised = "1 run, all succeed" if "ostiary" in what else "-"
+    return Row(what, f"{made.runs - before} runs, {good} of 16 succeed", promised)
+
+
+def _together(make: Callable[[Rig], Call], made: Rig, count: int) -> int:
+    call = make(made)
+    barrier = threading.Barrier(count)
+
+    def one(_: int) -> bool:
+        barrier.wait()
+        try:
+            return call()
+        except Exception:
+            return False
+
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(one, range(count)))
+
+
+def _cold_starts(made: Rig) -> dict[str, Callable[[Rig], Call]]:
+    return {"ostiary with httpx": _ostiary, "ostiary with kubernetes": _ostiary_kubernetes, **_peers()}
+
+
+def _waves(made: Rig) -> dict[str, Callable[[Rig], Call]]:
+    return _cold_starts(made)
+
+
+def _ostiary(made: Rig) -> Call:
+    client = ostiary.connect(made.kubeconfig).httpx()
+    return lambda: client.get(PATH).status_code == 200
+
+
+def _ostiary_kubernetes(made: Rig) -> Call:
+    from kubernetes.client import CoreV1Api
+
+    api = CoreV1Api(ostiary.connect(made.kubeconfig).kubernetes())
+    return lambda: len(api.list_namespaced_pod("default").items) == 5
+
+
+def _peers() -> dict[str, Callable[[Rig], Call]]:
+    return {
+        "kubernetes": _kubernetes,
+        "lightkube": _lightkube,
+        "kubernetes_asyncio": _kubernetes_asyncio,
+        "kr8s": _kr8s,
+    }
+
+
+def _kubernetes(made: Rig) -> Call:
+    from kubernetes import config
+    from kubernetes.client import CoreV1Api
+
+    api = CoreV1Api(config.new_client_from_config(str(made.kubeconfig)))  # type: ignore[no-untyped-call]
+    return lambda: len(api.list_namespaced_pod("default").items) == 5
+
+
+def _lightkube(made: Rig) -> Call:
+    from lightkube import Client, KubeConfig
+    from lightkube.resources.core_v1 import Pod
+
+    client = Client(KubeConfig.from_file(str(made.kubeconfig)))
+    # msgspec builds its decoder at the first use, which is not what is measured here (and not thread-safe).
+    return lambda: len(list(client.list(Pod))) == 5
+
+
+def _in_loop(make: Callable[[], Any], call: Callable[[Any], Any]) -> Call:
+    """An async client for callers in threads: one loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    client = asyncio.run_coroutine_threadsafe(make(), loop).result()
+    return lambda: bool(asyncio.run_coroutine_threadsafe(call(client), loop).result())
+
+
+def _kubernetes_asyncio(made: Rig) -> Call:
+    from kubernetes_asyncio import client, config
+
+    async def make() -> Any:
+        return client.CoreV1Api(await config.new_client_from_config(str(made.kubeconfig)))
+
+    async def call(api: Any) -> bool:
+        return len((await api.list_namespaced_pod("default")).items) == 5
+
+    return _in_loop(make, call)
+
+
+def _kr8s(made: Rig) -> Call:
+    import kr8s.asyncio
+
+    async def make() -> Any:
+        return await kr8s.asyncio.api(kubeconfig=str(made.kubeconfig))
+
+    async def call(api: Any) -> bool:
+        async with api.call_api("GET", version="v1", namespace="default", url="pods") as answer:
+            return bool(answer.status_code == 200)
+
+    return _in_loop(make, call)
+
+
+# --- import ---
+
+
+def _import_cost() -> str:
+    def started(code: str) -> float:
+        return _timed(lambda: subprocess.run([sys.executable, "-I", "-c", code], check=True, env=dict(os.environ)))
+
+    bare = [started("pass") for _ in range(15)]
+    ours = [started("import ostiary") for _ in range(15)]
+    cost = (statistics.median(ours) - statistics.median(bare)) * 1000
+    return f"{cost:.1f} ms (bare {statistics.median(bare) * 1000:.1f} ms)"

@@ -1,0 +1,92 @@
+"""Command lines for the commands that use argparse: parse, run, and report what went wrong.
+
+Called by the dispatcher for every command whose module has `configure`. `whole_parser` is all of them as
+one tree, from which the completions are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import NoReturn
+
+from ostiary.cli import COMMANDS, FAILED, USAGE, command_module, program
+from ostiary.cli.output import print_error
+from ostiary.errors import OstiaryError
+
+TEXT, JSON = "text", "json"
+
+
+class UsageError(OstiaryError):
+    """The command line was wrong: nothing was done."""
+
+    default_code = "usage"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose mistakes are told in our form, and whose options are never guessed."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add ``--output``: errors follow it, too."""
+    parser.add_argument(
+        "-o", "--output", choices=(TEXT, JSON, *more), default=TEXT, help="how to print (default: %(default)s)"
+    )
+
+
+def run_command(name: str, argv: Sequence[str]) -> int:
+    """Run the command *name*; what it raises is printed, and the exit code says which kind it was."""
+    parser = Parser(prog=f"{program()} {name}", description=COMMANDS[name][1])
+    command_module(name).configure(parser)
+    try:
+        arguments = parser.parse_args(argv)
+    except UsageError as error:
+        return _usage(error, argv)
+    except SystemExit as left:
+        # argparse has printed the help.
+        return int(left.code or 0)
+    try:
+        return int(arguments.run(arguments))
+    except UsageError as error:
+        return _usage(error, argv)
+    except OstiaryError as error:
+        print_error(error, as_json=getattr(arguments, "output", TEXT) == JSON)
+        return FAILED
+
+
+def refuse_command(name: str, argv: Sequence[str]) -> int:
+    close = get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {program()} {close[0]}?" if close else f"{program()} --help lists the commands"
+    return _usage(UsageError(f"there is no command {name!r}", hint=hint), argv)
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command with all of its options, as one parser."""
+    parser = Parser(prog="ostiary")
+    parser.add_argument("--version", action="store_true")
+    commands = parser.add_subparsers()
+    for name, (_, does) in COMMANDS.items():
+        command_module(name).configure(commands.add_parser(name, help=does))
+    return parser
+
+
+def _usage(error: UsageError, argv: Sequence[str]) -> int:
+    print_error(error, as_json=_asks_for_json(argv))
+    return USAGE
+
+
+def _asks_for_json(argv: Sequence[str]) -> bool:
+    """Whether a line that cannot be parsed asks for JSON; a program that reads us must get it even so."""
+    if "--output=json" in argv or "-ojson" in argv:
+        return True
+    return any(option in ("-o", "--output") and value == JSON for option, value in pairwise(argv))

@@ -1,0 +1,232 @@
+"""``ostiary exec``: run a kubeconfig's exec plugin, say what would run, or judge any plugin."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.exec_choice import choice
+from ostiary.cli.exec_explanation import explanation, static_credential
+from ostiary.cli.output import Style, painted, print_json, print_note, rows
+from ostiary.client.exchange import authorization_header
+from ostiary.client.exec_check import SECONDS, Report, check
+from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON
+from ostiary.client.exec_rules import Finding, Result
+from ostiary.errors import AnswerInvalid
+from ostiary.model import Credential
+from ostiary.wire.client_authentication import API_VERSIONS, V1, V1BETA1, Answer, encode_answer
+
+HEADER = "header"
+
+RUN_HELP = """\
+Run the exec plugin of a kubeconfig once, as a client would, and print the credential it answers with.
+
+THE CREDENTIAL IS A SECRET, and this prints it: keep it out of logs, tickets and shared screens.
+`ostiary exec explain` and `ostiary exec check` never show it.
+"""
+RUN_EXAMPLES = """\
+examples:
+  ostiary exec run --context staging
+  ostiary exec run --output header | curl --header @- https://cluster.example/api
+"""
+EXPLAIN_HELP = """\
+Say what would run, and why, without running it: the program that would be started, its arguments, what it
+would be told, whether it may ask a person, whether the plugin policy lets it run, and what would keep it
+from being used. Values of environment variables are not shown.
+"""
+CHECK_HELP = """\
+Judge an exec plugin, written in any language, by the rules that clients live by. The plugin is run about
+five times, without a person, and must be able to answer: sign in first if it needs that. Nothing that it
+prints is shown.
+"""
+CHECK_EXAMPLES = """\
+examples:
+  ostiary exec check ./my-plugin get-token
+  ostiary exec check --api-version v1 --env REGION=north acme-login --quiet
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="run|explain|check")
+    _configure_run(verbs.add_parser("run", help="print the credential", description=RUN_HELP, epilog=RUN_EXAMPLES))
+    _configure_explain(verbs.add_parser("explain", help="say what would run", description=EXPLAIN_HELP))
+    _configure_check(verbs.add_parser("check", help="judge any plugin", description=CHECK_HELP, epilog=CHECK_EXAMPLES))
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    _add_choice(parser)
+    add_output(parser, HEADER)
+    parser.set_defaults(run=run_plugin)
+
+
+def _configure_explain(parser: argparse.ArgumentParser) -> None:
+    _add_choice(parser)
+    add_output(parser)
+    parser.set_defaults(run=explain)
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    names = [version.rpartition("/")[2] for version in API_VERSIONS]
+    parser.add_argument(
+        "--api-version",
+        action="append",
+        choices=names,
+        help="a version that it should speak; may be repeated (default: v1 and v1beta1)",
+    )
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="add to its environment")
+    parser.add_argument("--timeout", type=_seconds, default=SECONDS, metavar="SECONDS", help="for one run")
+    add_output(parser)
+    parser.add_argument("command", metavar="COMMAND", help="the plugin")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    parser.set_defaults(run=check_plugin)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help="instead of $KUBECONFIG or ~/.kube/config")
+    parser.add_argument("--context", metavar="NAME", help="instead of the current context")
+    parser.add_argument("--user", metavar="NAME", help="instead of the context's user")
+    parser.add_argument("--cluster", metavar="NAME", help="instead of the context's cluster")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=SECONDS_WITHOUT_A_PERSON,
+        metavar="SECONDS",
+        help="for a plugin that cannot ask a person (default: %(default)g)",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+_seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
+
+
+# --- run ---
+
+
+def run_plugin(arguments: argparse.Namespace) -> int:
+    chosen = choice(arguments)
+    plugin = chosen.plugin()
+    beaten_by = static_credential(chosen.selection.user)
+    if beaten_by:
+        print_note(f"a client would not run this plugin: {beaten_by} beats it")
+    credential = plugin.run()
+    if arguments.output == HEADER:
+        print(_header(credential))
+        return 0
+    text = encode_answer(_answer(credential), api_version=plugin.config.api_version)
+    if arguments.output == JSON:
+        print(text, end="")
+    else:
+        print_json(json.loads(text))
+    return 0
+
+
+def _answer(credential: Credential) -> Answer:
+    certificate = credential.certificate
+    return Answer(
+        token=credential.token,
+        certificate_pem=certificate.chain_pem if certificate else None,
+        key_pem=certificate.key_pem if certificate else None,
+        expires_at=credential.expires_at,
+    )
+
+
+def _header(credential: Credential) -> str:
+    value = authorization_header(credential)
+    if value is None:
+        raise AnswerInvalid(
+            "there is no header to print",
+            cause="the plugin answered with a client certificate and no token",
+            hint="print the whole credential with --output json",
+        )
+    return f"Authorization: {value}"
+
+
+# --- explain ---
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    told = explanation(choice(arguments))
+    if arguments.output == JSON:
+        print_json(told.as_json())
+        return 0
+    print(told.title())
+    for row in rows(told.as_rows(), stream=sys.stdout, width=11):
+        print(row)
+    return 0
+
+
+# --- check ---
+
+
+def check_plugin(arguments: argparse.Namespace) -> int:
+    names = arguments.api_version or [V1.rpartition("/")[2], V1BETA1.rpartition("/")[2]]
+    report = check(
+        (arguments.command, *arguments.arguments),
+        env=_environment(arguments.env),
+        versions=[version for version in API_VERSIONS if version.rpartition("/")[2] in names],
+        seconds=arguments.timeout,
+    )
+    if arguments.output == JSON:
+        print_json(_report_json(report))
+    else:
+        _print_report(report)
+    return 0 if report.ok else 1
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            # Not quoted: it may be a value whose name was forgotten.
+            raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
+        found[name] = value
+    return found
+
+
+def _report_json(report: Report) -> dict[str, object]:
+    findings = [
+        {
+            "rule": finding.rule,
+            "asks": finding.asks,
+            "result": finding.result.value,
+            "seen": finding.seen,
+            "fix": finding.fix,
+        }
+        for finding in report.findings
+    ]
+    return {"command": report.command, "ok": report.ok, "runs": report.runs, "findings": findings}
+
+
+STYLES = {
+    Result.PASS: Style.GOOD,
+    Result.WARN: Style.DOUBTFUL,
+    Result.FAIL: Style.BAD,
+    Result.SKIPPED: Style.FAINT,
+}
+
+
+def _print_report(report: Report) -> None:
+    width = max(len(finding.rule) for finding in report.findings)
+    for finding in report.findings:
+        for row in _finding_rows(finding, width):
+            print(row)
+    counts = [f"{report.count(result)} {result.value}" for result in Result if report.count(result)]
+    name = os.path.basename(report.command)
+    print(f"\n{name}: {', '.join(counts)}, in {report.runs} {'run' if report.runs == 1 else 'runs'}")
+
+
+def _finding_rows(finding: Finding, width: int) -> list[str]:
+    result = painted(f"{finding.result.value.upper():<7}", STYLES[finding.result], sys.stdout)
+    row = f"{result} {finding.rule:<{width}}  {finding.seen or finding.asks}"
+    return [row, f"{'':<7} {'':<{width}}  fix: {finding.fix}"] if finding.fix else [row]

@@ -1,0 +1,66 @@
+"""Prints results and errors, for a person or for a program.
+
+Colours appear on a terminal only, and never where NO_COLOR is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from enum import Enum
+from typing import TextIO
+
+from ostiary.core.text import printable
+from ostiary.errors import OstiaryError
+
+
+class Style(Enum):
+    GOOD = "32"
+    DOUBTFUL = "33"
+    BAD = "1;31"
+    FAINT = "2"
+
+
+def painted(text: str, style: Style, stream: TextIO) -> str:
+    """*text* in the colour of *style*, if *stream* is a terminal that shows colours."""
+    return f"\x1b[{style.value}m{text}\x1b[0m" if _has_colours(stream) else text
+
+
+def _has_colours(stream: TextIO) -> bool:
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and stream.isatty()
+
+
+def print_json(value: object, *, stream: TextIO | None = None) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False), file=stream or sys.stdout)
+
+
+def print_error(error: OstiaryError, *, as_json: bool = False) -> None:
+    """Tell *error* on stderr."""
+    parts = {name: _at_home(text) if name == "where" else text for name, text in error.lines()}
+    if as_json:
+        print_json({"error": {"summary": error.summary, **parts}}, stream=sys.stderr)
+        return
+    print(f"{painted('ostiary:', Style.BAD, sys.stderr)} {printable(error.summary)}", file=sys.stderr)
+    for row in rows(parts.items(), stream=sys.stderr):
+        print(row, file=sys.stderr)
+
+
+def print_note(text: str) -> None:
+    """Tell a person something beside the result, on stderr."""
+    print(f"{painted('ostiary:', Style.DOUBTFUL, sys.stderr)} {printable(text)}", file=sys.stderr)
+
+
+def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) -> Iterable[str]:
+    """Names on the left, texts on the right, which may have several lines."""
+    for name, text in parts:
+        first, *rest = printable(text).splitlines() or [""]
+        yield f"  {painted(f'{name:<{width}}', Style.FAINT, stream)} {first}".rstrip()
+        yield from (f"  {'':<{width}} {line}" for line in rest)
+
+
+def _at_home(text: str) -> str:
+    home = os.path.expanduser("~")
+    return "~" + text[len(home) :] if home != "/" and text.startswith(home + os.sep) else text

@@ -1,0 +1,93 @@
+"""What was seen of an exec plugin: `exec_check` gathers it, `exec_rules` judges it.
+
+A `Run` keeps the bytes that the plugin printed, and reads them as a client would, when it is asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from ostiary.core.process import Ending
+from ostiary.core.tls import parse_certificate
+from ostiary.model import ClientCertificate
+from ostiary.wire.client_authentication import Answer, AnswerRefused, answer_fields, decode_answer, refusals
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the plugin: how it was asked, how it ended, and what it said."""
+
+    api_version: str
+    with_cluster: bool
+    ending: Ending
+    exit_code: int
+    seconds: float
+    ended_at: datetime
+    stdout: bytes = field(repr=False)
+    stderr: bytes = field(repr=False)
+
+    @property
+    def asked_for(self) -> str:
+        version = self.api_version.rpartition("/")[2]
+        return f"asked for {version}{' with cluster info' if self.with_cluster else ''}"
+
+    @property
+    def ended_well(self) -> bool:
+        return self.ending is Ending.EXITED and self.exit_code == 0
+
+    @property
+    def printed(self) -> bool:
+        return self.ended_well and bool(self.stdout.strip())
+
+    @cached_property
+    def text(self) -> str | None:
+        """Its stdout; None if it is not UTF-8."""
+        try:
+            return self.stdout.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return None
+
+    @cached_property
+    def fields(self) -> Mapping[str, object] | None:
+        """The object that it printed; None if that cannot be found out."""
+        if not self.printed:
+            return None
+        try:
+            return answer_fields(self.stdout)
+        except AnswerRefused:
+            return None
+
+    @cached_property
+    def broken(self) -> Mapping[str, AnswerRefused]:
+        """The rules of the answer that it breaks; of two mistakes under one rule, the first."""
+        found: dict[str, AnswerRefused] = {}
+        for refused in refusals(self.stdout, api_version=self.api_version):
+            found.setdefault(refused.rule, refused)
+        return found
+
+    @cached_property
+    def answer(self) -> Answer | None:
+        if self.fields is None or self.broken:
+            return None
+        return decode_answer(self.stdout, api_version=self.api_version)
+
+    @cached_property
+    def certificate(self) -> ClientCertificate | None:
+        """The client certificate; raises `ValueError` when it is not a matching pair."""
+        if self.answer is None or self.answer.certificate_pem is None or self.answer.key_pem is None:
+            return None
+        return parse_certificate(self.answer.certificate_pem, self.answer.key_pem.reveal())
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that was seen of a plugin. None stands for what could not be looked at."""
+
+    runs: tuple[Run, ...] = ()
+    start_error: str | None = None
+    needs_stdin: bool | None = None
+    asked_on_terminal: bool | None = None
+    left_something_behind: bool | None = None

@@ -1,0 +1,112 @@
+"""What a plugin's function ends with: a token, a certificate, both, or a refusal.
+
+The decorator asks `answer_of` to make the wire's `Answer` of it; nothing here knows of versions or stdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from ostiary.errors import AnswerInvalid, OstiaryError
+from ostiary.model import ClientCertificate, Secret
+from ostiary.wire.client_authentication import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token, and when it expires: after a time, at a time, or never."""
+
+    text: str | Secret = field(repr=False)
+    expires_in: timedelta | None = field(default=None, kw_only=True)
+    expires_at: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A client certificate chain and its key, both PEM. It expires when told, or else with the certificate."""
+
+    chain_pem: str
+    key_pem: str | Secret = field(repr=False)
+    expires_in: timedelta | None = field(default=None, kw_only=True)
+    expires_at: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self)
+
+
+Result: TypeAlias = "Token | Certificate | tuple[Token, Certificate]"
+
+
+class SignInRefused(OstiaryError):
+    """Raise this when the answer is no: the person is told *summary*, *cause* and *hint*, and nothing else."""
+
+    default_code = "sign-in-refused"
+
+
+def answer_of(result: object, *, now: datetime) -> Answer:
+    """The answer that says *result*; raises `AnswerInvalid` for what no client could use."""
+    parts = result if isinstance(result, tuple) else (result,)
+    tokens = [part for part in parts if isinstance(part, Token)]
+    certificates = [part for part in parts if isinstance(part, Certificate)]
+    if len(tokens) + len(certificates) != len(parts) or not parts or max(len(tokens), len(certificates)) > 1:
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise unusable(
+            f"its function returned {kinds or 'nothing'}", hint="return a Token, a Certificate, or one of each"
+        )
+    pair = _pair(certificates[0]) if certificates else None
+    moments = [*_moments(tokens + certificates, now), *_ends(certificates, pair)]
+    expires_at = min(moments, default=None)
+    if expires_at is not None and expires_at <= now:
+        raise unusable("the credential has expired already", hint="fetch a new one instead of a cached one")
+    return Answer(
+        token=_secret(tokens[0].text) if tokens else None,
+        certificate_pem=pair.chain_pem if pair else None,
+        key_pem=pair.key_pem if pair else None,
+        expires_at=expires_at,
+    )
+
+
+def unusable(cause: str, *, hint: str) -> AnswerInvalid:
+    return AnswerInvalid("this plugin has no usable answer", cause=cause, hint=hint)
+
+
+def _check_expiry(part: Token | Certificate) -> None:
+    if part.expires_in is not None and part.expires_at is not None:
+        raise ValueError("expires_in and expires_at say the same thing twice: keep one of them")
+    if part.expires_at is not None and part.expires_at.tzinfo is None:
+        raise ValueError("expires_at has no time zone: nobody could tell when that is")
+
+
+def _moments(parts: list[Token | Certificate], now: datetime) -> Iterator[datetime]:
+    for part in parts:
+        if part.expires_at is not None:
+            yield part.expires_at
+        elif part.expires_in is not None:
+            yield now + part.expires_in
+
+
+def _ends(certificates: list[Certificate], pair: ClientCertificate | None) -> Iterator[datetime]:
+    # Clients look at the answer's expiry alone. Without one they would go on with a certificate that has ended.
+    told = any(part.expires_in is not None or part.expires_at is not None for part in certificates)
+    if pair is not None and pair.not_after is not None and not told:
+        yield pair.not_after
+
+
+def _pair(certificate: Certificate) -> ClientCertificate:
+    # Imported here: TLS takes longer to load than all the rest of a plugin that has a token.
+    from ostiary.core.tls import parse_certificate
+
+    try:
+        return parse_certificate(certificate.chain_pem, _secret(certificate.key_pem).reveal())
+    except ValueError as error:
+        raise unusable(str(error), hint="return a PEM certificate and the PEM key that belongs to it") from None
+
+
+def _secret(text: str | Secret) -> Secret:
+    return text if isinstance(text, Secret) else Secret(text)

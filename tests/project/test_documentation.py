@@ -1,0 +1,36 @@
+"""What can be met by a user is documented: error codes, metrics, links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ostiary.errors import CODES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_every_error_code_has_its_paragraph_and_no_other_has() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    assert set(re.findall(r"^### (\S+)$", page, re.MULTILINE)) == set(CODES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    names = sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+def test_a_change_file_says_which_kind_of_change_it_is() -> None:
+    kinds = {"security", "removed", "deprecated", "added", "changed", "fixed"}
+    for path in (ROOT / "changelog.d").glob("*.md"):
+        assert path.suffixes[0].removeprefix(".") in kinds, path.name

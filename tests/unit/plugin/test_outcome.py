@@ -1,0 +1,84 @@
+"""What a plugin's function may end with, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ostiary.core.tls import parse_certificate
+from ostiary.errors import AnswerInvalid
+from ostiary.model import Secret
+from ostiary.plugin import Certificate, Token
+from ostiary.plugin.outcome import answer_of
+from ostiary.wire.client_authentication import Answer
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CANARY = "c4n4ry-c4n4ry-c4n4ry"
+Issue = Callable[[str], tuple[str, str]]
+
+
+@pytest.mark.parametrize("text", ["t", Secret("t")])
+def test_a_token_is_answered_as_it_is(text: str | Secret) -> None:
+    assert answer_of(Token(text), now=NOW) == Answer(Secret("t"), None, None, None)
+
+
+def test_a_token_expires_after_a_time_or_at_a_time() -> None:
+    later = NOW + timedelta(minutes=15)
+    assert answer_of(Token("t", expires_in=timedelta(minutes=15)), now=NOW).expires_at == later
+    assert answer_of(Token("t", expires_at=later), now=NOW).expires_at == later
+
+
+def test_a_certificate_expires_with_itself_unless_told_otherwise(client_certificate: Issue) -> None:
+    chain, key = client_certificate("dev")
+    soon = NOW + timedelta(hours=1)
+    answer = answer_of(Certificate(chain, key), now=NOW)
+    assert (answer.token, answer.certificate_pem, answer.key_pem) == (None, chain, Secret(key))
+    assert answer.expires_at == parse_certificate(chain, key).not_after
+    assert answer_of(Certificate(chain, key, expires_at=soon), now=NOW).expires_at == soon
+
+
+def test_both_may_come_together_and_expire_with_the_first_of_them(client_certificate: Issue) -> None:
+    token = Token("t", expires_in=timedelta(hours=2))
+    certificate = Certificate(*client_certificate("dev"), expires_in=timedelta(hours=1))
+    answer = answer_of((token, certificate), now=NOW)
+    assert answer.token == Secret("t")
+    assert answer.certificate_pem == certificate.chain_pem
+    assert answer.expires_at == NOW + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("result", [None, "token", (), (Token("a"), Token("b")), (Token("a"), None), {"token": "t"}])
+def test_anything_else_is_refused_and_its_text_not_quoted(result: Any) -> None:
+    with pytest.raises(AnswerInvalid) as caught:
+        answer_of(result, now=NOW)
+    assert "returned" in str(caught.value.cause)
+    assert "Token" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("expiry", [{"expires_in": timedelta(0)}, {"expires_at": NOW}, {"expires_in": timedelta(-1)}])
+def test_a_credential_that_has_expired_is_not_handed_out(expiry: dict[str, Any]) -> None:
+    with pytest.raises(AnswerInvalid, match="no usable answer") as caught:
+        answer_of(Token("t", **expiry), now=NOW)
+    assert "expired" in str(caught.value.cause)
+
+
+def test_a_key_that_does_not_belong_to_the_certificate_is_refused(client_certificate: Issue) -> None:
+    chain, _ = client_certificate("dev")
+    _, key = client_certificate("ops")
+    with pytest.raises(AnswerInvalid) as caught:
+        answer_of(Certificate(chain, key), now=NOW)
+    assert "does not belong" in str(caught.value.cause)
+
+
+def test_an_expiry_is_told_once_and_with_its_zone() -> None:
+    with pytest.raises(ValueError, match="keep one"):
+        Token("t", expires_in=timedelta(1), expires_at=NOW)
+    with pytest.raises(ValueError, match="time zone"):
+        Certificate("c", "k", expires_at=datetime(2030, 1, 1))
+
+
+def test_neither_token_nor_key_is_in_the_repr() -> None:
+    assert CANARY not in repr(Token(CANARY))
+    assert CANARY not in repr(Certificate("chain", CANARY))
