@@ -21,10 +21,12 @@ MAY_IMPORT = {
     "errors": {"model"},
     "core": {"model", "errors"},
     "wire": {"core", "model", "errors"},
+    "registry": {"core", "wire", "model", "errors"},
     "client": {"core", "wire", "model", "errors"},
     "plugin": {"core", "wire", "model", "errors"},
     "testing": {"core", "wire", "model", "errors"},
-    "cli": {"client", "core", "wire", "model", "errors"},
+    "plugins": {"core", "wire", "plugin", "model", "errors"},
+    "cli": {"client", "registry", "core", "wire", "model", "errors"},
     "__main__": {"cli"},
     "__init__": {"client", "model", "errors"},
 }

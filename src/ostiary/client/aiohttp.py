@@ -50,7 +50,7 @@ def session(connection: Connection, **options: Any) -> aiohttp.ClientSession:
     given here see each request once, before it is signed; those of a single request replace ours, so
     such a request needs ``sign(connection)`` among them.
     """
-    connector = _checked(options).pop("connector", None) or Connector(connection)
+    connector = _checked(connection, options).pop("connector", None) or Connector(connection)
     options.setdefault("read_bufsize", LINE_BYTES)
     middlewares = (*options.pop("middlewares", ()), sign(connection))
     return aiohttp.ClientSession(URL(connection.server + "/"), connector=connector, middlewares=middlewares, **options)
@@ -76,7 +76,7 @@ class Connector(aiohttp.TCPConnector):
 
     def __init__(self, connection: Connection, **options: Any) -> None:
         self._proxy, self._proxy_authorization = _proxy(connection.proxy)
-        self._connection = connection
+        self.connection = connection
         self._context: SealedContext | None = None
         self._idle: WeakSet[ResponseHandler] = WeakSet()
         super().__init__(**options)
@@ -87,7 +87,7 @@ class Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- the signature is aiohttp's
     ) -> Acquired:
-        if not _is_server(self._connection, req.url):
+        if not _is_server(self.connection, req.url):
             return await super().connect(req, traces, timeout)
         context = self._current_context()
         # There is no public way to say this once the request is made, and the credential comes after that.
@@ -100,7 +100,7 @@ class Connector(aiohttp.TCPConnector):
         return acquired
 
     def _current_context(self) -> SealedContext | None:
-        context = self._connection.ssl_context()
+        context = self.connection.ssl_context()
         if context is not self._context:
             self._context = context
             for protocol in self._idle:
@@ -126,7 +126,7 @@ class Connector(aiohttp.TCPConnector):
     def _get_ssl_context(self, req: ClientRequest) -> SSLContext | None:
         # aiohttp would greet a proxy over TLS with the request's context. But the cluster's authority says
         # nothing about the proxy, and the client certificate is not for it.
-        if isinstance(req.ssl, SealedContext) and not _is_server(self._connection, req.url):
+        if isinstance(req.ssl, SealedContext) and not _is_server(self.connection, req.url):
             req._ssl = True
         return super()._get_ssl_context(req)
 
@@ -213,7 +213,7 @@ def _proxy(address: str | None) -> tuple[URL | None, dict[str, str]]:
     return url.with_user(None), {"Proxy-Authorization": _Hidden("Basic " + told)}
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _checked(connection: Connection, options: dict[str, Any]) -> dict[str, Any]:
     refused = [name for name in DECIDED_BY_THE_CONNECTION if name in options]
     if refused:
         raise ConfigurationError(
@@ -221,7 +221,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
             cause=f"{', '.join(refused)}: decided by the kubeconfig and the environment",
             hint="set server or proxy-url in the kubeconfig",
         )
-    if not isinstance(options.get("connector"), (Connector, type(None))):
+    connector = options.get("connector")
+    if connector is not None and not (isinstance(connector, Connector) and connector.connection is connection):
         raise ConfigurationError(
             "the options of the HTTP client cannot be used",
             cause="connector: it would not dial the cluster as the kubeconfig says",

@@ -22,8 +22,9 @@ from ostiary.client.metrics import ExecMetrics, default_metrics
 from ostiary.client.policy import PluginPolicy, from_kuberc
 from ostiary.client.proxy import proxy_for
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import fits_header
 from ostiary.core.tls import SealedContext, TlsSettings, build_context
-from ostiary.errors import TransportError
+from ostiary.errors import ConfigurationError, TransportError
 from ostiary.model import ClientCertificate
 
 if TYPE_CHECKING:
@@ -112,9 +113,12 @@ class Connection:
         self.source: Source | None = None
         if parts.scheme == "https":
             self.source = source_for(
-                selection, server=parts.geturl(), settings=settings or ExecSettings(), metrics=metrics or default_metrics(),
+                selection,
+                server=parts.geturl(),
+                settings=settings or ExecSettings(),
+                metrics=metrics or default_metrics(),
                 clock=self._clock,
-            )  # fmt: skip
+            )
         elif has_credentials(selection.user):
             # As kubectl, which sends no credential where anybody could read it; but not in silence.
             log.warning("no credential is sent to %s: it is not https", self.server)
@@ -133,8 +137,12 @@ class Connection:
         return (scheme, host.lower(), port or DEFAULT_PORTS.get(scheme)) == self._origin
 
     def is_server_url(self, url: str) -> bool:
-        parts = urlsplit(url)
-        return self.is_server(parts.scheme, parts.hostname or "", parts.port)
+        try:
+            parts = urlsplit(url)
+            return self.is_server(parts.scheme, parts.hostname or "", parts.port)
+        except ValueError:
+            # No address at all: the HTTP library says so in its own words.
+            return False
 
     def ssl_context(self, *, http2: bool = False) -> SealedContext | None:
         """The TLS context for new connections; None for ``http://``.
@@ -279,6 +287,13 @@ def _impersonation(user: User) -> Headers:
     headers += [("Impersonate-Group", group) for group in who.groups]
     for key, values in who.extra:
         headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values]
+    if not all(fits_header(value) for _, value in headers):
+        raise ConfigurationError(
+            f"user {user.name!r} cannot impersonate",
+            cause="a name, group or extra holds a line break or another character that no header can carry",
+            where=user.place,
+            hint="correct as, as-groups and as-user-extra in the kubeconfig",
+        )
     return tuple(headers)
 
 

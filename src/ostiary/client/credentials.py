@@ -16,6 +16,7 @@ from ostiary.client.kubeconfig import Cluster, ExecConfig, Selection, User
 from ostiary.client.metrics import ExecMetrics
 from ostiary.client.static import Files, FileSource, FixedSource
 from ostiary.core.clock import Clock
+from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import ConfigurationError
 from ostiary.model import ClientCertificate, Credential
@@ -46,6 +47,14 @@ def has_credentials(user: User) -> bool:
 
 
 def _static_source(user: User, clock: Clock) -> Source:
+    if user.token and not fits_token_header(user.token.reveal()):
+        # Checked here because an HTTP library would quote it in its own complaint.
+        raise ConfigurationError(
+            f"the token of user {user.name!r} cannot be used",
+            cause="it holds a line break, a space or another character that no header can carry",
+            where=user.place,
+            hint="write the token on one line, without white space around it",
+        )
     rotating = user.client_certificate is not None and user.client_key is not None
     base = Credential(
         token=user.token or None,

@@ -51,6 +51,7 @@ from ostiary.wire.client_authentication import (
 INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
 SECONDS_WITHOUT_A_PERSON = 60.0
 STDERR_SHOWN = 2048
+SHORTEST_SECRET = 6
 HINTS_PER_WINDOW = 10
 HINT_WINDOW_SECONDS = 3600.0
 
@@ -75,7 +76,7 @@ class ExecSettings:
     """How this program runs plugins, whatever the kubeconfig says."""
 
     policy: PluginPolicy = AllowAll()  # noqa: RUF009  (a frozen value)
-    terminal: Terminal = Terminal()  # noqa: RUF009
+    terminal: Terminal = Terminal()
     seconds: float = SECONDS_WITHOUT_A_PERSON
     as_proposed: bool = False
     """Speak to v1alpha1 plugins in the words of the 2018 proposal (``ExecInfo``)."""
@@ -273,8 +274,10 @@ class ExecPlugin:
 
     def _said(self, outcome: Outcome) -> str:
         """The end of its stderr, without anything that also stood on stdout or in its environment."""
-        secrets = [value for _, value in self.config.env if value]
+        secrets = [value for _, value in self.config.env]
         secrets += outcome.stdout.decode("utf-8", "replace").split()
+        # Shorter ones are braces and numbers; taking those out would leave nothing to read.
+        secrets = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
         text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
         return f"; it said:\n{text}" if text else ""
 

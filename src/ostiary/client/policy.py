@@ -19,7 +19,7 @@ import re
 import shlex
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -248,11 +248,9 @@ def from_kuberc(
     if _is_switched_off(variables):
         if path is None:
             return AllowAll()
-        raise _kuberc_invalid(
-            str(path),
-            [Problem("a kuberc was asked for, and the environment switches kuberc off")],
-            hint="unset KUBERC and KUBECTL_KUBERC",
-        )
+        message = "a kuberc was asked for, and the environment switches kuberc off"
+        file = os.fspath(path)
+        raise _kuberc_invalid(file, [Problem(message, Place(file), "unset KUBERC and KUBECTL_KUBERC")])
     chosen = path or variables.get("KUBERC")
     file = os.fspath(chosen or _default_kuberc(variables, home))
     if not chosen and not _is_there(file):
@@ -485,11 +483,5 @@ def _item_problems(item: object, place: Place) -> Iterator[Problem]:
         yield Problem("command and its old spelling, name, differ", place, "keep command")
 
 
-def _kuberc_invalid(file: str, problems: Iterable[Problem], *, hint: str | None = None) -> ConfigurationError:
-    parts = {} if hint is None else {"hint": hint}
-    return ConfigurationError(
-        f"the plugin policy of {file} cannot be used",
-        problems=tuple(problems),
-        code="kuberc-invalid",
-        **parts,
-    )
+def _kuberc_invalid(file: str, problems: Sequence[Problem]) -> ConfigurationError:
+    return ConfigurationError(f"the plugin policy of {file} cannot be used", problems=problems, code="kuberc-invalid")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ostiary.client.exchange import Rejection
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import CredentialError
 from ostiary.model import ClientCertificate, Credential, Place, Secret
@@ -98,6 +99,10 @@ class FileSource:
             text = file.read().strip()
         if not text:
             raise ValueError("the token file is empty")
+        if not fits_token_header(text):
+            raise ValueError(
+                "the token in the file holds a line break, a space or another character no header can carry"
+            )
         return Secret(text)
 
     def _certificate(self) -> ClientCertificate | None:

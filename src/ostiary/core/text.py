@@ -1,4 +1,4 @@
-"""Makes text from outside fit for a terminal. Called wherever such text ends in a message for a person."""
+"""Text from outside: made fit for a terminal, and judged fit for a header."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if _is_shown(char) else f"U+{ord(char):04X}" for char in text)
+
+
+def fits_token_header(token: str) -> bool:
+    """Whether a header can carry *token*: visible ASCII, no space, no line break that would begin another header."""
+    return token.isascii() and token.isprintable() and " " not in token and token != ""
+
+
+def fits_header(value: str) -> bool:
+    """Whether a header can carry *value*: text without a line break or another control character."""
+    return value.isprintable() and value == value.strip()
 
 
 def _is_shown(char: str) -> bool:

@@ -63,9 +63,8 @@ class ExecInfo(wire.ExecInfo):
         return {
             "base_url": cluster.server,
             "verify": _context(cluster),
+            # Without one, httpx asks the environment, as kubectl does.
             "proxy": _proxy(cluster),
-            # The environment's proxies are for those whose kubeconfig names none, as with kubectl.
-            "trust_env": not cluster.proxy_url,
             "headers": {"Accept-Encoding": "identity"} if cluster.disable_compression else None,
         }
 

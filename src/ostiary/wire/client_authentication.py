@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 
@@ -33,7 +34,6 @@ INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
 _GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
-_HEADER_SAFE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +450,7 @@ def _check_credential(answer: Answer) -> None:
 
 
 def _check_token(answer: Answer) -> None:
-    if answer.token is not None and not _HEADER_SAFE.fullmatch(answer.token.reveal()):
+    if answer.token is not None and not fits_token_header(answer.token.reveal()):
         raise AnswerRefused(
             "its token holds a line break, a space or another character that no header can carry",
             hint="print the token without the newline at its end (printf instead of echo)",

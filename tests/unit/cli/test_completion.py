@@ -58,6 +58,7 @@ def test_bash_offers_options_and_their_values(script: Path) -> None:
 
 def test_bash_does_not_take_the_value_of_an_option_for_a_word(script: Path) -> None:
     assert offered(script, "exec", "run", "--context", "check", "--t") == {"--timeout"}
+    assert offered(script, "exec", "check", "--api-version", "v1", "--t") == {"--timeout"}
     assert offered(script, "exec", "run", "--context", "") == set()
 
 

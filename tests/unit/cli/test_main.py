@@ -75,7 +75,13 @@ def test_a_reader_that_went_away_is_no_reason_to_complain() -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            [*PROGRAM, "completion", "bash"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=100
+            [*PROGRAM, "completion", "bash"],
+            # Buffered, or there would be nothing left to complain about at the end.
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
         )
     finally:
         os.close(writing)

@@ -191,6 +191,18 @@ def test_impersonation_becomes_headers_with_one_line_per_group_and_escaped_keys(
     ]
 
 
+@pytest.mark.parametrize("token", [CANARY + "\nX: y", CANARY + " ", "\t" + CANARY, CANARY + "é"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(connect_to: Connect, token: str) -> None:
+    with pytest.raises(ConfigurationError, match="no header can carry") as caught:
+        connect_to(user={"token": token})
+    assert CANARY not in str(caught.value)
+
+
+def test_impersonation_cannot_bring_another_header_along(connect_to: Connect) -> None:
+    with pytest.raises(ConfigurationError, match="no header can carry"):
+        connect_to(user={"token": "t", "as": "jane", "as-groups": ["a\r\nX-Remote-User: root"]})
+
+
 # --- trust ---
 
 

@@ -101,6 +101,14 @@ def test_bytes_that_are_not_text_are_not_quoted(tmp_path: Path) -> None:
     assert CANARY not in str(caught.value)
 
 
+def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{CANARY}\nX-Remote-User: root")
+    with pytest.raises(CredentialError, match="no header can carry") as caught:
+        FileSource(Files(token=str(path)), base=Credential(), where=Place("config")).current()
+    assert CANARY not in str(caught.value)
+
+
 def test_certificate_files_are_read_again_after_a_second(
     tmp_path: Path, clock: FakeClock, client_certificate: Callable[[str], tuple[str, str]]
 ) -> None:

@@ -28,7 +28,7 @@ ENV = {"LANG": "C.UTF-8"}
 FOR_EVER = 3600.0
 PATIENT = Limits(seconds=None, linger_seconds=FOR_EVER, grace_seconds=FOR_EVER)
 # The time is up when the test has returned from `while_waiting`, which always comes before the limit.
-IMPATIENT = replace(PATIENT, seconds=0.002, notice_seconds=0.001)
+IMPATIENT = replace(PATIENT, seconds=2e-6, notice_seconds=1e-6)
 IMPATIENT_WITHOUT_GRACE = replace(IMPATIENT, grace_seconds=0.01)
 
 
@@ -251,11 +251,13 @@ class TestLimits:
     def test_the_defaults_are_a_minute_and_a_megabyte(self) -> None:
         assert Limits() == Limits(60.0, 1 << 20, 8192, linger_seconds=0.25, grace_seconds=1, notice_seconds=10)
 
-    def test_a_child_that_ended_in_time_has_ended_however_late_we_look(self) -> None:
+    def test_a_child_that_ended_in_time_has_ended_however_late_we_look(self, survivor: Survivor) -> None:
         def oversleep(_: float) -> None:
+            assert survivor.says() == "alive"
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 
-        outcome = run("/bin/sh", ["sh", "-c", "echo in time"], env=ENV, limits=IMPATIENT, while_waiting=oversleep)
+        code = Survivor.LIVE + "print('in time')"
+        outcome = python(code, *survivor.paths, limits=IMPATIENT, while_waiting=oversleep)
         assert outcome == Outcome(0, b"in time\n", b"", Ending.EXITED)
 
     def test_while_a_person_types_somebody_is_told_how_long_we_have_waited(self) -> None:
@@ -391,7 +393,8 @@ class TestStderr:
 
     def test_the_time_limit_holds_while_nobody_reads_our_stderr(self) -> None:
         code = (
-            "limits = Limits(seconds=.1, grace_seconds=.01)\n"
+            # Some room is left there, but less than there is to say.
+            "os.write(2, bytes(10_000)); limits = Limits(seconds=.1, grace_seconds=.01)\n"
             "outcome = python('import os; os.write(2, bytes(400_000))', limits=limits)\n"
             "print(outcome.ending.name, flush=True)"
         )
@@ -751,10 +754,12 @@ class TestAtATerminal:
             told, _ = running.communicate()
         assert told == b"b'True True True secret\\n'\n"
 
+    # It takes its time, in which a SIGTERM would be noticed.
     TIDY = (
-        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})\n"
         + Lifeline.HOLD
-        + "signal.sigwait({signal.SIGINT}); open(sys.argv[2], 'w').write('tidy')"
+        + "signal.sigwait({signal.SIGINT}); torn = signal.sigtimedwait({signal.SIGTERM}, .3)\n"
+        "open(sys.argv[2], 'w').write('torn' if torn else 'tidy')"
     )
 
     def test_ctrl_c_leaves_the_child_time_to_tidy_the_terminal(

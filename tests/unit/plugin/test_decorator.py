@@ -133,9 +133,8 @@ def test_a_child_that_lives_on_does_not_hold_stdout(path: Path, tmp_path: Path) 
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     held = os.open(fifo, os.O_RDWR)
-    plugin = SdkPlugin(
-        path, f'subprocess.Popen(["sh", "-c", "read x < {fifo}"], stderr=subprocess.DEVNULL)\nreturn Token("t")'
-    )
+    start = f'subprocess.Popen(["sh", "-c", "read x < {fifo}"], stderr=subprocess.DEVNULL, close_fds=False)'
+    plugin = SdkPlugin(path, f'{start}\nreturn Token("t")')
     try:
         # Not captured through stderr: only the end of stdout may end this.
         environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(V1, False))}

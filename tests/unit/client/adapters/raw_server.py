@@ -22,7 +22,8 @@ class RawServer:
         self._context.set_alpn_protocols(list(protocols))
         ca.issue_cert("localhost").configure_cert(self._context)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://localhost:{self._listener.getsockname()[1]}"
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"https://localhost:{self.port}"
 
     @contextmanager
     def running(self) -> Iterator[RawServer]:

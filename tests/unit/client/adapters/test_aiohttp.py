@@ -120,9 +120,10 @@ async def test_limits_are_those_of_our_connector(connect_to: Connect, api: ApiSe
 
 
 async def test_a_connector_that_does_not_know_the_cluster_is_refused(connect_to: Connect) -> None:
-    async with aiohttp.TCPConnector() as foreign:
-        with pytest.raises(ConfigurationError, match="Connector"):
-            session(connect_to(), connector=foreign)
+    async with aiohttp.TCPConnector() as foreign, Connector(connect_to()) as of_another_connection:
+        for connector in (foreign, of_another_connection):
+            with pytest.raises(ConfigurationError, match="Connector"):
+                session(connect_to(), connector=connector)
 
 
 async def test_middlewares_of_the_user_see_each_request_once_and_unsigned(

@@ -65,6 +65,16 @@ class TestSession(AdapterContract):
             session.get(redirect_to(PODS))
         assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]] * 3
 
+    def test_a_redirect_from_elsewhere_to_the_cluster_is_signed_by_us_alone(
+        self, connect_to: Connect, api: ApiServer, elsewhere: ApiServer
+    ) -> None:
+        Path.home().joinpath(".netrc").write_text("default login nobody password nothing\n")
+        with connect_to().requests() as session:
+            url = elsewhere.url + redirect_to(api.url + PODS)
+            assert session.get(url, headers={"Authorization": "Bearer theirs"}, auth=lambda request: request).ok
+        assert [seen.all("Authorization") for seen in elsewhere.seen] == [["Bearer theirs"]]
+        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]]
+
     def test_a_session_or_request_with_an_auth_of_its_own_is_left_alone(
         self, connect_to: Connect, api: ApiServer, plugin: PluginScript
     ) -> None:
@@ -145,6 +155,14 @@ class TestSession(AdapterContract):
     ) -> None:
         with connect_to(server=server).requests() as session:
             assert isinstance(session.get_adapter(url), ClusterAdapter) is is_server
+
+    @pytest.mark.parametrize("url", ["https://api.test:port/", "https://[api.test/", "api/v1/pods"])
+    def test_what_is_no_address_is_refused_by_requests_itself(
+        self, connect_to: Connect, plugin: PluginScript, url: str
+    ) -> None:
+        with connect_to().requests() as session, pytest.raises(requests.RequestException):
+            session.get(url)
+        assert plugin.runs == 0
 
     def test_an_adapter_that_the_user_mounts_for_everything_leaves_the_cluster_ours(self, connect_to: Connect) -> None:
         connection = connect_to()

@@ -18,6 +18,7 @@ import trustme
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
+from tests.support.proxy import ConnectProxy
 from tests.unit.client.adapters.contract import (
     PODS,
     WATCH,
@@ -140,6 +141,27 @@ class TestPoolManager(AdapterContract):
             api.end_watches()
             watch.read()
             assert waiting.result(30).status == 200
+
+    def test_a_stream_that_ends_after_the_rotation_closes_its_connection_even_while_it_is_held(
+        self,
+        connect_to: Connect,
+        api: ApiServer,
+        plugin: PluginScript,
+        proxy: ConnectProxy,
+        client_certificate: IssueCertificate,
+    ) -> None:
+        first, second = client_certificate("first"), client_certificate("second")
+        plugin.answer(certificate=first[0], key=first[1])
+        api.rules.certificates = {"first"}
+        with connect_to(cluster={"proxy-url": proxy.url}).urllib3() as manager:
+            watch = manager.request("GET", WATCH, preload_content=False)
+            api.wait_for_watches(1)
+            plugin.answer(certificate=second[0], key=second[1])
+            api.rules.certificates = {"second"}
+            assert manager.request("GET", PODS).status == 200
+            api.end_watches()
+            watch.read()
+            proxy.tunnels[0].wait_until_left()
 
     def test_options_are_those_of_urllib3(self, connect_to: Connect, api: ApiServer) -> None:
         retries = Retry(total=2, status_forcelist=[503], raise_on_status=False)
