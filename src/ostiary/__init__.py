@@ -7,10 +7,8 @@ The names below are the public ones. They are imported when first used, so that 
 next to nothing.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+# Not from typing: that alone would cost more than everything else here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ostiary.client.authenticator import Authenticator
     from ostiary.client.connection import Connection, connect

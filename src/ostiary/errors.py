@@ -56,6 +56,9 @@ CODES: dict[str, str] = {
     "credential-provider-answer-invalid": "the credential provider's answer cannot be used",
     "credential-provider-request-invalid": "a credential provider was asked in a way it does not understand",
     "service-account-token-unavailable": "the token of a pod's service account could not be had",
+    "token-exchange-failed": "a server did not exchange a service account token for one that the registry takes",
+    "cloud-credential-unavailable": "a cloud gave no credential for its image registry",
+    "library-missing": "a library that this plugin needs is not installed",
     "docker-helper-not-found": "a docker credential helper does not exist or cannot be executed",
     "docker-helper-failed": "a docker credential helper failed",
     "docker-helper-answer-invalid": "what a docker credential helper printed is not a login",
@@ -126,12 +129,16 @@ class ConfigurationError(OstiaryError):
             (problem,) = self.problems
             parts = {"cause": problem.message, "where": problem.place, "hint": problem.hint, **parts}
         elif self.problems and not parts.get("cause"):
-            parts["cause"] = "\n".join(str(problem) for problem in self.problems)
+            parts["cause"] = "\n".join(_with_hint(problem) for problem in self.problems)
         super().__init__(summary, **parts)  # type: ignore[arg-type]
 
 
 class ImageNameError(ConfigurationError):
     default_code = "image-name-invalid"
+
+
+def _with_hint(problem: Problem) -> str:
+    return f"{problem} ({problem.hint})" if problem.hint else str(problem)
 
 
 class CredentialError(OstiaryError):

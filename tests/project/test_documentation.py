@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.cli.arguments import whole_parser
+from ostiary.cli.completion import levels
 from ostiary.errors import CODES
 
 ROOT = Path(__file__).parents[2]
@@ -34,3 +36,14 @@ def test_a_change_file_says_which_kind_of_change_it_is() -> None:
     kinds = {"security", "removed", "deprecated", "added", "changed", "fixed"}
     for path in (ROOT / "changelog.d").glob("*.md"):
         assert path.suffixes[0].removeprefix(".") in kinds, path.name
+
+
+def test_every_command_and_every_option_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/commands.md").read_text()
+    for level in levels(whole_parser()):
+        if level.path:
+            assert f"ostiary {' '.join(level.path)}" in page, level.path
+        for option in level.options:
+            assert (
+                any(name in page for name in option.names if name not in ("-h", "--help")) or "--help" in option.names
+            )

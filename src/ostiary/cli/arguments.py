@@ -44,6 +44,29 @@ def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
+def seconds(text: str) -> float:
+    """A time limit, as the type of an option."""
+    found = float(text)
+    if not 0 < found < float("inf"):
+        raise ValueError
+    return found
+
+
+seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
+
+
+def environment(pairs: Sequence[str]) -> dict[str, str]:
+    """What the values of ``--env`` set."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            # Not quoted: it may be a value whose name was forgotten.
+            raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
+        found[name] = value
+    return found
+
+
 def run_command(name: str, argv: Sequence[str]) -> int:
     """Run the command *name*; what it raises is printed, and the exit code says which kind it was."""
     parser = Parser(prog=f"{program()} {name}", description=COMMANDS[name][1])

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Sequence
 
-from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.arguments import JSON, add_output, environment, seconds
 from ostiary.cli.exec_choice import choice
 from ostiary.cli.exec_explanation import explanation, static_credential
-from ostiary.cli.output import Style, painted, print_json, print_note, rows
+from ostiary.cli.output import print_json, print_note, rows
+from ostiary.cli.report import print_report
 from ostiary.client.exchange import authorization_header
-from ostiary.client.exec_check import SECONDS, Report, check
+from ostiary.client.exec_check import SECONDS, check
 from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON
-from ostiary.client.exec_rules import Finding, Result
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Credential
 from ostiary.wire.client_authentication import API_VERSIONS, V1, V1BETA1, Answer, encode_answer
@@ -78,7 +76,7 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
         help="a version that it should speak; may be repeated (default: v1 and v1beta1)",
     )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="add to its environment")
-    parser.add_argument("--timeout", type=_seconds, default=SECONDS, metavar="SECONDS", help="for one run")
+    parser.add_argument("--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="for one run")
     add_output(parser)
     parser.add_argument("command", metavar="COMMAND", help="the plugin")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
@@ -92,21 +90,11 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="instead of the context's cluster")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=SECONDS_WITHOUT_A_PERSON,
         metavar="SECONDS",
         help="for a plugin that cannot ask a person (default: %(default)g)",
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError
-    return seconds
-
-
-_seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
 
 
 # --- run ---
@@ -172,61 +160,9 @@ def check_plugin(arguments: argparse.Namespace) -> int:
     names = arguments.api_version or [V1.rpartition("/")[2], V1BETA1.rpartition("/")[2]]
     report = check(
         (arguments.command, *arguments.arguments),
-        env=_environment(arguments.env),
+        env=environment(arguments.env),
         versions=[version for version in API_VERSIONS if version.rpartition("/")[2] in names],
         seconds=arguments.timeout,
     )
-    if arguments.output == JSON:
-        print_json(_report_json(report))
-    else:
-        _print_report(report)
+    print_report(report, as_json=arguments.output == JSON)
     return 0 if report.ok else 1
-
-
-def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            # Not quoted: it may be a value whose name was forgotten.
-            raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
-        found[name] = value
-    return found
-
-
-def _report_json(report: Report) -> dict[str, object]:
-    findings = [
-        {
-            "rule": finding.rule,
-            "asks": finding.asks,
-            "result": finding.result.value,
-            "seen": finding.seen,
-            "fix": finding.fix,
-        }
-        for finding in report.findings
-    ]
-    return {"command": report.command, "ok": report.ok, "runs": report.runs, "findings": findings}
-
-
-STYLES = {
-    Result.PASS: Style.GOOD,
-    Result.WARN: Style.DOUBTFUL,
-    Result.FAIL: Style.BAD,
-    Result.SKIPPED: Style.FAINT,
-}
-
-
-def _print_report(report: Report) -> None:
-    width = max(len(finding.rule) for finding in report.findings)
-    for finding in report.findings:
-        for row in _finding_rows(finding, width):
-            print(row)
-    counts = [f"{report.count(result)} {result.value}" for result in Result if report.count(result)]
-    name = os.path.basename(report.command)
-    print(f"\n{name}: {', '.join(counts)}, in {report.runs} {'run' if report.runs == 1 else 'runs'}")
-
-
-def _finding_rows(finding: Finding, width: int) -> list[str]:
-    result = painted(f"{finding.result.value.upper():<7}", STYLES[finding.result], sys.stdout)
-    row = f"{result} {finding.rule:<{width}}  {finding.seen or finding.asks}"
-    return [row, f"{'':<7} {'':<{width}}  fix: {finding.fix}"] if finding.fix else [row]

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from functools import partial
 
 from ostiary.client.exchange import Rejection
 from ostiary.client.exec_plugin import ExecPlugin
@@ -146,7 +147,7 @@ class Authenticator:
         try:
             credential = self.plugin.run(rejection)
         except CredentialError as error:
-            self._land(flight, lambda state: self._failed(state, error))
+            self._land(flight, partial(self._failed, error=error))
             log.warning("%s: %s", error.summary, error.cause, extra={"code": error.code})
             flight.set_exception(error)
         except BaseException as error:
@@ -155,7 +156,7 @@ class Authenticator:
             flight.set_exception(error)
         else:
             self._measure(self._state.credential, credential)
-            self._land(flight, lambda state: self._succeeded(state, credential))
+            self._land(flight, partial(self._succeeded, credential=credential))
             flight.set_result(credential)
 
     def _land(self, flight: Future[Credential], change: Callable[[State], State]) -> None:
@@ -164,10 +165,10 @@ class Authenticator:
             if self._flight is flight:
                 self._flight = None
 
-    def _failed(self, state: State, error: CredentialError) -> State:
+    def _failed(self, state: State, *, error: CredentialError) -> State:
         return rotation.failed(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
 
-    def _succeeded(self, state: State, credential: Credential) -> State:
+    def _succeeded(self, state: State, *, credential: Credential) -> State:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         if not rotation.is_expired(credential, now):
             return rotation.succeeded(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())

@@ -30,11 +30,12 @@ from ostiary.model import ClientCertificate
 if TYPE_CHECKING:
     from aiohttp import ClientSession
     from httpx import AsyncClient, Client
-    from kr8s.asyncio import Api
     from lightkube import AsyncClient as LightkubeAsyncClient
     from lightkube import Client as LightkubeClient
     from requests import Session
     from urllib3 import PoolManager
+
+    from ostiary.client.kr8s import AsyncApi, SyncApi
 
 log = logging.getLogger("ostiary.client")
 
@@ -248,7 +249,13 @@ class Connection:
 
         return async_client(self, **options)
 
-    async def kr8s_async(self, **options: Any) -> Api:
+    def kr8s(self, **options: Any) -> SyncApi:
+        """A `kr8s.Api`; close it, or use it in a ``with``."""
+        from ostiary.client.kr8s import sync_api
+
+        return sync_api(self, **options)
+
+    async def kr8s_async(self, **options: Any) -> AsyncApi:
         from ostiary.client.kr8s import api
 
         return await api(self, **options)

@@ -12,11 +12,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ostiary.client.exec_evidence import Evidence, Run
-from ostiary.client.exec_rules import Finding, Result, judge
+from ostiary.client.exec_rules import judge
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.conformance import Report, is_held
 from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
 from ostiary.errors import ConfigurationError
 from ostiary.wire.client_authentication import (
@@ -51,23 +52,6 @@ os.close(terminal)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 os.execv(sys.argv[2], sys.argv[3:])
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One finding per rule. `command` is the plugin's name, without its arguments."""
-
-    command: str
-    runs: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no rule failed; warnings do not count."""
-        return self.count(Result.FAIL) == 0
-
-    def count(self, result: Result) -> int:
-        return sum(finding.result is result for finding in self.findings)
 
 
 def check(
@@ -207,7 +191,7 @@ class _Examination:
                 # Without a terminal it ended in time, so a terminal is what it waits for.
                 return replace(evidence, asked_on_terminal=True)
             return replace(
-                evidence, asked_on_terminal=terminal.used(), left_something_behind=_is_held(terminal.stdout_pipe())
+                evidence, asked_on_terminal=terminal.used(), left_something_behind=is_held(terminal.stdout_pipe())
             )
 
 
@@ -261,21 +245,3 @@ def _terminal() -> Iterator[_Terminal | None]:
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def _is_held(pipe: int | None) -> bool | None:
-    """Whether any process has *pipe* open; None where the system does not show it."""
-    if pipe is None or not os.path.isdir("/proc/self/fd"):
-        return None
-    name = f"pipe:[{pipe}]"
-    return any(name in _open_files(number) for number in os.listdir("/proc") if number.isdigit())
-
-
-def _open_files(number: str) -> Iterator[str]:
-    folder = f"/proc/{number}/fd"
-    try:
-        for descriptor in os.listdir(folder):
-            yield os.readlink(f"{folder}/{descriptor}")
-    except OSError:
-        # It has ended meanwhile, or is not ours to look at.
-        return

@@ -39,6 +39,7 @@ from ostiary.errors import (
 from ostiary.model import ClientCertificate, Credential
 from ostiary.wire.client_authentication import (
     API_VERSIONS,
+    INFO_VARIABLE,
     V1ALPHA1,
     Answer,
     AnswerRefused,
@@ -48,7 +49,6 @@ from ostiary.wire.client_authentication import (
     encode_info,
 )
 
-INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
 SECONDS_WITHOUT_A_PERSON = 60.0
 STDERR_SHOWN = 2048
 SHORTEST_SECRET = 6

@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from itertools import combinations
 
 from ostiary.client.exec_evidence import Evidence, Run
+from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong
 from ostiary.core.process import Ending
 
 BOM = b"\xef\xbb\xbf"
@@ -31,47 +30,8 @@ STATUS_FIELDS = ("token", "clientCertificateData", "clientKeyData", "expirationT
 PORTABLE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
-class Result(Enum):
-    PASS = "pass"  # noqa: S105
-    WARN = "warn"
-    FAIL = "fail"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one rule found. `seen` and `fix` are empty when there is nothing to mend."""
-
-    rule: str
-    asks: str
-    result: Result
-    seen: str = ""
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """A rule is broken. `fix` is for a remedy more precise than the rule's own."""
-
-    seen: str
-    fix: str | None = None
-
-
-class _NothingToJudge(Exception):
-    """The rule stands behind another one that is broken, or behind something we cannot see here."""
-
-
 Judgement = Callable[[Evidence], Wrong | None]
 RunJudgement = Callable[[Run], Wrong | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    id: str
-    asks: str
-    severity: Result
-    fix: str
-    judge: Judgement
 
 
 def judge(evidence: Evidence) -> tuple[Finding, ...]:
@@ -79,16 +39,10 @@ def judge(evidence: Evidence) -> tuple[Finding, ...]:
     return tuple(_finding(rule, evidence) for rule in RULES)
 
 
-def _finding(rule: Rule, evidence: Evidence) -> Finding:
+def _finding(rule: Rule[Evidence], evidence: Evidence) -> Finding:
     if evidence.start_error is not None and rule.id != "starts":
-        return Finding(rule.id, rule.asks, Result.SKIPPED)
-    try:
-        wrong = rule.judge(evidence)
-    except _NothingToJudge:
-        return Finding(rule.id, rule.asks, Result.SKIPPED)
-    if wrong is None:
-        return Finding(rule.id, rule.asks, Result.PASS)
-    return Finding(rule.id, rule.asks, rule.severity, wrong.seen, wrong.fix or rule.fix)
+        return rule.skipped()
+    return rule.finding(evidence)
 
 
 # --- judging run by run ---
@@ -100,7 +54,7 @@ def _each(applies: Callable[[Run], bool], check: RunJudgement) -> Judgement:
     def judged(evidence: Evidence) -> Wrong | None:
         runs = [run for run in evidence.runs if applies(run)]
         if not runs:
-            raise _NothingToJudge
+            raise NothingToJudge
         return _together([(run, wrong) for run in runs if (wrong := check(run)) is not None], of=len(runs))
 
     return judged
@@ -205,7 +159,7 @@ def _cluster_info(spoils: Callable[[Run, Run], bool], seen: str) -> Judgement:
     def judged(evidence: Evidence) -> Wrong | None:
         pairs = [pair for pair in _pairs(evidence) if pair[0].ended_well or pair[1].ended_well]
         if not pairs:
-            raise _NothingToJudge
+            raise NothingToJudge
         return _if(any(spoils(*pair) for pair in pairs), seen)
 
     return judged
@@ -215,7 +169,7 @@ def _told(look: Callable[[Evidence], bool | None], seen: str) -> Judgement:
     def judged(evidence: Evidence) -> Wrong | None:
         found = look(evidence)
         if found is None:
-            raise _NothingToJudge
+            raise NothingToJudge
         return _if(found, seen)
 
     return judged
@@ -378,7 +332,7 @@ def _secrets(run: Run) -> Iterator[str]:
 def _agree(evidence: Evidence) -> Wrong | None:
     answers = [run.answer for run in evidence.runs if run.answer is not None]
     if len(answers) < 2:
-        raise _NothingToJudge
+        raise NothingToJudge
     shapes = {(answer.token is None, answer.certificate_pem is None, answer.expires_at is None) for answer in answers}
     return _if(len(shapes) > 1, "a token, a certificate or an expiry came in one run and not in another")
 
@@ -386,7 +340,7 @@ def _agree(evidence: Evidence) -> Wrong | None:
 FAIL, WARN = Result.FAIL, Result.WARN
 _TO_STDERR = "stdout is for the ExecCredential alone; messages belong on stderr"
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[Evidence], ...] = (
     Rule("starts", "the command can be started", FAIL,
          "give the path of a program, or a script that begins with #! and is executable (chmod +x)", _starts),
     Rule("ends-in-time", "it ends within the time limit", FAIL,

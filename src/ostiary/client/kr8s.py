@@ -1,8 +1,8 @@
 """The adapter for kr8s: its `Api` on our httpx client.
 
 kr8s has no place to bring one's own client, so this subclasses its `Api` at the two seams that all of
-its requests pass: where it makes its session, and where it calls the API. The first are private names
-of kr8s; a test of ours fails should they move.
+its requests pass: where it makes its session, and where it calls the API. The first is private to kr8s,
+as are two modules imported below; our tests fail should any of them move.
 
 What works: everything that goes through `Api`, websockets (``exec``, ``port_forward``) included, as they
 use the same session. kr8s's own way of signing in is out of the game, and with it its habit of running

@@ -1,4 +1,6 @@
-"""For those who write exec credential plugins: everything but the part that knows the identity system.
+"""For those who write plugins: everything but the part that knows the identity system.
+
+An exec credential plugin, which a Kubernetes client runs:
 
     from datetime import timedelta
     from ostiary.plugin import ExecInfo, Token, exec_plugin
@@ -10,13 +12,36 @@
     if __name__ == "__main__":
         main()
 
+An image credential provider, which the kubelet runs:
+
+    from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
+
+    @image_provider
+    def main(request: ImageRequest) -> ImageCredentials:
+        return ImageCredentials.for_registry("robot", fetch_a_password(), cache=timedelta(minutes=15))
+
 The version that was asked for, the shape of the answer, a clean stdout, readable errors and the exit code
 are taken care of.
 """
 
 from ostiary.plugin.decorator import Program, exec_plugin
 from ostiary.plugin.exec_info import ExecInfo
+from ostiary.plugin.image_provider import ImageCredentials, ImageProgram, ImageRequest, image_provider
 from ostiary.plugin.outcome import Certificate, SignInRefused, Token
 from ostiary.wire.client_authentication import ClusterInfo
 
-__all__ = ["Certificate", "ClusterInfo", "ExecInfo", "Program", "SignInRefused", "Token", "exec_plugin"]
+# Imported here and now, and not when first used: the function `image_provider` has the name of its module, and
+# whoever imported the module first would find that in place of the function.
+__all__ = [
+    "Certificate",
+    "ClusterInfo",
+    "ExecInfo",
+    "ImageCredentials",
+    "ImageProgram",
+    "ImageRequest",
+    "Program",
+    "SignInRefused",
+    "Token",
+    "exec_plugin",
+    "image_provider",
+]

@@ -18,6 +18,7 @@ from typing import Any
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
+from ostiary.wire.go_json import go_json
 
 GROUP = "client.authentication.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -29,9 +30,6 @@ KIND = "ExecCredential"
 PROPOSAL_INFO_KIND = "ExecInfo"
 PROPOSAL_ANSWER_KIND = "ExecCredentials"
 INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
-
-# What Go's encoder escapes in every string, so that the bytes equal those that kubectl hands over.
-_GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
 
@@ -101,12 +99,7 @@ def encode_info(info: ExecInfo, *, as_proposed: bool = False) -> str:
             "apiVersion": info.api_version,
             "spec": {**spec, "interactive": info.interactive},
         }
-    return _compact(fields)
-
-
-def _compact(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-    return text.translate(_GO_ESCAPES) + "\n"
+    return go_json(fields) + "\n"
 
 
 def _alpha_fields(info: ExecInfo) -> dict[str, Any]:
@@ -239,9 +232,9 @@ def encode_answer(answer: Answer, *, api_version: str, as_proposed: bool = False
     moment = answer.expires_at
     if as_proposed:
         credential["expiry"] = None if moment is None else int(moment.timestamp() // 1)
-        return _compact({"kind": PROPOSAL_ANSWER_KIND, "apiVersion": api_version, **_without_none(credential)})
+        return go_json({"kind": PROPOSAL_ANSWER_KIND, "apiVersion": api_version, **_without_none(credential)}) + "\n"
     status = {"expirationTimestamp": None if moment is None else _rfc3339(moment), **credential}
-    return _compact({"kind": KIND, "apiVersion": api_version, "status": _without_none(status)})
+    return go_json({"kind": KIND, "apiVersion": api_version, "status": _without_none(status)}) + "\n"
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import trustme
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ostiary.client.exec_check import Report, check
+from ostiary.client.exec_check import check
 from ostiary.client.exec_evidence import Evidence, Run
-from ostiary.client.exec_rules import RULES, Result, judge
+from ostiary.client.exec_rules import RULES, judge
+from ostiary.core.conformance import Report, Result
 from ostiary.core.process import Ending
 from ostiary.errors import ConfigurationError
 from ostiary.testing import FakeClock

@@ -1,0 +1,334 @@
+"""Keeps what a provider answered, and has it asked once however many want the same.
+
+    cached?  ->  is somebody asking already? then wait  ->  run the provider in a thread  ->  keep  ->  wake all
+
+Called by the keyring. How long an answer holds, and for which other images, the provider says itself. The keys
+are the kubelet's, byte for byte. `CachedProvider.ask` is a flow without any waiting of its own: it yields what
+must be waited for, so that threads and event loops drive the same logic.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Generator, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import CredentialError, OstiaryError
+from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
+from ostiary.registry.metrics import NoMetrics, RegistryMetrics
+from ostiary.registry.provider import TOKEN_CACHE, Provider
+from ostiary.registry.service_account import Presented, ServiceAccount
+from ostiary.wire.credential_provider import CacheKeyType, Response
+
+GLOBAL = "<global>"
+PURGE_SECONDS = 15 * 60.0
+# The kubelet has no limit. A cache whose keys hold tokens would otherwise grow with every pod.
+ENTRY_LIMIT = 4096
+_LONGEST_PART = 0xFFFF
+
+
+# --- keys ---
+
+
+def _with_length(part: str | bytes) -> bytes:
+    data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+    if len(data) > _LONGEST_PART:
+        cause = f"its name or an annotation is longer than {_LONGEST_PART} bytes, which no cache key can hold"
+        raise CredentialError("a service account cannot be used", cause=cause, code="credential-provider-failed")
+    return len(data).to_bytes(2, "big") + data
+
+
+def cache_key(base: str, service_account_key: bytes = b"") -> bytes:
+    return _with_length(base) + _with_length(service_account_key)
+
+
+def service_account_key(account: ServiceAccount, annotations: Mapping[str, str], *, token_hash: str = "") -> bytes:
+    """The part of a key that keeps accounts apart, and with a *token_hash* even the tokens of one account."""
+    parts = [_with_length(text) for text in (account.namespace, account.name, account.uid)]
+    parts.append(len(annotations).to_bytes(4, "big"))
+    parts += [_with_length(text) for item in sorted(annotations.items()) for text in item]
+    if token_hash:
+        parts += [_with_length("token"), _with_length(token_hash)]
+    return b"".join(parts)
+
+
+class Target:
+    """An image, and the keys under which an answer for it may be kept, the narrowest first."""
+
+    __slots__ = ("bases", "keys", "registry", "repository")
+
+    def __init__(self, repository: str) -> None:
+        self.repository = repository
+        self.registry = repository.partition("/")[0]
+        self.bases = {
+            CacheKeyType.IMAGE: self.repository,
+            CacheKeyType.REGISTRY: self.registry,
+            CacheKeyType.GLOBAL: GLOBAL,
+        }
+        self.keys = self.keys_for(b"")
+
+    def keys_for(self, account_key: bytes) -> tuple[bytes, ...]:
+        return tuple(cache_key(base, account_key) for base in self.bases.values())
+
+
+# --- what is kept ---
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    credentials: Credentials
+    expires_at: float
+
+
+class AnswerCache:
+    """Answers under their keys, each until its time is over. Any number of threads use it at once."""
+
+    def __init__(self, *, clock: Clock | None = None, limit: int = ENTRY_LIMIT) -> None:
+        self._clock = clock or SYSTEM_CLOCK
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._entries: dict[bytes, Entry] = {}
+        self._purged_at = float("-inf")
+
+    def get(self, keys: Iterable[bytes]) -> Credentials | None:
+        """The answer under the first of *keys* that has one."""
+        now = self._clock.monotonic()
+        if now - self._purged_at > PURGE_SECONDS:
+            self._purge(now)
+        for key in keys:
+            # Without the lock: one look into a dict is one step, and most lookups end right here.
+            entry = self._entries.get(key)
+            if entry is None:
+                continue
+            if now <= entry.expires_at:
+                return entry.credentials
+            self._drop(key, entry)
+        return None
+
+    def put(self, key: bytes, credentials: Credentials, *, seconds: float) -> None:
+        """Keep *credentials*; for no time at all if *seconds* is zero or less. The oldest make room."""
+        if seconds <= 0:
+            return
+        entry = Entry(credentials, self._clock.monotonic() + seconds)
+        with self._lock:
+            self._entries.pop(key, None)
+            while len(self._entries) >= self._limit:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = entry
+
+    def forget(self, credentials: Credentials) -> bool:
+        """Drop this very answer, and not a newer one that took its place; says whether it was there."""
+        with self._lock:
+            keys = [key for key, entry in self._entries.items() if entry.credentials is credentials]
+            for key in keys:
+                del self._entries[key]
+        return bool(keys)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def keys(self) -> list[bytes]:
+        with self._lock:
+            return list(self._entries)
+
+    def _drop(self, key: bytes, entry: Entry) -> None:
+        with self._lock:
+            if self._entries.get(key) is entry:
+                del self._entries[key]
+
+    def _purge(self, now: float) -> None:
+        # Entries that nobody asks for again would otherwise stay.
+        with self._lock:
+            self._purged_at = now
+            self._entries = {key: entry for key, entry in self._entries.items() if now <= entry.expires_at}
+
+    def _forget_the_parents_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+# --- one provider, asked once ---
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a provider has for an image. `cached`: it was not run for this lookup, nor for one beside it."""
+
+    credentials: Credentials
+    cached: bool
+
+
+class _Flight:
+    """One run of a provider, and all who wait for it."""
+
+    def __init__(self, target: Target, *, speaks_for_all: bool) -> None:
+        self.target = target
+        # Whether its failure is also that of other images with the same flight key.
+        self.speaks_for_all = speaks_for_all
+        self.landed: Future[None] = Future()
+        self.kind: CacheKeyType | None = None
+        self.credentials: Credentials | None = None
+        self.error: BaseException | None = None
+
+    def serves(self, target: Target) -> bool:
+        if self.kind is None:
+            return self.speaks_for_all or self.target.repository == target.repository
+        return self.target.bases[self.kind] == target.bases[self.kind]
+
+    def answer(self) -> Answer:
+        if isinstance(self.error, OstiaryError):
+            # Every waiter gets an exception of its own: see `OstiaryError.again`.
+            raise self.error.again() from self.error.__cause__
+        if self.error is not None:
+            raise self.error
+        assert self.credentials is not None
+        return Answer(self.credentials, cached=False)
+
+
+class CachedProvider:
+    """A provider and what it answered. Equal questions at the same time are one run.
+
+    The kubelet shares a run between lookups of one image. Here, once an answer has told what its key is, all
+    lookups with that key share a run; until then all of one registry wait for the first answer.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        clock: Clock | None = None,
+        metrics: RegistryMetrics | None = None,
+        limit: int = ENTRY_LIMIT,
+    ) -> None:
+        self.provider = provider
+        self.config = provider.config
+        self.cache = AnswerCache(clock=clock, limit=limit)
+        self._metrics = metrics or NoMetrics()
+        self._source = Source(SourceKind.PROVIDER, provider.config.name)
+        self._lock = threading.Lock()
+        self._flights: dict[Hashable, _Flight] = {}
+        self._expected: CacheKeyType | None = None
+        _living.add(self)
+
+    def cached(self, target: Target) -> Credentials | None:
+        """What is kept for *target* and every service account alike: the way that most lookups take."""
+        found = self.cache.get(target.keys)
+        self._metrics.cache(self.config.name, hit=found is not None)
+        return found
+
+    def ask(self, target: Target, presented: Presented | None = None) -> Generator[Future[None], None, Answer]:
+        """Yields what must be waited for and returns the answer; raises `CredentialError`."""
+        account_key = self._account_key(presented)
+        keys = target.keys_for(account_key)
+        found = self.cache.get(keys)
+        if presented is not None:
+            self._metrics.cache(self.config.name, hit=found is not None)
+        narrow = False
+        while found is None:
+            joined = self._join(target, keys, account_key, presented, narrow=narrow)
+            if isinstance(joined, Credentials):
+                found = joined
+                break
+            while not joined.landed.done():
+                yield joined.landed
+            if joined.serves(target):
+                return joined.answer()
+            # The run was for another image and says nothing of ours. As with the kubelet, ours is its own now.
+            narrow = True
+        return Answer(found, cached=True)
+
+    def _account_key(self, presented: Presented | None) -> bytes:
+        if presented is None:
+            return b""
+        attributes = self.config.token_attributes
+        by_token = attributes is not None and attributes.cache_type == TOKEN_CACHE
+        token_hash = presented.token_hash if by_token else ""
+        return service_account_key(presented.account, presented.annotations, token_hash=token_hash)
+
+    def _join(
+        self,
+        target: Target,
+        keys: tuple[bytes, ...],
+        account_key: bytes,
+        presented: Presented | None,
+        *,
+        narrow: bool,
+    ) -> _Flight | Credentials:
+        with self._lock:
+            kind = CacheKeyType.IMAGE if narrow else self._expected or CacheKeyType.REGISTRY
+            # Two tokens of one account are two questions: the answer may depend on the token.
+            flight_key = (target.bases[kind], account_key, presented and presented.token_hash)
+            flight = self._flights.get(flight_key)
+            if flight is not None:
+                return flight
+            # Again, now that nobody can land: the run we wanted to join may be over.
+            found = self.cache.get(keys)
+            if found is not None:
+                return found
+            flight = _Flight(target, speaks_for_all=self._expected is not None)
+            self._flights[flight_key] = flight
+        self._take_off(flight_key, flight, account_key, presented)
+        return flight
+
+    def _take_off(self, flight_key: Hashable, flight: _Flight, account_key: bytes, presented: Presented | None) -> None:
+        arguments = (flight_key, flight, account_key, presented)
+        # A daemon: a program that ends does not wait for a provider. core.process ends the process itself.
+        thread = threading.Thread(target=self._fly, args=arguments, name="ostiary-credential-provider", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The system has no thread left; whoever joined meanwhile must not wait for ever.
+            flight.error = error
+            self._land(flight_key, flight)
+
+    # --- the run, in its own thread ---
+
+    def _fly(self, flight_key: Hashable, flight: _Flight, account_key: bytes, presented: Presented | None) -> None:
+        try:
+            response = self.provider.run(flight.target.repository, presented)
+            flight.credentials = self._credentials(response, presented)
+            flight.kind = response.cache_key_type
+            key = cache_key(flight.target.bases[flight.kind], account_key)
+            self.cache.put(key, flight.credentials, seconds=self._seconds(response))
+        except BaseException as error:
+            flight.error = error
+        self._land(flight_key, flight)
+
+    def _credentials(self, response: Response, presented: Presented | None) -> Credentials:
+        logins = [(key, Login(basic.username, basic.password)) for key, basic in response.auth.items()]
+        account = presented.account if presented else None
+        # Marked as what they will be from the next lookup on, which is when it must be quick.
+        return Credentials(logins, self._source, service_account=account, cached=True)
+
+    def _seconds(self, response: Response) -> float:
+        duration = response.cache_duration
+        return (self.config.default_cache_duration if duration is None else duration).total_seconds()
+
+    def _land(self, flight_key: Hashable, flight: _Flight) -> None:
+        with self._lock:
+            self._expected = flight.kind or self._expected
+            if self._flights.get(flight_key) is flight:
+                del self._flights[flight_key]
+        flight.landed.set_result(None)
+
+    def _forget_flights(self) -> None:
+        """After a fork: the threads stayed with the parent, so nobody here will ever land."""
+        self._lock = threading.Lock()
+        self._flights = {}
+        self.cache._forget_the_parents_lock()
+
+
+_living: weakref.WeakSet[CachedProvider] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for provider in list(_living):
+        provider._forget_flights()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,274 @@
+"""Reads what docker writes: ``config.json``, the older ``.dockercfg``, and secrets that hold either of them.
+
+Called by the keyring for pull secrets and for the node's own file, which come before the providers, in this order.
+The node's file is searched for as the kubelet does: ``config.json`` in its directory, here, ``~/.docker`` and
+``/.docker``, then ``.dockercfg`` in the directory, here, ``~`` and ``/``. The first that can be read counts, whole.
+Helpers that a file names are for docker's clients and not for the kubelet: see `docker_store`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import logging
+import os
+import re
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import join
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError
+from ostiary.model import Place, Problem, Secret
+from ostiary.registry.credentials import Credentials, Found, Login, Source, SourceKind
+
+CONFIG_JSON, DOCKERCFG = "config.json", ".dockercfg"
+# The type of a secret, the key of its data, and whether the logins stand under ``auths`` there.
+SECRET_FORMS = {
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson", True),
+    "kubernetes.io/dockercfg": (".dockercfg", False),
+}
+LIFETIME_SECONDS = 5 * 60.0
+
+log = logging.getLogger("ostiary.registry")
+
+
+@dataclass(frozen=True, slots=True)
+class DockerConfig:
+    """The logins of a file by their raw keys, and the helpers that docker's clients would ask."""
+
+    logins: Mapping[str, Login] = field(default_factory=dict)
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    store: str = ""
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullSecret:
+    """A Secret that a pod or its service account names in ``imagePullSecrets``."""
+
+    namespace: str
+    name: str
+    type: str
+    data: Mapping[str, bytes] = field(repr=False)
+    uid: str = ""
+
+
+# --- one file ---
+
+
+def parse_config_json(data: bytes, *, file: str | None = None) -> DockerConfig:
+    """Read a ``config.json`` or an ``auth.json``; raises `ConfigurationError`, which quotes nothing of it."""
+    return _Reading(file).config_json(data)
+
+
+def parse_dockercfg(data: bytes, *, file: str | None = None) -> DockerConfig:
+    """Read a ``.dockercfg``: the logins without anything around them."""
+    return _Reading(file).dockercfg(data)
+
+
+class _Reading:
+    """One pass over a file. One mistake makes the whole file unusable, and all of them are told."""
+
+    def __init__(self, file: str | None) -> None:
+        self._file = file
+        self._problems: list[Problem] = []
+
+    def config_json(self, data: bytes) -> DockerConfig:
+        fields = self._object(data)
+        helpers = self._mapping(fields.get("credHelpers"), "credHelpers")
+        config = DockerConfig(
+            self._logins(self._mapping(fields.get("auths"), "auths"), "auths"),
+            {key: self._text(helpers, key, "credHelpers") for key in helpers},
+            self._text(fields, "credsStore", ""),
+            self._file,
+        )
+        return self._finished(config)
+
+    def dockercfg(self, data: bytes) -> DockerConfig:
+        return self._finished(DockerConfig(self._logins(self._object(data), ""), file=self._file))
+
+    def _object(self, data: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(data.decode("utf-8"))
+        except json.JSONDecodeError as error:
+            problem = Problem("it is not JSON", Place(self._file, line=error.lineno))
+        except (ValueError, RecursionError):
+            problem = Problem("it is not JSON in UTF-8", Place(self._file))
+        else:
+            if isinstance(found, dict):
+                return found
+            problem = Problem("it is not a JSON object", Place(self._file))
+        # Raised outside of the handler: the decoder's exception carries the whole text along.
+        raise self._unusable([problem], "config-syntax")
+
+    def _finished(self, config: DockerConfig) -> DockerConfig:
+        if self._problems:
+            raise self._unusable(self._problems, "config-invalid")
+        return config
+
+    def _unusable(self, problems: Sequence[Problem], code: str) -> ConfigurationError:
+        return ConfigurationError("the docker configuration cannot be used", problems=problems, code=code)
+
+    def _logins(self, entries: Mapping[str, Any], path: str) -> dict[str, Login]:
+        return {key: self._login(self._mapping(entries[key], join(path, key)), join(path, key)) for key in entries}
+
+    def _login(self, fields: Mapping[str, Any], path: str) -> Login:
+        username, password = self._text(fields, "username", path), self._text(fields, "password", path)
+        if auth := self._text(fields, "auth", path):
+            try:
+                username, password = decode_auth(auth)
+            except ValueError as error:
+                hint = "it is base64 of username:password; docker login writes it"
+                self._problems.append(Problem(str(error), Place(self._file, join(path, "auth")), hint))
+        return Login(
+            username,
+            Secret(password),
+            self._text(fields, "email", path),
+            Secret(self._text(fields, "identitytoken", path)),
+            Secret(self._text(fields, "registrytoken", path)),
+        )
+
+    def _mapping(self, value: Any, path: str) -> Mapping[str, Any]:
+        if isinstance(value, dict):
+            return value
+        if value is not None:
+            self._problems.append(Problem("expected an object", Place(self._file, path)))
+        return {}
+
+    def _text(self, fields: Mapping[str, Any], name: str, path: str) -> str:
+        value = fields.get(name)
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            self._problems.append(Problem("expected a string", Place(self._file, join(path, name))))
+        return ""
+
+
+def decode_auth(text: str) -> tuple[str, str]:
+    """Username and password of an ``auth`` field; raises ValueError, which quotes nothing.
+
+    Padding may be left out, and line ends are read over, as Go's decoder does both.
+    """
+    data = re.sub(r"[\r\n]", "", text)
+    if not data.endswith("="):
+        data += "=" * (-len(data) % 4)
+    try:
+        decoded = b64decode(data, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        decoded = None
+    # Raised outside of the handler: a decoder's exception carries the text along.
+    if decoded is None:
+        raise ValueError("the auth field is not base64 of UTF-8 text")
+    username, colon, password = decoded.partition(":")
+    if not colon:
+        raise ValueError("unable to parse the auth field: it has no colon between username and password")
+    return username, password
+
+
+def encode_login(login: Login) -> dict[str, str]:
+    """An entry as docker and the kubelet write it. It holds the password."""
+    pair = f"{login.username}:{login.password.reveal()}".encode()
+    fields = {
+        "username": login.username,
+        "password": login.password.reveal(),
+        "email": login.email,
+        "auth": b64encode(pair).decode() if login.username or login.password else "",
+        "identitytoken": login.identity_token.reveal(),
+        "registrytoken": login.registry_token.reveal(),
+    }
+    return {name: text for name, text in fields.items() if text}
+
+
+# --- secrets ---
+
+
+def secret_credentials(secrets: Sequence[PullSecret]) -> list[Credentials]:
+    """What the pull secrets hold; raises `ConfigurationError` if one of them holds something else than it says.
+
+    A secret whose type and key do not belong together is passed over, as by the kubelet.
+    """
+    return [credentials for secret in secrets if (credentials := _secret_credentials(secret)) is not None]
+
+
+def _secret_credentials(secret: PullSecret) -> Credentials | None:
+    key, has_auths = SECRET_FORMS.get(secret.type, ("", False))
+    data = secret.data.get(key)
+    if data is None:
+        return None
+    name = f"{secret.namespace}/{secret.name}"
+    where = printable(f"secret {name}, {key}")
+    config = parse_config_json(data, file=where) if has_auths else parse_dockercfg(data, file=where)
+    return Credentials(config.logins.items(), Source(SourceKind.SECRET, name))
+
+
+# --- the node's own file ---
+
+
+def search_paths(directory: str | None = None) -> Iterator[str]:
+    """Where the kubelet looks for the node's file. *directory* is its own one."""
+    home = os.path.expanduser("~")
+    for name, places in (
+        (CONFIG_JSON, (directory, os.curdir, os.path.join(home, ".docker"), "/.docker")),
+        (DOCKERCFG, (directory, os.curdir, home, "/")),
+    ):
+        yield from (os.path.join(place, name) for place in places if place is not None)
+
+
+def read_node_config(directory: str | None = None) -> DockerConfig:
+    """The first file of `search_paths` that can be read; an empty configuration if there is none."""
+    for path in search_paths(directory):
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError:
+            continue
+        try:
+            parse = parse_config_json if path.endswith(CONFIG_JSON) else parse_dockercfg
+            return parse(data, file=path)
+        except ConfigurationError as error:
+            log.warning("%s is passed over: %s", path, error.cause, extra={"code": error.code})
+    return DockerConfig()
+
+
+class NodeDockerConfig:
+    """The node's docker configuration, read again when it is older than *lifetime* seconds."""
+
+    def __init__(
+        self,
+        directory: str | None = None,
+        *,
+        read: Callable[[], DockerConfig] | None = None,
+        lifetime: float = LIFETIME_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._read = read or (lambda: read_node_config(directory))
+        self._lifetime = lifetime
+        self._clock = clock or SYSTEM_CLOCK
+        self._lock = threading.Lock()
+        self._kept: tuple[Credentials, float] | None = None
+
+    def credentials(self) -> Credentials:
+        kept, now = self._kept, self._clock.monotonic()
+        if kept is not None and now < kept[1]:
+            return kept[0]
+        with self._lock:
+            if self._kept is None or self._kept is kept:
+                config = self._read()
+                source = Source(SourceKind.FILE, config.file or "")
+                self._kept = (Credentials(config.logins.items(), source), now + self._lifetime)
+            return self._kept[0]
+
+    def forget(self, found: Found) -> bool:
+        """Read the file again next time, if *found* is what it said last."""
+        kept = self._kept
+        if kept is None or found.origin is not kept[0]:
+            return False
+        with self._lock:
+            if self._kept is kept:
+                self._kept = None
+        return True

@@ -1,0 +1,331 @@
+"""Why an image gets the credentials it gets, or none: every step of a lookup, told.
+
+    name -> each source -> each provider x pattern -> cache -> run -> each key of the answer -> the order of trying
+
+Made with the keyring's own parts, so that what is told is what happens. With ``run=False`` nothing is started.
+No password is part of an `Explanation`; it is plain data, for a person's screen or as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.redact import redact
+from ostiary.core.text import printable
+from ostiary.core.waiting import wait
+from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.registry.cache import Answer, CachedProvider, Target
+from ostiary.registry.credentials import Credentials, Found, united
+from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
+from ostiary.registry.image_match import why_not
+from ostiary.registry.image_name import OLD_DOCKER_HUB, ImageName, parse_image_name
+from ostiary.registry.keyring import Keyring
+from ostiary.registry.service_account import (
+    PodCoordinates,
+    Presented,
+    Skip,
+    TokenSource,
+    present,
+    skip_without_account,
+    wants_token,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The name as it was given, and what became of it. Patterns are compared with `repository`."""
+
+    given: str
+    repository: str
+    domain: str
+    path: str
+    tag: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a pattern, or a key of an answer, matches the image; else the first reason why not."""
+
+    pattern: str
+    matches: bool
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """A key under which an answer may be kept. `seconds_left` is None if there is none."""
+
+    scope: str
+    key: str
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderTrace:
+    """What happened at one provider. `outcome` is one of the words of `OUTCOMES`, and `detail` is for people."""
+
+    name: str
+    where: str
+    executable: str
+    patterns: tuple[Verdict, ...]
+    outcome: str
+    detail: str = ""
+    hint: str = ""
+    code: str = ""
+    seconds: float | None = None
+    cache: tuple[CacheState, ...] = ()
+    keys: tuple[Verdict, ...] = ()
+
+    @property
+    def matches(self) -> bool:
+        return any(verdict.matches for verdict in self.patterns)
+
+
+OUTCOMES = {
+    "no-match": "none of its patterns matches, so it is not asked",
+    "would-run": "it would be run",
+    "skipped": "it is left out for this pod",
+    "failed": "it gave no usable answer",
+    "cached": "its answer came from the cache",
+    "ran": "it was run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrace:
+    """A source that is no provider: a pull secret, or the node's docker configuration."""
+
+    source: str
+    keys: tuple[Verdict, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A credential that is tried, without its secrets."""
+
+    position: int
+    username: str
+    key: str
+    source: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The whole of it. `complete` is False if a provider that matches was not run."""
+
+    image: Image
+    config_hash: str
+    sources: tuple[SourceTrace, ...]
+    providers: tuple[ProviderTrace, ...]
+    candidates: tuple[Candidate, ...]
+    complete: bool
+    conclusion: str
+
+
+def explain(
+    keyring: Keyring,
+    image: str,
+    *,
+    pod: PodCoordinates | None = None,
+    pull_secrets: Sequence[PullSecret] = (),
+    docker_config: NodeDockerConfig | None = None,
+    tokens: TokenSource | None = None,
+    run: bool = True,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Explanation:
+    """Look *image* up, one source after the other, and tell about it; raises `ImageNameError`.
+
+    *docker_config* and *tokens* are those of the keyring. Without *run* providers that are not in the cache
+    are left alone.
+    """
+    name = parse_image_name(image)
+    telling = _Telling(keyring, Target(name.repository), pod, tokens, run, clock)
+    secrets, told_secrets = _secrets(pull_secrets, name.repository)
+    node = None if docker_config is None else docker_config.credentials()
+    traces = tuple(telling.provider(provider) for provider in keyring.providers)
+    answers = telling.answers
+    found = united(secrets, name.repository) + (node.find(name.repository) if node else ())
+    found += united(answers, name.repository) if answers else ()
+    sources = (*told_secrets, *(_told(node, name.repository) if node else ()))
+    candidates = tuple(_candidate(number, one) for number, one in enumerate(found, 1))
+    complete = all(trace.outcome != "would-run" for trace in traces)
+    conclusion = _conclusion(candidates, traces, complete)
+    return Explanation(_image(image, name), keyring.config.hash, sources, traces, candidates, complete, conclusion)
+
+
+def _image(given: str, name: ImageName) -> Image:
+    return Image(printable(given), name.repository, name.domain, name.path, name.tag, name.digest)
+
+
+# --- providers ---
+
+
+class _Telling:
+    """Asks one provider after the other. Answers are gathered in their order."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        target: Target,
+        pod: PodCoordinates | None,
+        tokens: TokenSource | None,
+        run: bool,
+        clock: Clock,
+    ) -> None:
+        self._keyring, self._target, self._pod, self._tokens = keyring, target, pod, tokens
+        self._run, self._clock = run, clock
+        self.answers: list[Credentials] = []
+
+    def provider(self, provider: CachedProvider) -> ProviderTrace:
+        config = provider.config
+        patterns = tuple(_verdict(pattern, self._target.repository) for pattern in config.match_images)
+        where, executable = str(config.place), provider.provider.executable
+        trace = ProviderTrace(config.name, where, executable, patterns, "no-match", OUTCOMES["no-match"])
+        if not trace.matches:
+            return trace
+        trace = replace(trace, cache=tuple(self._cache(provider)))
+        try:
+            presented = self._presented(provider)
+            if isinstance(presented, Skip):
+                return replace(trace, outcome="skipped", detail=presented.reason)
+            if not self._run and not self._is_kept(provider):
+                return replace(trace, outcome="would-run", detail=OUTCOMES["would-run"])
+            return self._asked(trace, provider, presented)
+        except OstiaryError as error:
+            detail = error.cause or error.summary
+            return replace(trace, outcome="failed", detail=detail, hint=error.hint or "", code=error.code)
+
+    def _presented(self, provider: CachedProvider) -> Presented | Skip | None:
+        attributes = provider.config.token_attributes
+        if attributes is None or not wants_token(attributes, self._pod):
+            return skip_without_account(attributes)
+        assert self._pod is not None
+        if not self._run:
+            # Nobody is asked for a token that will not be used.
+            return None
+        return present(attributes, self._pod, self._tokens)
+
+    def _asked(self, trace: ProviderTrace, provider: CachedProvider, presented: Presented | None) -> ProviderTrace:
+        began = self._clock.monotonic()
+        answer = _answer(provider, self._target, presented)
+        seconds = None if answer.cached else self._clock.monotonic() - began
+        self.answers.append(answer.credentials)
+        outcome = "cached" if answer.cached else "ran"
+        keys = tuple(_verdict(key, self._target.repository) for key in answer.credentials.keys)
+        detail = OUTCOMES[outcome] if keys else f"{OUTCOMES[outcome]}, and it has no credential"
+        cache = tuple(self._cache(provider))
+        return replace(trace, outcome=outcome, detail=detail, seconds=seconds, keys=keys, cache=cache)
+
+    def _is_kept(self, provider: CachedProvider) -> bool:
+        # With an account, what is kept belongs to the account and its token.
+        return provider.config.token_attributes is None and provider.cache.get(self._target.keys) is not None
+
+    def _cache(self, provider: CachedProvider) -> Iterator[CacheState]:
+        if provider.config.token_attributes is not None:
+            return
+        now = self._clock.monotonic()
+        for kind, key in zip(self._target.bases, self._target.keys, strict=True):
+            # The entry itself, because asking the cache for it would count as a lookup.
+            entry = provider.cache._entries.get(key)
+            left = None if entry is None or now > entry.expires_at else entry.expires_at - now
+            yield CacheState(kind.value, self._target.bases[kind], left)
+
+
+def _answer(provider: CachedProvider, target: Target, presented: Presented | None) -> Answer:
+    asking = provider.ask(target, presented)
+    while True:
+        try:
+            wait(next(asking))
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+
+def _verdict(pattern: str | bytes, repository: str) -> Verdict:
+    shown = redact(pattern) if isinstance(pattern, str) and "://" in pattern else _text(pattern)
+    mismatch = why_not(pattern, repository)
+    if mismatch is None:
+        return Verdict(shown, True)
+    message = mismatch.message if "://" not in shown else redact(mismatch.message)
+    return Verdict(shown, False, mismatch.reason.value, message, mismatch.hint or "")
+
+
+def _text(pattern: str | bytes) -> str:
+    return printable(pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace"))
+
+
+# --- the other sources ---
+
+
+def _secrets(secrets: Sequence[PullSecret], repository: str) -> tuple[list[Credentials], list[SourceTrace]]:
+    blocks: list[Credentials] = []
+    told: list[SourceTrace] = []
+    for secret in secrets:
+        name = printable(f"secret {secret.namespace}/{secret.name}")
+        try:
+            read = secret_credentials([secret])
+        except ConfigurationError as error:
+            # To the kubelet this is the end of the whole lookup.
+            told.append(SourceTrace(name, error=f"{error.cause or error.summary}; the kubelet gives up here"))
+            continue
+        blocks += read
+        told += [_told_credentials(one, name, repository) for one in read] or [
+            SourceTrace(name, error="its type and the key of its data do not belong together, so it is passed over")
+        ]
+    return blocks, told
+
+
+def _told(node: Credentials, repository: str) -> Iterator[SourceTrace]:
+    file = node._common[0].name
+    if file or node.keys:
+        yield _told_credentials(node, printable(f"file {file}"), repository)
+
+
+def _told_credentials(credentials: Credentials, name: str, repository: str) -> SourceTrace:
+    verdicts = tuple(_verdict(key, repository) for key in credentials.keys)
+    found = credentials.find(repository)
+    if found and not any(verdict.matches for verdict in verdicts):
+        verdicts = tuple(_for_the_hub(verdict) for verdict in verdicts)
+    return SourceTrace(name, verdicts)
+
+
+def _for_the_hub(verdict: Verdict) -> Verdict:
+    if verdict.pattern != OLD_DOCKER_HUB:
+        return verdict
+    return Verdict(verdict.pattern, True, message="it counts for Docker Hub because no other key matches")
+
+
+# --- what comes of it ---
+
+
+def _candidate(position: int, found: Found) -> Candidate:
+    form = "anonymous"
+    if found.identity_token:
+        form = "identity token"
+    elif found.registry_token:
+        form = "registry token"
+    elif found.username or found.password:
+        form = "username and password"
+    return Candidate(position, redact(found.username), printable(found.key), str(found.source), form)
+
+
+def _conclusion(candidates: Sequence[Candidate], traces: Sequence[ProviderTrace], complete: bool) -> str:
+    failed = [trace.name for trace in traces if trace.outcome == "failed"]
+    also = f"; not counting what failed: {', '.join(failed)}" if failed else ""
+    if not complete:
+        return f"{len(candidates)} known so far{also}; providers that match were not run"
+    if candidates:
+        count = "1 credential is" if len(candidates) == 1 else f"{len(candidates)} credentials are"
+        return f"{count} tried, in this order{also}"
+    if failed:
+        return f"no credential: {', '.join(failed)} failed; the kubelet pulls without one"
+    if not any(trace.matches for trace in traces):
+        return "no credential: no provider matches this image; the kubelet pulls without one"
+    return "no credential: nothing that was answered has a key for this image; the kubelet pulls without one"

@@ -1,0 +1,154 @@
+"""Addresses as Go's ``url.Parse`` and ``net.SplitHostPort`` take them apart, without their scheme.
+
+Called by `image_match` for patterns and images, by `config` to check patterns, and for the keys of an answer.
+Whether a pattern matches hangs on what Go makes of it, so this follows Go 1.26 where Go differs from the RFCs:
+what it refuses, what it decodes, and what it leaves out. Go's strings are bytes, and so are the parts here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+
+from ostiary.core.text import printable
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})?")
+_OPTIONAL_PORT = re.compile(rb"(?::[0-9]*)?")
+_USERINFO = re.compile(rb"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
+_HOST_BYTES = rb"A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\""
+_NOT_IN_HOST = re.compile(rb"[^%\x80-\xff" + _HOST_BYTES + rb"]")
+_IN_ZONE = re.compile(rb"[ " + _HOST_BYTES + rb"]")
+_PERCENT = b"%25"
+
+
+class UnparsableAddress(ValueError):
+    """Go cannot parse it. The text is Go's, and may quote a part of the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`host` is Go's ``URL.Host``, port and brackets included; `labels` and `port` are what is matched."""
+
+    host: bytes
+    path: bytes
+    labels: tuple[bytes, ...]
+    port: bytes
+
+
+def parse_address(text: str | bytes) -> Address:
+    """What Go makes of ``https://`` + *text*; raises `UnparsableAddress`. Userinfo, query and fragment are dropped."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    rest, _, fragment = data.partition(b"#")
+    if _CONTROL.search(rest):
+        raise UnparsableAddress("net/url: invalid control character in URL")
+    rest = rest.partition(b"?")[0]
+    authority, slash, path = rest.partition(b"/")
+    host = _host_of(authority)
+    path = _decoded(slash + path)
+    _decoded(fragment)
+    name, port = split_port(host)
+    return Address(host, path, tuple(name.split(b".")), port)
+
+
+def split_port(host: bytes) -> tuple[bytes, bytes]:
+    """The host and its port. What ``SplitHostPort`` refuses is a host without a port, brackets and all."""
+    name, colon, port = host.rpartition(b":")
+    if not colon:
+        return host, b""
+    if name.startswith(b"["):
+        inner = name[1:-1]
+        whole = name.endswith(b"]") and b"[" not in inner and b"]" not in inner
+        return (inner, port) if whole else (host, b"")
+    return (host, b"") if b"]" in name else (name, port)
+
+
+def _host_of(authority: bytes) -> bytes:
+    userinfo, at, host = authority.rpartition(b"@")
+    host = _host(host)
+    if at:
+        if not _USERINFO.fullmatch(userinfo):
+            raise UnparsableAddress("net/url: invalid userinfo")
+        _decoded(userinfo)
+    return host
+
+
+def _host(host: bytes) -> bytes:
+    if (bracket := host.rfind(b"[")) > 0:
+        raise UnparsableAddress("invalid IP-literal")
+    if bracket == 0:
+        return _ip_literal(host)
+    # Since Go 1.26 the first colon begins the port, so nothing after it may be anything but digits.
+    colon = host.find(b":")
+    if colon >= 0:
+        _check_port(host[colon:])
+    return _decoded_host(host)
+
+
+def _ip_literal(host: bytes) -> bytes:
+    inner, bracket, port = host[1:].rpartition(b"]")
+    if not bracket:
+        raise UnparsableAddress("missing ']' in host")
+    _check_port(port)
+    address, percent, zone = inner.partition(_PERCENT)
+    literal = _decoded_host(address) + (_decoded_zone(percent + zone) if percent else b"")
+    if not _is_ipv6(literal):
+        raise UnparsableAddress("invalid IP-literal")
+    return b"[" + literal + b"]" + port
+
+
+def _is_ipv6(literal: bytes) -> bool:
+    address, percent, zone = literal.partition(b"%")
+    if percent and not zone:
+        return False
+    try:
+        IPv6Address(address.decode("ascii"))
+    except ValueError:
+        return False
+    return True
+
+
+def _check_port(port: bytes) -> None:
+    if not _OPTIONAL_PORT.fullmatch(port):
+        raise UnparsableAddress(f"invalid port {_quoted(port)} after host")
+
+
+def _decoded_host(text: bytes) -> bytes:
+    """Decoded; of the ASCII bytes only the percent sign may be written as an escape, as in Go."""
+    _check_host_bytes(text)
+    for escape in _ESCAPE.finditer(text):
+        if escape[1] and escape[1] < b"8" and escape[0] != _PERCENT:
+            raise _bad_escape(escape[0])
+    return _decoded(text)
+
+
+def _decoded_zone(text: bytes) -> bytes:
+    """Decoded; an escape must stand for what could have been written without it, or for a space."""
+    _check_host_bytes(text)
+    for escape in _ESCAPE.finditer(text):
+        if escape[1] and escape[0] != _PERCENT and not _IN_ZONE.match(bytes.fromhex(escape[1].decode())):
+            raise _bad_escape(escape[0])
+    return _decoded(text)
+
+
+def _check_host_bytes(text: bytes) -> None:
+    if found := _NOT_IN_HOST.search(text):
+        raise UnparsableAddress(f"invalid character {_quoted(found[0])} in host name")
+
+
+def _decoded(text: bytes) -> bytes:
+    if b"%" not in text:
+        return text
+    for escape in _ESCAPE.finditer(text):
+        if escape[1] is None:
+            raise _bad_escape(text[escape.start() : escape.start() + 3])
+    return _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()), text)
+
+
+def _bad_escape(text: bytes) -> UnparsableAddress:
+    return UnparsableAddress(f"invalid URL escape {_quoted(text)}")
+
+
+def _quoted(text: bytes) -> str:
+    return '"' + printable(text.decode("utf-8", "replace")) + '"'

@@ -1,0 +1,374 @@
+"""Which credentials are tried for an image, and in which order. This is where the registry door begins.
+
+    image -> pull secrets -> the node's docker config -> every provider that matches, all at once -> Lookup
+
+The order is the kubelet's. A provider that fails takes nothing away from the others: its failure stands beside
+what they found. `lookup` and `lookup_async` drive one and the same `_Inquiry`; only how they wait differs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.process import DEFAULT_LIMITS, Limits
+from ostiary.core.waiting import wait, wait_async
+from ostiary.errors import OstiaryError
+from ostiary.registry.cache import Answer, CachedProvider, Target
+from ostiary.registry.config import ProviderConfig, ProvidersConfig
+from ostiary.registry.credentials import Credentials, Found, united
+from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
+from ostiary.registry.image_match import PatternIndex
+from ostiary.registry.image_name import parse_image_name
+from ostiary.registry.metrics import NoMetrics, RegistryMetrics, Verdict
+from ostiary.registry.provider import Provider
+from ostiary.registry.service_account import (
+    PodCoordinates,
+    Skip,
+    TokenSource,
+    present,
+    skip_without_account,
+    wants_token,
+)
+
+# How many image names are remembered with the providers that match them.
+IMAGE_LIMIT = 8192
+
+T = TypeVar("T")
+log = logging.getLogger("ostiary.registry")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFailure:
+    """A provider that matched and could not be asked, or gave no usable answer."""
+
+    provider: str
+    error: OstiaryError
+
+    def __str__(self) -> str:
+        return f"{self.provider}: {self.error.cause or self.error.summary}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A provider that matched and was left out, as the configuration wants it."""
+
+    provider: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The credentials to try, in order. Empty: try without one, unless there were `failures`."""
+
+    repository: str
+    found: tuple[Found, ...] = ()
+    failures: tuple[ProviderFailure, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    def __iter__(self) -> Iterator[Found]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.found:
+            return Verdict.FOUND
+        return Verdict.FAILED if self.failures else Verdict.NONE
+
+
+class Keyring:
+    """Everything that may have a credential for an image. Any number of threads and event loops share one.
+
+    The providers' executables are files of *bin_dir*. Without a *docker_config* the node's file is not looked
+    for. *tokens* is needed by providers that work with the tokens of service accounts.
+    """
+
+    def __init__(
+        self,
+        config: ProvidersConfig,
+        *,
+        bin_dir: str | os.PathLike[str],
+        docker_config: NodeDockerConfig | None = None,
+        tokens: TokenSource | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        metrics: RegistryMetrics | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bin_dir = os.path.abspath(os.fspath(bin_dir))
+        self._docker_config = docker_config
+        self._tokens = tokens
+        self._limits = limits
+        self._metrics = metrics or NoMetrics()
+        self._clock = clock or SYSTEM_CLOCK
+        self._replacing = threading.Lock()
+        self._table = _Table(ProvidersConfig(()), ())
+        self.replace(config)
+
+    @property
+    def config(self) -> ProvidersConfig:
+        """The configuration in force."""
+        return self._table.config
+
+    @property
+    def providers(self) -> tuple[CachedProvider, ...]:
+        return self._table.providers
+
+    def matching_providers(self, image: str) -> tuple[CachedProvider, ...]:
+        """Those that a lookup of *image* would ask, in this order; raises `ImageNameError`."""
+        return self._table.image(image).providers
+
+    def replace(self, config: ProvidersConfig) -> None:
+        """Put *config* into force, at once and whole. A provider that stays as it was keeps its cache."""
+        with self._replacing:
+            old = {provider.config: provider for provider in self._table.providers}
+            self._table = _Table(config, tuple(old.get(one) or self._provider(one) for one in config.providers))
+        self._metrics.configured(config.hash)
+
+    def lookup(
+        self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
+    ) -> Lookup:
+        """The credentials for *image*, any spelling of its name; waits for providers that must run.
+
+        Raises `ImageNameError` for what is no image name, and `ConfigurationError` for a pull secret that does
+        not hold what its type says. What goes wrong with a provider is part of the result.
+        """
+        inquiry = self._inquire(image, pod, pull_secrets)
+        if isinstance(inquiry, Lookup):
+            return inquiry
+        while (landing := inquiry.pending()) is not None:
+            wait(landing)
+        return inquiry.result()
+
+    async def lookup_async(
+        self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
+    ) -> Lookup:
+        """`lookup` for an event loop."""
+        inquiry = self._inquire(image, pod, pull_secrets)
+        if isinstance(inquiry, Lookup):
+            return inquiry
+        while (landing := inquiry.pending()) is not None:
+            await wait_async(landing)
+        return inquiry.result()
+
+    def report_rejected(self, found: Found) -> bool:
+        """The registry refused *found*: do not serve it from a cache again. Says whether it was in one.
+
+        The next lookup runs its provider again. A newer answer that came meanwhile stays.
+        """
+        if self._docker_config is not None and self._docker_config.forget(found):
+            return True
+        if not isinstance(found.origin, Credentials):
+            return False
+        return any(provider.cache.forget(found.origin) for provider in self._table.providers)
+
+    # --- the parts of a lookup ---
+
+    def _provider(self, config: ProviderConfig) -> CachedProvider:
+        executable = os.path.join(self._bin_dir, config.name)
+        provider = Provider(config, executable, limits=self._limits, metrics=self._metrics, clock=self._clock)
+        return CachedProvider(provider, clock=self._clock, metrics=self._metrics)
+
+    def _inquire(self, image: str, pod: PodCoordinates | None, pull_secrets: Sequence[PullSecret]) -> _Inquiry | Lookup:
+        known = self._table.image(image)
+        node = None if self._docker_config is None else self._docker_config.credentials()
+        kept = [None if one.config.token_attributes else one.cached(known.target) for one in known.providers]
+        remembered = None if pull_secrets else known.recall(node, kept)
+        if remembered is not None:
+            self._metrics.looked_up(remembered.verdict)
+            return remembered
+        repository = known.target.repository
+        before = united(secret_credentials(pull_secrets), repository) + (node.find(repository) if node else ())
+        questions = [
+            self._question(provider, known.target, pod) if found is None else _Question(provider, Answer(found, True))
+            for provider, found in zip(known.providers, kept, strict=True)
+        ]
+        inquiry = _Inquiry(repository, before, questions, self._metrics)
+        if pull_secrets or None in kept:
+            return inquiry
+        lookup = inquiry.result()
+        known.remember(node, kept, lookup)
+        return lookup
+
+    def _question(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _Question:
+        attributes = provider.config.token_attributes
+        if wants_token(attributes, pod):
+            return _Question(provider, flow=self._ask_with_token(provider, target, pod))
+        skip = skip_without_account(attributes)
+        return _Question(provider, skip) if skip else _Question(provider, flow=provider.ask(target))
+
+    def _ask_with_token(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _Flow:
+        attributes = provider.config.token_attributes
+        assert attributes is not None
+        assert pod is not None
+        # Before the cache is looked into, for the answer may be cached by the token.
+        fetching = _in_thread(lambda: present(attributes, pod, self._tokens))
+        while not fetching.done():
+            yield _landing(fetching)
+        presented = wait(fetching)
+        if isinstance(presented, Skip):
+            return presented
+        return (yield from provider.ask(target, presented))
+
+
+class _Image:
+    """An image name, read once, the providers that match it, and what the last lookup found in the caches."""
+
+    __slots__ = ("_memory", "providers", "target")
+
+    def __init__(self, repository: str, providers: tuple[CachedProvider, ...]) -> None:
+        self.target = Target(repository)
+        self.providers = providers
+        self._memory: tuple[Credentials | None, list[Credentials | None], Lookup] | None = None
+
+    def recall(self, node: Credentials | None, kept: list[Credentials | None]) -> Lookup | None:
+        """The last lookup, if it was made of just these. Lists are equal that hold the same objects."""
+        memory = self._memory
+        return memory[2] if memory is not None and memory[0] is node and memory[1] == kept else None
+
+    def remember(self, node: Credentials | None, kept: list[Credentials | None], lookup: Lookup) -> None:
+        self._memory = (node, kept, lookup)
+
+
+class _Table:
+    """The providers of one configuration, and which of them match an image. Replaced whole, never changed."""
+
+    def __init__(self, config: ProvidersConfig, providers: tuple[CachedProvider, ...]) -> None:
+        self.config = config
+        self.providers = providers
+        self._index = PatternIndex(
+            (pattern, provider) for provider in providers for pattern in provider.config.match_images
+        )
+        self._images: dict[str, _Image] = {}
+
+    def image(self, name: str) -> _Image:
+        known = self._images.get(name)
+        if known is None:
+            repository = parse_image_name(name).repository
+            # Several patterns of one provider may match.
+            known = _Image(repository, tuple(dict.fromkeys(self._index.find(repository))))
+            if len(self._images) >= IMAGE_LIMIT:
+                self._images.clear()
+            self._images[name] = known
+        return known
+
+
+_Flow = Generator[Future[None], None, Answer | Skip]
+
+
+class _Question:
+    """What one provider is asked, and how far that is."""
+
+    __slots__ = ("_flow", "_waits_for", "outcome", "provider")
+
+    def __init__(
+        self,
+        provider: CachedProvider,
+        outcome: Answer | Skip | OstiaryError | None = None,
+        *,
+        flow: _Flow | Generator[Future[None], None, Answer] | None = None,
+    ) -> None:
+        self.provider = provider.config.name
+        self.outcome = outcome
+        self._flow = flow
+        self._waits_for: Future[None] | None = None
+
+    def advance(self) -> Future[None] | None:
+        """Go on as far as possible; says what must be waited for, or None when `outcome` is there."""
+        while self.outcome is None and (self._waits_for is None or self._waits_for.done()):
+            assert self._flow is not None
+            try:
+                self._waits_for = next(self._flow)
+            except StopIteration as end:
+                self.outcome = end.value
+            except OstiaryError as error:
+                self.outcome = error
+        return None if self.outcome is not None else self._waits_for
+
+
+class _Inquiry:
+    """One lookup: the questions to all providers that match, side by side."""
+
+    __slots__ = ("_before", "_metrics", "_questions", "_repository")
+
+    def __init__(
+        self, repository: str, before: tuple[Found, ...], questions: list[_Question], metrics: RegistryMetrics
+    ) -> None:
+        self._repository = repository
+        self._before = before
+        self._questions = questions
+        self._metrics = metrics
+
+    def pending(self) -> Future[None] | None:
+        """Something whose end lets us go on, or None when every provider has been heard."""
+        waits_for = [one for question in self._questions if (one := question.advance()) is not None]
+        return _first_of(waits_for) if waits_for else None
+
+    def result(self) -> Lookup:
+        answers: list[Answer] = []
+        failures: tuple[ProviderFailure, ...] = ()
+        skipped: tuple[Skipped, ...] = ()
+        for question in self._questions:
+            outcome = question.outcome
+            if isinstance(outcome, Answer):
+                answers.append(outcome)
+            elif isinstance(outcome, Skip):
+                skipped += (Skipped(question.provider, outcome.reason),)
+            elif isinstance(outcome, OstiaryError):
+                failures += (ProviderFailure(question.provider, outcome),)
+                log.warning("%s: %s", outcome.summary, outcome.cause, extra={"code": outcome.code})
+        lookup = Lookup(self._repository, self._before + self._united(answers), failures, skipped)
+        self._metrics.looked_up(lookup.verdict)
+        return lookup
+
+    def _united(self, answers: list[Answer]) -> tuple[Found, ...]:
+        if not answers:
+            return ()
+        found = united([answer.credentials for answer in answers], self._repository)
+        fresh = [answer.credentials for answer in answers if not answer.cached]
+        return tuple(replace(one, cached=False) if one.origin in fresh else one for one in found) if fresh else found
+
+
+def _first_of(futures: Sequence[Future[None]]) -> Future[None]:
+    """Done as soon as one of *futures* is."""
+    if len(futures) == 1:
+        return futures[0]
+    first: Future[None] = Future()
+
+    def wake(_: object) -> None:
+        # A second one may end at the same moment.
+        with suppress(Exception):
+            first.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(wake)
+    return first
+
+
+def _landing(future: Future[T]) -> Future[None]:
+    """Done when *future* is, whatever came of it."""
+    landed: Future[None] = Future()
+    future.add_done_callback(lambda _: landed.set_result(None))
+    return landed
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=do, name="ostiary-service-account-token", daemon=True).start()
+    return future

@@ -1,0 +1,84 @@
+"""The header ``WWW-Authenticate``: which proofs of identity a server would take (RFC 9110, section 11.6.1).
+
+Called with what a registry answers to an anonymous ``GET /v2/``. Pure. A comma separates both challenges and the
+parameters of one, and a value may stand without its quotes although it needs them: registries send all of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # noqa: S105
+_SEPARATORS = re.compile(r"[ \t,]*+")
+_SCHEME = re.compile(rf"({_TOKEN})(?=[ \t,]|$)")
+_SPACES = re.compile(r"[ \t]++")
+_TOKEN68 = re.compile(r"([A-Za-z0-9._~+/-]++=*+)(?=[ \t]*+(?:,|$))")
+_PARAMETER = re.compile(
+    rf"""({_TOKEN}) [ \t]*+ = [ \t]*+
+    (?: "((?:[^"\\]|\\.)*+)" | ([^\s,"]++) )
+    (?= [ \t]*+ (?:,|$) )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+class ChallengeError(ValueError):
+    """A header is not a list of challenges. The message does not quote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """One way to sign in. `scheme` and the names of the `parameters` are in lower case."""
+
+    scheme: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    token68: str = ""
+
+    @property
+    def realm(self) -> str:
+        return self.parameters.get("realm", "")
+
+
+def parse_challenges(header: str) -> tuple[Challenge, ...]:
+    """Every challenge of *header*, in order; raises `ChallengeError`. Several headers are joined by commas first."""
+    return tuple(_challenges(header))
+
+
+def find_challenge(header: str, scheme: str) -> Challenge | None:
+    """The first challenge of *scheme*."""
+    return next((one for one in parse_challenges(header) if one.scheme == scheme.lower()), None)
+
+
+def _challenges(header: str) -> Iterator[Challenge]:
+    position = _after(_SEPARATORS, header, 0)
+    while position < len(header):
+        scheme = _SCHEME.match(header, position)
+        if scheme is None:
+            raise ChallengeError(f"no challenge begins at character {position + 1}")
+        position = _after(_SPACES, header, scheme.end())
+        token68 = _TOKEN68.match(header, position) if position > scheme.end() else None
+        parameters: dict[str, str] = {}
+        if token68 is not None:
+            position = _after(_SEPARATORS, header, token68.end())
+        elif position > scheme.end():
+            position = _read_parameters(header, position, parameters)
+        else:
+            position = _after(_SEPARATORS, header, position)
+        yield Challenge(scheme[1].lower(), parameters, token68[1] if token68 else "")
+
+
+def _read_parameters(header: str, position: int, parameters: dict[str, str]) -> int:
+    position = _after(_SEPARATORS, header, position)
+    while (found := _PARAMETER.match(header, position)) is not None:
+        name, quoted, bare = found.groups()
+        # A name may stand once. Of two, the later one was perhaps added by somebody who may not say this.
+        parameters.setdefault(name.lower(), bare if quoted is None else _ESCAPED.sub(r"\1", quoted))
+        position = _after(_SEPARATORS, header, found.end())
+    return position
+
+
+def _after(pattern: re.Pattern[str], text: str, position: int) -> int:
+    found = pattern.match(text, position)
+    return position if found is None else found.end()
