@@ -11,6 +11,7 @@ import sys
 # or, where even argparse would be too slow, `main(argv)`.
 COMMANDS = {
     "exec": ("ostiary.cli.exec", "run, explain or judge the exec credential plugin of a kubeconfig"),
+    "registry": ("ostiary.cli.registry", "credentials for an image: find, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
 }
 

@@ -116,6 +116,8 @@ class Connector(aiohttp.TCPConnector):
             _abort(protocol)
 
     def _set_proxy(self, req: ClientRequest) -> None:
+        if self._proxy is None and req.proxy is None:
+            return
         # A new dict each time: aiohttp adds to it, and keeps connections by its content.
         headers = CIMultiDict(self._proxy_authorization)
         req.update_proxy(self._proxy, None, headers)
@@ -139,8 +141,10 @@ class _Carrier:
     def __init__(self, connection: Connection, request: ClientRequest, handler: ClientHandlerType) -> None:
         self._request = request
         self._handler = handler
-        self._own = request.headers.copy()
+        # Never changed: what is sent is a copy.
+        self._own = request.headers
         if not connection.compression:
+            self._own = self._own.copy()
             self._own["Accept-Encoding"] = "identity"
 
     @property

@@ -181,7 +181,7 @@ class Authenticator:
             hint="compare this machine's clock with the server's, and clear the plugin's own cache",
             code="exec-plugin-answer-expired",
         )
-        return rotation.came_spent(state, credential, error, now=now, monotonic=monotonic, jitter=self._jitter())
+        return rotation.came_spent(state, credential, error, monotonic=monotonic, jitter=self._jitter())
 
     def _measure(self, old: Credential | None, new: Credential) -> None:
         before = old.certificate if old is not None else None

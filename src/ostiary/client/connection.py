@@ -158,12 +158,18 @@ class Connection:
             return None
         latest = self.source.latest if self.source is not None else None
         certificate = latest.certificate if latest is not None else None
-        with self._lock:
-            made_of = (self._tls_settings(), certificate)
-            known = self._contexts.get(http2)
-            if known is None or known[0] != made_of:
-                known = self._contexts[http2] = (made_of, _built(*made_of))
+        known = self._contexts.get(http2)
+        # Asked at every request, and nearly always nothing has changed: no lock, nothing compared but identity.
+        if known is not None and known[0][1] is certificate and self._clock.monotonic() < self._authorities_again_at:
             return known[1]
+        with self._lock:
+            return self._renewed(http2, (self._tls_settings(), certificate))
+
+    def _renewed(self, http2: bool, made_of: tuple[TlsSettings, ClientCertificate | None]) -> SealedContext:
+        known = self._contexts.get(http2)
+        context = known[1] if known is not None and known[0] == made_of else _built(*made_of)
+        self._contexts[http2] = (made_of, context)
+        return context
 
     def _tls_settings(self) -> TlsSettings:
         cluster = self.selection.cluster

@@ -108,7 +108,9 @@ class Signing:
         self._signer = signer
         # A caller who signs the request himself is neither helped nor corrected, as with client-go.
         self._source = None if carrier.has("Authorization") else signer.source
-        self.impersonation = () if carrier.has("Impersonate-User") else signer.impersonation
+        self.impersonation = signer.impersonation
+        if self.impersonation and carrier.has("Impersonate-User"):
+            self.impersonation = ()
 
     def credential(self) -> Credential | Future[Credential] | None:
         return None if self._source is None else self._source.current()
@@ -148,12 +150,15 @@ def authorization_header(credential: Credential) -> str | None:
 def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     """Send one request, signed, and return the answer."""
     signing = Signing(signer, carrier)
-    credential = _settled(signing.credential())
+    found = signing.credential()
+    credential = wait(found) if isinstance(found, Future) else found
     answer = carrier.send(signing.headers(credential))
     status = carrier.status(answer)
     instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if instead is None:
+        return answer
     try:
-        newer = _settled(instead)
+        newer = wait(instead) if isinstance(instead, Future) else instead
     except BaseException:
         # The caller gave up waiting, and has no answer that he could close.
         carrier.discard(answer)
@@ -167,12 +172,15 @@ def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
 async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
     """`exchange` for an event loop, asyncio's or trio's."""
     signing = Signing(signer, carrier)
-    credential = await _settled_async(signing.credential())
+    found = signing.credential()
+    credential = await wait_async(_hopeful(found)) if isinstance(found, Future) else found
     answer = await carrier.send(signing.headers(credential))
     status = carrier.status(answer)
     instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if instead is None:
+        return answer
     try:
-        newer = await _settled_async(instead)
+        newer = await wait_async(instead) if isinstance(instead, Future) else instead
     except BaseException:
         await carrier.discard(answer)
         raise
@@ -182,16 +190,6 @@ async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answe
     return await carrier.send(signing.headers(newer))
 
 
-Coming = Credential | Future[Credential] | Future[Credential | None] | None
-
-
-def _settled(coming: Coming) -> Credential | None:
-    if isinstance(coming, Future):
-        return wait(cast("Future[Credential | None]", coming))
-    return coming
-
-
-async def _settled_async(coming: Coming) -> Credential | None:
-    if isinstance(coming, Future):
-        return await wait_async(cast("Future[Credential | None]", coming))
-    return coming
+def _hopeful(future: Future[Credential]) -> Future[Credential | None]:
+    """The same future, for the type checker: `Future` is invariant."""
+    return cast("Future[Credential | None]", future)

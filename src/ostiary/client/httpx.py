@@ -160,7 +160,7 @@ class _Lines:
         with self._lock:
             line.requests += requests
             line.answers += answers
-            return self._spent(line)
+            return [] if line is self._current else self._spent(line)
 
     def _spent(self, line: _Line | None) -> list[Any]:
         # A request under way might be given the very connection that we are about to close as idle.
@@ -202,6 +202,9 @@ class _Signed:
         self._lines = _Lines(lambda: connection.ssl_context(http2=http2), self._make)
         self._lock = threading.Lock()
         self._elsewhere: Any = None
+        # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
+        address = self.library.URL(connection.server)
+        self._usual = (address.raw_scheme, address.raw_host, address.port)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.connection!r}>"
@@ -226,6 +229,8 @@ class _Signed:
         return [*self._lines.close(), *([elsewhere] if elsewhere is not None else [])]
 
     def is_server(self, url: Any) -> bool:
+        if (url.raw_scheme, url.raw_host, url.port) == self._usual:
+            return True
         scheme = {"wss": "https", "ws": "http"}.get(url.scheme, url.scheme)
         # A name outside ASCII may stand in the kubeconfig in either of its two spellings.
         spellings = (url.host, url.raw_host.decode("ascii"))
@@ -233,13 +238,19 @@ class _Signed:
 
     def signed(self, request: Any, headers: Headers) -> Any:
         # A copy: redirects are made from the request that the client gave us, with the headers it had.
-        lines = [*request.headers.raw, *((name.encode(), value.encode()) for name, value in headers)]
+        signed = self.library.Headers(request.headers)
+        if len(headers) == 1:
+            ((name, value),) = headers
+            signed[name] = value
+        elif headers:
+            # Only so can one name stand on several lines, as groups do.
+            signed = self.library.Headers([*signed.raw, *((n.encode(), value.encode()) for n, value in headers)])
         if not self.connection.compression:
-            lines = [line for line in lines if line[0].lower() != b"accept-encoding"]
-            lines.append((b"Accept-Encoding", b"identity"))
-        return self.library.Request(
-            request.method, request.url, headers=lines, stream=request.stream, extensions=request.extensions
-        )
+            signed["Accept-Encoding"] = "identity"
+        twin = object.__new__(type(request))
+        # Not copy(): httpx takes that for pickling and leaves the body behind.
+        twin.__dict__.update(request.__dict__, headers=signed)
+        return twin
 
 
 class _Transport(_Signed):
@@ -254,12 +265,14 @@ class _Transport(_Signed):
     def deliver(self, request: Any) -> Any:
         line, spent = self._lines.request()
         try:
-            _close(spent)
+            if spent:
+                _close(spent)
             answer = line.transport.handle_request(request)
         except BaseException:
             _close(self._lines.failed(line))
             raise
-        _close(self._lines.answered(line))
+        if spent := self._lines.answered(line):
+            _close(spent)
         answer.stream = self.stream(answer.stream, lambda: _close(self._lines.finished(line)))
         return answer
 
@@ -279,12 +292,14 @@ class _AsyncTransport(_Signed):
     async def deliver(self, request: Any) -> Any:
         line, spent = self._lines.request()
         try:
-            await _aclose(spent)
+            if spent:
+                await _aclose(spent)
             answer = await line.transport.handle_async_request(request)
         except BaseException:
             await _aclose(self._lines.failed(line))
             raise
-        await _aclose(self._lines.answered(line))
+        if spent := self._lines.answered(line):
+            await _aclose(spent)
         answer.stream = self.stream(answer.stream, lambda: _aclose(self._lines.finished(line)))
         return answer
 

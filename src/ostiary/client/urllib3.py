@@ -92,6 +92,7 @@ class ServerPool(HTTPConnectionPool):
         self._connection, self._manager = connection, manager
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
+        self._current: tuple[ssl.SSLContext | None, HTTPConnectionPool] | None = None
 
     def urlopen(  # type: ignore[override]
         self,
@@ -111,9 +112,13 @@ class ServerPool(HTTPConnectionPool):
     def close(self) -> None:
         with self._lock:
             self._retire()
-            self._context = None
+            self._context = self._current = None
 
     def _current_pool(self) -> HTTPConnectionPool:
+        current = self._current
+        # A pool that the manager dropped for others has lost its queue.
+        if current is not None and current[0] is self._connection.ssl_context() and current[1].pool is not None:
+            return current[1]
         with self._lock:
             context = self._connection.ssl_context()
             if context is not self._context:
@@ -121,7 +126,9 @@ class ServerPool(HTTPConnectionPool):
                 self._context = context
             # The context is part of urllib3's key, so a new one finds or makes another pool.
             options = None if context is None else {"ssl_context": context}
-            return self._manager.connection_from_host(*self._address, options)
+            pool = self._manager.connection_from_host(*self._address, options)
+            self._current = (context, pool)
+            return pool
 
     def _retire(self) -> None:
         pools = self._manager.pools
@@ -173,7 +180,7 @@ class _Request:
         options: dict[str, Any],
     ) -> None:
         self._pool, self._method, self._url, self._body = pool, method, url, body
-        self._headers = HTTPHeaderDict(headers)
+        self._headers = headers
         self._options = options
         self._position = _position(body) if options.get("body_pos") is None else options["body_pos"]
 
@@ -184,10 +191,10 @@ class _Request:
         return again or isinstance(self._position, int)
 
     def has(self, header: str) -> bool:
-        return header in self._headers
+        return any(name.lower() == header.lower() for name in self._headers)
 
     def send(self, headers: Headers) -> BaseHTTPResponse:
-        signed = self._headers.copy()
+        signed = HTTPHeaderDict(self._headers)
         for name, value in headers:
             signed.add(name, value)
         options = {**self._options, "body_pos": self._position}

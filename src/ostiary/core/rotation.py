@@ -36,7 +36,8 @@ class State:
     """All that is known of one rotating credential. Replaced whole, never changed."""
 
     credential: Credential | None = None
-    obtained_at: datetime | None = None
+    refresh_ahead_at: datetime | None = None
+    """When it is nearly spent. Kept, because it is asked for at every request."""
     spent: bool = False
     """It had expired when it came: good for those who waited for it, and for nobody after them."""
     accepted: bool = False
@@ -52,9 +53,9 @@ def judge(state: State, *, now: datetime, monotonic: float) -> Verdict:
     credential = state.credential
     if credential is None or state.spent or is_expired(credential, now):
         return Verdict.WAIT if monotonic < state.run_not_before else Verdict.REFRESH
-    if monotonic >= state.run_not_before and _is_nearly_spent(state, now):
-        return Verdict.USE_AND_REFRESH
-    return Verdict.USE
+    if state.refresh_ahead_at is None or now < state.refresh_ahead_at or monotonic < state.run_not_before:
+        return Verdict.USE
+    return Verdict.USE_AND_REFRESH
 
 
 def judge_rejected(state: State, rejected: Credential, *, monotonic: float) -> Verdict:
@@ -77,19 +78,13 @@ def ahead_window(lifetime: timedelta) -> timedelta:
     return max(timedelta(0), min(AHEAD_AT_MOST, lifetime * AHEAD_PART_OF_LIFETIME))
 
 
-def _is_nearly_spent(state: State, now: datetime) -> bool:
-    assert state.credential is not None
-    expires_at, obtained_at = state.credential.expires_at, state.obtained_at
-    if expires_at is None or obtained_at is None:
-        return False
-    return now >= expires_at - ahead_window(expires_at - obtained_at)
-
-
 def succeeded(state: State, credential: Credential, *, now: datetime, monotonic: float, jitter: float) -> State:
     """The plugin answered. *jitter* is between 0 and 1."""
     fruitless = state.fruitless
     not_before = monotonic + pause(fruitless, jitter) if fruitless else 0.0
-    return State(credential, obtained_at=now, fruitless=fruitless, replace_not_before=not_before)
+    ends = credential.expires_at
+    ahead_at = None if ends is None else ends - ahead_window(ends - now)
+    return State(credential, ahead_at, fruitless=fruitless, replace_not_before=not_before)
 
 
 def came_spent(
@@ -97,13 +92,12 @@ def came_spent(
     credential: Credential,
     error: CredentialError,
     *,
-    now: datetime,
     monotonic: float,
     jitter: float,
 ) -> State:
     """The plugin answered with a credential that had expired already."""
     failed_state = failed(state, error, monotonic=monotonic, jitter=jitter)
-    return replace(failed_state, credential=credential, obtained_at=now, spent=True, accepted=False)
+    return replace(failed_state, credential=credential, refresh_ahead_at=None, spent=True, accepted=False)
 
 
 def failed(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:

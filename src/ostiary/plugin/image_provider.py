@@ -183,7 +183,12 @@ def _unusable(cause: str, *, hint: str) -> AnswerInvalid:
 
 
 def _basic_auth(username: str, password: str | Secret) -> BasicAuth:
-    return BasicAuth(username, password if isinstance(password, Secret) else Secret(password))
+    secret = password if isinstance(password, Secret) else Secret(password)
+    for name, text in (("username", username), ("password", secret.reveal())):
+        # The bytes of a file name, say, or nothing at all: neither can be sent, and neither is quoted.
+        if not isinstance(text, str) or any("\ud800" <= char <= "\udfff" for char in text):
+            raise ValueError(f"the {name} is not text that a registry can be sent")
+    return BasicAuth(username, secret)
 
 
 # --- what a credential is for, and what may be kept of it ---

@@ -9,6 +9,7 @@ Every run is as the kubelet's: a request on stdin, our environment and a time li
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -30,12 +31,18 @@ SAMPLE_IMAGE = "registry.example.com/team/app"
 UNKNOWN_IMAGE = "ostiary-check.invalid/nobody/knows"
 SAMPLE_TOKEN = Secret("ostiary-check-of-a-service-account-token")
 
-# Runs in place of the provider for a moment: tells on stderr which pipe is stdout, and becomes the provider.
+# Runs in place of the provider for a moment: tells on stderr which pipe is stdout, and becomes the provider; or
+# tells why it cannot.
 DOORSTEP = """
 import os, sys
 os.write(2, b"%d\\n" % os.fstat(1).st_ino)
-os.execv(sys.argv[1], sys.argv[2:])
+try:
+    os.execv(sys.argv[1], sys.argv[2:])
+except OSError as error:
+    os.write(2, b"doorstep: %d\\n" % error.errno)
+    os._exit(126)
 """
+_STUCK = re.compile(rb"doorstep: (\d+)\n")
 
 
 def check(
@@ -129,6 +136,8 @@ class _Examination:
             # Not there if more was said than is kept.
             if ended and number.isdigit():
                 stderr, pipe = rest, int(number)
+        if stuck := _STUCK.fullmatch(stderr):
+            raise _CannotStart(os.strerror(int(stuck[1])))
         return Run(
             request=request,
             asked=asked,

@@ -356,7 +356,10 @@ def _unknown_image(evidence: Evidence) -> Wrong | None:
         raise NothingToJudge
     if not run.ended_well:
         return Wrong("for an image it does not know, it failed")
-    return _if(bool(run.response and run.response.auth), "it has a credential for an image that does not exist")
+    if run.response is None or not run.response.auth:
+        return None
+    fix = "leave out auth for images that are none of its own: it may be configured for more than it was made for"
+    return Wrong("it has a credential for an image that does not exist", fix)
 
 
 def _check_token(run: Run) -> Wrong | None:

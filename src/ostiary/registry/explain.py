@@ -19,9 +19,10 @@ from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.registry.cache import Answer, CachedProvider, Target
 from ostiary.registry.credentials import Credentials, Found, united
 from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
-from ostiary.registry.image_match import why_not
+from ostiary.registry.image_match import Reason, why_not
 from ostiary.registry.image_name import OLD_DOCKER_HUB, ImageName, parse_image_name
 from ostiary.registry.keyring import Keyring
+from ostiary.registry.lint import without_userinfo
 from ostiary.registry.service_account import (
     PodCoordinates,
     Presented,
@@ -249,16 +250,16 @@ def _answer(provider: CachedProvider, target: Target, presented: Presented | Non
 
 
 def _verdict(pattern: str | bytes, repository: str) -> Verdict:
-    shown = redact(pattern) if isinstance(pattern, str) and "://" in pattern else _text(pattern)
+    text = pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace")
+    shown = printable(without_userinfo(text))
     mismatch = why_not(pattern, repository)
     if mismatch is None:
         return Verdict(shown, True)
-    message = mismatch.message if "://" not in shown else redact(mismatch.message)
+    message = mismatch.message
+    if "@" in text and mismatch.reason is Reason.PATTERN_UNPARSABLE:
+        # Its parts cannot be told apart, and one of them may be a password that stands before the host.
+        shown, message = f"***@{printable(text.rpartition('@')[2])}", "the pattern cannot be parsed"
     return Verdict(shown, False, mismatch.reason.value, message, mismatch.hint or "")
-
-
-def _text(pattern: str | bytes) -> str:
-    return printable(pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace"))
 
 
 # --- the other sources ---

@@ -32,7 +32,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.config import Document, Fields, Reading, parse, read
 from ostiary.core.duration import DurationError, parse_duration
-from ostiary.core.process import Ending, Outcome, Stderr, find_executable, run
+from ostiary.core.process import Ending, Limits, Outcome, Stderr, find_executable, run
 from ostiary.core.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import (
@@ -82,6 +82,8 @@ LARGEST_REPLY = 1 << 20
 LARGEST_REQUEST = 1 << 20
 LARGEST_SECRET_FILE = 1 << 16
 STDERR_SHOWN = 2048
+# The kubelet kills a provider after a minute, and only the provider: what we started must have ended before.
+LIMITS = Limits(seconds=45.0)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # How much of a token's life is left when the kubelet asks again.
 MARGIN = timedelta(seconds=30)
@@ -311,10 +313,10 @@ def _ask(source: Source, request: Request) -> tuple[BasicAuth, timedelta | None]
         basic = _run_command(origin, request.image, registry)
         return None if basic is None else (basic, None)
     if isinstance(origin, Helper):
-        login = DockerHelper(origin.suffix).get(_server(registry))
+        login = DockerHelper(origin.suffix, limits=LIMITS).get(_server(registry))
         found = None if login is None else (login.username, login.password, login.identity_token)
     else:
-        one = DockerStore(origin.path).find(request.image)
+        one = DockerStore(origin.path, limits=LIMITS).find(request.image)
         found = None if one is None else _login_of(one)
     if found is None:
         return None
@@ -367,6 +369,7 @@ def _run_command(command: Command, image: str, registry: str) -> BasicAuth | Non
             env={**os.environ, IMAGE_VARIABLE: image},
             stdin=_server(registry).encode(),
             stderr=Stderr.CAPTURE,
+            limits=LIMITS,
         )
     except (OSError, ValueError) as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be executed"
@@ -497,10 +500,9 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 def _post(exchange: TokenExchange, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
     # The scheme was checked when the configuration was read.
     request = urllib.request.Request(exchange.url, body, dict(headers), method="POST")  # noqa: S310
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(exchange)), _Stay())
     deadline = SYSTEM_CLOCK.monotonic() + EXCHANGE_SECONDS
     try:
-        context = ssl.create_default_context(cafile=exchange.certificate_authority or None)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Stay())
         try:
             response = opener.open(request, timeout=EXCHANGE_SECONDS)
         except urllib.error.HTTPError as refusal:
@@ -511,6 +513,18 @@ def _post(exchange: TokenExchange, body: bytes, headers: Mapping[str, str]) -> t
         why = _why(error)
     # Outside of the handler: the exception's traceback has the request in it, and that the token.
     raise _NoReply(why)
+
+
+def _context(exchange: TokenExchange) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=exchange.certificate_authority or None)
+    except OSError:
+        raise ConfigurationError(
+            "the certificate authority of the token exchange cannot be loaded",
+            where=printable(exchange.certificate_authority),
+            hint="it is a file of PEM certificates",
+            code="config-unreadable",
+        ) from None
 
 
 def _read_reply(response: IO[bytes], deadline: float) -> bytes:
@@ -549,6 +563,10 @@ def main(argv: list[str] | None = None) -> int:
         data = encode_response(respond(request, sources), api_version=request.api_version)
     except OstiaryError as error:
         print(f"{PROGRAM}: {printable(str(error))}", file=sys.stderr)  # noqa: T201
+        return FAILED
+    except Exception as error:
+        # A mistake of ours; a traceback would go into the kubelet's log, with who knows what in it.
+        print(f"{PROGRAM}: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)  # noqa: T201
         return FAILED
     # At once and whole, and only when nothing can go wrong any more.
     sys.stdout.buffer.write(data)

@@ -18,7 +18,6 @@ from typing import Any
 
 from ostiary.core.config import MAX_BYTES, Document, parse_all
 from ostiary.core.duration import DurationError, parse_duration
-from ostiary.core.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
@@ -31,6 +30,7 @@ from ostiary.registry.image_name import DOCKER_HUB, LOCALHOST, OLD_DOCKER_HUB
 HUB_PULL_HOST = "registry-1.docker.io"
 AUDIENCE_VERB = "request-serviceaccounts-token-audience"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 _IP = re.compile(r"[0-9*]+(?:\.[0-9*]+){3}|\[.*\]")
 
 
@@ -129,6 +129,8 @@ def _load_finding(problem: Problem) -> LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
+    """`text` is without userinfo, which matching ignores and which may hold a password."""
+
     text: str
     place: Place
     provider: str
@@ -141,7 +143,12 @@ class _Pattern:
 
     @property
     def shown(self) -> str:
-        return redact(self.text) if _SCHEME.match(self.text) else printable(self.text)
+        return printable(self.text)
+
+
+def without_userinfo(pattern: str) -> str:
+    """*pattern* as it may be shown: without what stands before an @ of its host."""
+    return _USERINFO.sub(r"\1", pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ class _Reading:
             patterns = provider.fields.get(key)
             for number, text in enumerate(patterns if isinstance(patterns, list) else ()):
                 if isinstance(text, str):
-                    self.patterns.append(_Pattern(text, provider.place(key, number), provider.name))
+                    self.patterns.append(_Pattern(without_userinfo(text), provider.place(key, number), provider.name))
 
     def _add(self, severity: Severity, rule: str, place: Place, message: str, fix: str) -> None:
         self.findings.append(LintFinding(severity, rule, place, message, fix))
@@ -221,7 +228,7 @@ def _pattern_findings(pattern: _Pattern) -> Iterator[LintFinding]:
         # `load` has told of it.
         return
     if scheme := _SCHEME.match(pattern.text):
-        fix = f'write "{redact(pattern.text[scheme.end() :])}"'
+        fix = f'write "{printable(pattern.text[scheme.end() :])}"'
         message = f'"{pattern.shown}" has a scheme, and is compared as if "{scheme[0][:-3]}" were the host'
         yield LintFinding(Severity.ERROR, "scheme-in-pattern", pattern.place, message, fix)
         return
@@ -234,12 +241,11 @@ def _pattern_findings(pattern: _Pattern) -> Iterator[LintFinding]:
 def _star_in_path(pattern: _Pattern, address: Address) -> LintFinding | None:
     if b"*" not in address.path:
         return None
-    start = pattern.text.split("*")
-    # The stars of the host come first; what is wanted is all before the first star of the path.
     head, _, path = pattern.text.partition("/")
-    kept = f"{head}/{path[: path.index('*')]}" if "*" in path else start[0]
+    # A star may also be written as an escape, and then there is none to cut at.
+    kept = f"{head}/{path.partition('*')[0].partition('%')[0]}"
     message = f'"{pattern.shown}" never matches: in a path, * stands for itself, and no image has it in its name'
-    fix = f'write "{printable(kept if kept.count("/") > 1 else head)}": a path matches all that begins with it'
+    fix = f'write "{printable(head if kept == f"{head}/" else kept)}": a path matches all that begins with it'
     return LintFinding(Severity.ERROR, "star-in-path", pattern.place, message, fix)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.redact import redact
 from ostiary.core.text import fits_token_header, printable
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ConfigurationError
@@ -188,7 +189,7 @@ class _Probing:
             answered, message = Answered.FAILED, str(error)
         if found is None:
             return Attempt("", "", "", answered, message)
-        return Attempt(printable(found.username), printable(found.key), str(found.source), answered, message)
+        return Attempt(redact(found.username), printable(found.key), str(found.source), answered, message)
 
     def _try(self, found: Found | None, challenge: Challenge | None) -> tuple[Answered, str]:
         if challenge is None:
@@ -296,9 +297,13 @@ class _Probing:
 
     def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
         host, seconds = url.hostname or "", self._settings.seconds
+        try:
+            port = url.port
+        except ValueError:
+            raise _Unanswered(f"{printable(url.netloc)}: there is no such port") from None
         if url.scheme == "http":
-            return http.client.HTTPConnection(host, url.port or 80, timeout=seconds)
-        return http.client.HTTPSConnection(host, url.port or 443, timeout=seconds, context=self._context)
+            return http.client.HTTPConnection(host, port or 80, timeout=seconds)
+        return http.client.HTTPSConnection(host, port or 443, timeout=seconds, context=self._context)
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         deadline = self._clock.monotonic() + self._settings.seconds

@@ -86,7 +86,7 @@ def test_a_success_forgets_the_failures_before_it() -> None:
 
 def test_what_had_expired_when_it_came_serves_nobody_after_those_who_waited() -> None:
     old = credential(-10)
-    state = rotation.came_spent(State(), old, ERROR, now=NOON, monotonic=0, jitter=0.5)
+    state = rotation.came_spent(State(), old, ERROR, monotonic=0, jitter=0.5)
     assert state.credential is old
     assert judged(state, after=0) is Verdict.WAIT
     assert judged(state, after=1) is Verdict.REFRESH
@@ -160,7 +160,7 @@ def test_an_expired_credential_is_never_used_and_runs_keep_their_distance(
                 state = rotation.failed(state, ERROR, monotonic=time, jitter=jitter)
                 assert rotation.judge(state, now=now, monotonic=time + 0.7) in (Verdict.WAIT, Verdict.USE)
             case "spent":
-                state = rotation.came_spent(state, stale, ERROR, now=now, monotonic=time, jitter=jitter)
+                state = rotation.came_spent(state, stale, ERROR, monotonic=time, jitter=jitter)
                 assert rotation.judge(state, now=now, monotonic=time + 0.7) is Verdict.WAIT
             case "reject" if state.credential is not None:
                 state = rotation.rejected(state)
