@@ -7,16 +7,16 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import client
+from bench import client, registry
 from bench.table import Row, as_markdown
 
-SUITES = {"client": client.run}
+SUITES = {"client": client.run, "registry": registry.run}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="which ones (default: all)")
+    parser.add_argument("suites", nargs="*", help="which ones (default: all)")
     parser.add_argument("--write", action="store_true", help="keep the figures in bench/RESULTS.md")
     options = parser.parse_args()
     sections = []

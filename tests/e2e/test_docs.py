@@ -57,7 +57,7 @@ def test_every_python_block_runs(code: str, reader: dict[str, str], api: ApiServ
     done = subprocess.run(
         [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
         env=reader,
-        cwd=tmp_path,
+        cwd=ROOT if "examples/" in code else tmp_path,
         capture_output=True,
         text=True,
         timeout=100,
@@ -76,8 +76,9 @@ def test_every_ostiary_command_runs(command: str, reader: dict[str, str], plugin
             'status="{\\"token\\":\\"t0ken\\",\\"expirationTimestamp\\":\\"$expiry\\"}"\n'
             'printf \'{"kind":"ExecCredential","apiVersion":"%s","status":%s}\' "$version" "$status"\n'
         )
+    folder = ROOT if "examples/" in command else tmp_path
     done = subprocess.run(
-        shlex.split(command, comments=True), env=reader, cwd=tmp_path, capture_output=True, text=True, timeout=100
+        shlex.split(command, comments=True), env=reader, cwd=folder, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

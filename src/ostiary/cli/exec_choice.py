@@ -11,7 +11,7 @@ from ostiary.client.connection import Connection
 from ostiary.client.credentials import cluster_info
 from ostiary.client.exec_plugin import ExecPlugin, ExecSettings
 from ostiary.client.kubeconfig import ExecConfig, Kubeconfig, Selection
-from ostiary.client.policy import from_kuberc
+from ostiary.client.kuberc import from_kuberc
 from ostiary.errors import ConfigurationError
 
 

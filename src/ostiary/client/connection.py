@@ -18,8 +18,9 @@ from ostiary.client.credentials import Source, has_credentials, source_for
 from ostiary.client.exchange import Headers
 from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
 from ostiary.client.kubeconfig import Kubeconfig, Overrides, Selection, User
+from ostiary.client.kuberc import from_kuberc
 from ostiary.client.metrics import ExecMetrics, default_metrics
-from ostiary.client.policy import PluginPolicy, from_kuberc
+from ostiary.client.policy import PluginPolicy
 from ostiary.client.proxy import proxy_for
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_header

@@ -64,7 +64,7 @@ class Program:
     def answer(self, environ: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> str:
         """What a client that sets *environ* would be answered; raises what went wrong. For tests of plugins."""
         info = read_info(environ)
-        answer = answer_of(_finished(self._function(info)), now=clock.now())
+        answer = answer_of(finished(self._function(info)), now=clock.now())
         text = encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed)
         try:
             # We take nothing on trust that a client would refuse, least of all from ourselves.
@@ -74,7 +74,7 @@ class Program:
         return text
 
 
-def _finished(result: object) -> object:
+def finished(result: object) -> object:
     if not inspect.isawaitable(result):
         return result
     import asyncio

@@ -20,7 +20,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
-from ostiary.plugin.decorator import Program, _finished
+from ostiary.plugin.decorator import Program, finished
 from ostiary.wire.credential_provider import (
     V1,
     BasicAuth,
@@ -145,7 +145,7 @@ class ImageProgram(Program):
         request = ImageRequest(
             asked.image, asked.service_account_token, asked.service_account_annotations, asked.api_version
         )
-        response = _credentials(_finished(self._provide(request))).response(request)
+        response = _credentials(finished(self._provide(request))).response(request)
         data = _encode(response, asked, clock)
         try:
             # We take nothing on trust that the kubelet would refuse, least of all from ourselves.

@@ -109,6 +109,11 @@ class AnswerCache:
             self._drop(key, entry)
         return None
 
+    def seconds_left(self, key: bytes) -> float | None:
+        """For how long *key* is still kept; None if it is not. Looking does not count as a look-up."""
+        entry, now = self._entries.get(key), self._clock.monotonic()
+        return None if entry is None or now > entry.expires_at else entry.expires_at - now
+
     def put(self, key: bytes, credentials: Credentials, *, seconds: float) -> None:
         """Keep *credentials*; for no time at all if *seconds* is zero or less. The oldest make room."""
         if seconds <= 0:

@@ -94,7 +94,7 @@ def load(
     """
     sources: list[tuple[str, bytes]] = []
     unreadable: list[Problem] = []
-    for file in _files(os.fspath(path)):
+    for file in config_files(os.fspath(path)):
         try:
             sources.append((file, _bytes(file)))
         except OSError as error:
@@ -127,7 +127,7 @@ def hash_of(sources: Iterable[bytes]) -> str:
 # --- files ---
 
 
-def _files(path: str) -> list[str]:
+def config_files(path: str) -> list[str]:
     if not path:
         raise _unusable([Problem("credential provider config path is empty")], "config-not-found")
     try:

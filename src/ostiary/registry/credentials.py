@@ -102,6 +102,7 @@ class Credentials:
         service_account: ServiceAccount | None = None,
         cached: bool = False,
     ) -> None:
+        self.source = source
         self._common = (source, cached, service_account)
         by_key: dict[bytes, list[Found]] = {}
         for raw, login in logins:

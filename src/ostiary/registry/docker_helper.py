@@ -16,6 +16,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ostiary.errors import OstiaryError
     from ostiary.registry.config import ProvidersConfig
     from ostiary.registry.credentials import Found
@@ -27,7 +29,7 @@ NOT_IMPLEMENTED = "not implemented: ostiary reads credentials from providers"
 USAGE = "usage: docker-credential-ostiary get|store|erase|list|version"
 OK, FAILED = 0, 1
 LARGEST_INPUT = 1 << 20
-# Clients name a registry to their helpers and no image. Credentials for a part of a registry are not found so.
+# Clients name a registry to their helpers and no image.
 ANY_IMAGE = "any/image"
 
 
@@ -58,15 +60,17 @@ def _get() -> int:
     image = image_of(server)
     if image is None:
         return _not_found()
-    lookup = _look_up(image)
-    for failure in lookup.failures:
-        _tell(failure.error)
-    found = next((one for one in lookup if _is_login(one)), None)
-    if found is not None:
-        return _answer(json.dumps({"ServerURL": server, **_login_fields(found)}))
-    if lookup.failures:
+    failures: list[OstiaryError] = []
+    for lookup in _look_up(image):
+        found = next((one for one in lookup if _is_login(one)), None)
+        if found is not None:
+            return _answer(json.dumps({"ServerURL": server, **_login_fields(found)}))
+        failures += [failure.error for failure in lookup.failures]
+    for error in failures:
+        _tell(error)
+    if failures:
         # "Not found" would make a client try without a credential, and hide the reason.
-        return _answer("a credential provider failed: " + lookup.failures[0].error.summary, FAILED)
+        return _answer("a credential provider failed: " + failures[0].summary, FAILED)
     return _not_found()
 
 
@@ -139,7 +143,8 @@ def _config() -> ProvidersConfig:
     return load(config_path())
 
 
-def _look_up(image: str) -> Lookup:
+def _look_up(image: str) -> Iterator[Lookup]:
+    """What is found for the registry as a whole; after that, for each part of it that a pattern names."""
     import logging
 
     from ostiary.registry.keyring import Keyring
@@ -147,7 +152,35 @@ def _look_up(image: str) -> Lookup:
     # What the keyring would log is told by us.
     logging.getLogger("ostiary").addHandler(logging.NullHandler())
     # Without the docker configuration: that is who asks us.
-    return Keyring(_config(), bin_dir=bin_dir()).lookup(image)
+    config = _config()
+    keyring = Keyring(config, bin_dir=bin_dir())
+    yield keyring.lookup(image)
+    if image.endswith(f"/{ANY_IMAGE}"):
+        for part in parts_of(image.removesuffix(f"/{ANY_IMAGE}"), config):
+            yield keyring.lookup(f"{part}/{ANY_IMAGE}")
+
+
+def parts_of(registry: str, config: ProvidersConfig) -> list[str]:
+    """The parts of *registry* that patterns name by a path, each once, in the order of the configuration.
+
+    Clients ask their helper for the registry only, so whichever part the image is in, its credential is
+    the one to give; with several, the first that has one.
+    """
+    from ostiary.errors import ImageNameError
+    from ostiary.registry.image_match import matches
+    from ostiary.registry.image_name import parse_image_name
+
+    found: dict[str, None] = {}
+    for pattern in (pattern for provider in config.providers for pattern in provider.match_images):
+        host, _, path = pattern.partition("/")
+        part = f"{registry}/{path.strip('/')}"
+        try:
+            if path.strip("/") and matches(host, registry) and parse_image_name(part).repository == part:
+                found[part] = None
+        except ImageNameError:
+            # A star in a path, say, which no image has.
+            continue
+    return list(found)
 
 
 def _read_server() -> str:

@@ -231,12 +231,8 @@ class _Telling:
     def _cache(self, provider: CachedProvider) -> Iterator[CacheState]:
         if provider.config.token_attributes is not None:
             return
-        now = self._clock.monotonic()
         for kind, key in zip(self._target.bases, self._target.keys, strict=True):
-            # The entry itself, because asking the cache for it would count as a lookup.
-            entry = provider.cache._entries.get(key)
-            left = None if entry is None or now > entry.expires_at else entry.expires_at - now
-            yield CacheState(kind.value, self._target.bases[kind], left)
+            yield CacheState(kind.value, self._target.bases[kind], provider.cache.seconds_left(key))
 
 
 def _answer(provider: CachedProvider, target: Target, presented: Presented | None) -> Answer:
@@ -284,7 +280,7 @@ def _secrets(secrets: Sequence[PullSecret], repository: str) -> tuple[list[Crede
 
 
 def _told(node: Credentials, repository: str) -> Iterator[SourceTrace]:
-    file = node._common[0].name
+    file = node.source.name
     if file or node.keys:
         yield _told_credentials(node, printable(f"file {file}"), repository)
 

@@ -21,8 +21,7 @@ from ostiary.core.duration import DurationError, parse_duration
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
-from ostiary.registry.config import PROPOSAL_KINDS, load
-from ostiary.registry.config import _files as config_files
+from ostiary.registry.config import PROPOSAL_KINDS, config_files, load
 from ostiary.registry.go_url import Address, UnparsableAddress, parse_address
 from ostiary.registry.image_match import PatternIndex
 from ostiary.registry.image_name import DOCKER_HUB, LOCALHOST, OLD_DOCKER_HUB

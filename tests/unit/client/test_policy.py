@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ostiary.client.kuberc import from_kuberc
 from ostiary.client.policy import (
     AllowAll,
     Allowlist,
@@ -22,7 +23,6 @@ from ostiary.client.policy import (
     Plan,
     PluginPolicy,
     Trusted,
-    from_kuberc,
     policy_of,
 )
 from ostiary.core.process import find_executable

@@ -20,7 +20,7 @@ import trustme
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.kubelet_plugin import loads
+from ostiary.registry.kubelet_sources import loads
 from ostiary.wire.credential_provider import API_VERSIONS, V1, Request, encode_request
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"

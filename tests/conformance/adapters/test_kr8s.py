@@ -17,13 +17,13 @@ import trio
 import trustme
 from kr8s.asyncio.objects import Pod
 from kr8s.objects import Pod as SyncPod
+from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Reply
+from tests.conformance.adapters.exec_server import PROTOCOL, STDOUT, exec_server
+from tests.conformance.adapters.raw_server import RawServer, read_head
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.proxy import ConnectProxy
-from tests.unit.client.adapters.contract import AdapterContract, AsyncDriver, Reply
-from tests.unit.client.adapters.exec_server import PROTOCOL, STDOUT, exec_server
-from tests.unit.client.adapters.raw_server import RawServer, read_head
 
 from ostiary.client.connection import Connection
 from ostiary.client.kr8s import api as kr8s_api

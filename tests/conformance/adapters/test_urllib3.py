@@ -15,11 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.conftest import Connect
-from tests.support.apiserver import ApiServer
-from tests.support.plugins import PluginScript
-from tests.support.proxy import ConnectProxy
-from tests.unit.client.adapters.contract import (
+from tests.conformance.adapters.contract import (
     PODS,
     WATCH,
     AdapterContract,
@@ -28,6 +24,10 @@ from tests.unit.client.adapters.contract import (
     PlainServer,
     Reply,
 )
+from tests.conftest import Connect
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript
+from tests.support.proxy import ConnectProxy
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import MaxRetryError, SSLError
 from urllib3.util import Retry

@@ -11,11 +11,11 @@ import pytest
 import requests
 import trustme
 from requests.adapters import HTTPAdapter
+from tests.conformance.adapters.contract import PODS, AdapterContract, Driver, PlainServer, Reply, redirect_to
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
-from tests.unit.client.adapters.contract import PODS, AdapterContract, Driver, PlainServer, Reply, redirect_to
 from urllib3.util import Retry
 
 from ostiary.client.connection import Connection

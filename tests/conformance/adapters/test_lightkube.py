@@ -11,11 +11,11 @@ import lightkube
 import pytest
 import trustme
 from lightkube.resources.core_v1 import Pod
+from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Driver, Reply, event
+from tests.conformance.adapters.exec_server import exec_server
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
-from tests.unit.client.adapters.contract import AdapterContract, AsyncDriver, Driver, Reply, event
-from tests.unit.client.adapters.exec_server import exec_server
 
 from ostiary.client.connection import Connection
 from ostiary.client.lightkube import async_client, client

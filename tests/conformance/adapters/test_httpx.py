@@ -23,11 +23,7 @@ import httpx
 import httpx2
 import pytest
 import trustme
-from tests.conftest import Connect
-from tests.support.apiserver import ApiServer
-from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
-from tests.support.proxy import ConnectProxy
-from tests.unit.client.adapters.contract import (
+from tests.conformance.adapters.contract import (
     PODS,
     WATCH,
     AdapterContract,
@@ -39,7 +35,11 @@ from tests.unit.client.adapters.contract import (
     redirect_to,
     trust_everywhere,
 )
-from tests.unit.client.adapters.raw_server import RawServer, header, read_head
+from tests.conformance.adapters.raw_server import RawServer, header, read_head
+from tests.conftest import Connect
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
+from tests.support.proxy import ConnectProxy
 
 from ostiary.client.connection import Connection
 from ostiary.client.httpx import async_client, async_transport, client, transport

@@ -22,12 +22,7 @@ from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ForbiddenError
 from kubernetes.stream import portforward, stream
 from kubernetes.watch import Watch
-from tests.conftest import Connect
-from tests.support.apiserver import ApiServer
-from tests.support.plugins import PluginScript
-from tests.support.proxy import ConnectProxy
-from tests.support.websocket import FORWARDED_PORT, WebsocketServer
-from tests.unit.client.adapters.contract import (
+from tests.conformance.adapters.contract import (
     CANARY,
     PODS,
     AdapterContract,
@@ -37,6 +32,11 @@ from tests.unit.client.adapters.contract import (
     event,
     impersonating,
 )
+from tests.conftest import Connect
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript
+from tests.support.proxy import ConnectProxy
+from tests.support.websocket import FORWARDED_PORT, WebsocketServer
 from urllib3.exceptions import MaxRetryError
 
 from ostiary.client.connection import Connection

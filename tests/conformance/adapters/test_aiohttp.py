@@ -17,11 +17,7 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
-from tests.conftest import Connect
-from tests.support.apiserver import ApiServer
-from tests.support.plugins import PluginScript
-from tests.support.proxy import ConnectProxy
-from tests.unit.client.adapters.contract import (
+from tests.conformance.adapters.contract import (
     AdapterContract,
     AsyncDriver,
     IssueCertificate,
@@ -29,7 +25,11 @@ from tests.unit.client.adapters.contract import (
     Reply,
     redirect_to,
 )
-from tests.unit.client.adapters.exec_server import EXEC, STDOUT, exec_server
+from tests.conformance.adapters.exec_server import EXEC, STDOUT, exec_server
+from tests.conftest import Connect
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript
+from tests.support.proxy import ConnectProxy
 
 from ostiary.client.aiohttp import Connector, session, sign
 from ostiary.client.connection import Connection
