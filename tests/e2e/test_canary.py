@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.apiserver import ApiServer
 from tests.support.canary_program import ADAPTERS
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig

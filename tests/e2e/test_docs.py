@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 

@@ -15,13 +15,13 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.support.apiserver import ApiServer
-from tests.support.plugins import PluginScript, exec_user
 
 from ostiary.client.connection import Connection
 from ostiary.client.metrics import PrometheusMetrics
 from ostiary.client.policy import AllowAll, Allowlist, DenyAll, PluginPolicy
 from ostiary.errors import CredentialError
+from tests.support.apiserver import ApiServer
+from tests.support.plugins import PluginScript, exec_user
 
 Connect = Callable[..., Connection]
 Issue = Callable[[str], tuple[str, str]]

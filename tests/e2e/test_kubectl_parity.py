@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.apiserver import ApiServer
-from tests.support.kubectl import find_kubectl, newest_exec_version
-from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 from ostiary.client.connection import connect
 from ostiary.errors import ConfigurationError, CredentialError
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import find_kubectl, newest_exec_version
+from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 KUBECTL = find_kubectl()
 pytestmark = pytest.mark.needs("kubectl")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.providers import ProviderScript
-from tests.support.registry import Passwords, Registry, TokenIssuer, write_image
 
 from ostiary.registry.config import load
 from ostiary.registry.credentials import Found
 from ostiary.registry.keyring import Keyring
+from tests.support.providers import ProviderScript
+from tests.support.registry import Passwords, Registry, TokenIssuer, write_image
 
 pytestmark = pytest.mark.needs("docker-registry", "skopeo", "podman", "htpasswd")
 

@@ -83,6 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_get(parser: argparse.ArgumentParser) -> None:
     _add_sources(parser)
+    _add_docker_logins(parser)
     add_output(parser)
     parser.add_argument("image", metavar="IMAGE")
     parser.set_defaults(run=get)
@@ -124,6 +125,7 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
 
 def _configure_probe(parser: argparse.ArgumentParser) -> None:
     _add_sources(parser)
+    _add_docker_logins(parser)
     parser.add_argument("--manifest", action="store_true", help="also ask whether the image is there")
     parser.add_argument("--plain-http", action="store_true", help="speak plain HTTP, also to other machines")
     parser.add_argument("--ca-file", metavar="FILE", help="the authorities to trust instead of the system's, PEM")
@@ -150,6 +152,14 @@ def _add_config(parser: argparse.ArgumentParser, *, required: bool = False) -> N
         "--config", metavar="FILE", required=required, help="the provider configuration: a file, or a directory of them"
     )
     parser.add_argument("--bin-dir", metavar="DIR", help="where the executables of the providers are")
+
+
+def _add_docker_logins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--docker-logins",
+        action="store_true",
+        help="after these, the logins of docker and podman on this machine: auth.json, config.json, their helpers",
+    )
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:

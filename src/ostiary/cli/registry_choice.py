@@ -12,6 +12,7 @@ from ostiary.core.process import Limits
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.config import ProvidersConfig, load
 from ostiary.registry.docker_config import NodeDockerConfig, PullSecret
+from ostiary.registry.docker_store import DockerStore
 from ostiary.registry.keyring import Keyring
 
 NO_DIRECTORY = "/nonexistent"
@@ -46,11 +47,20 @@ def configured(arguments: argparse.Namespace) -> CachedProvider:
 
 def _keyring(arguments: argparse.Namespace, docker_config: NodeDockerConfig | None) -> Keyring:
     limits = Limits(seconds=arguments.timeout)
+    store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
     if arguments.config is None:
-        return Keyring(ProvidersConfig(()), bin_dir=NO_DIRECTORY, docker_config=docker_config, limits=limits)
+        return Keyring(
+            ProvidersConfig(()), bin_dir=NO_DIRECTORY, docker_config=docker_config, docker_store=store, limits=limits
+        )
     if arguments.bin_dir is None:
         raise UsageError("--config needs --bin-dir", hint="give the directory that holds the providers' executables")
-    return Keyring(load(arguments.config), bin_dir=arguments.bin_dir, docker_config=docker_config, limits=limits)
+    return Keyring(
+        load(arguments.config),
+        bin_dir=arguments.bin_dir,
+        docker_config=docker_config,
+        docker_store=store,
+        limits=limits,
+    )
 
 
 def pull_secret(file: str) -> PullSecret:

@@ -1,9 +1,11 @@
 """Which credentials are tried for an image, and in which order. This is where the registry door begins.
 
-    image -> pull secrets -> the node's docker config -> every provider that matches, all at once -> Lookup
+    image -> pull secrets -> the node's docker config -> every provider that matches, all at once
+          -> the logins of docker and podman, where they are asked for -> Lookup
 
-The order is the kubelet's. A provider that fails takes nothing away from the others: its failure stands beside
-what they found. `lookup` and `lookup_async` drive one and the same `_Inquiry`; only how they wait differs.
+The order is the kubelet's, which knows nothing of the last. A provider that fails takes nothing away from the
+others: its failure stands beside what they found. `lookup` and `lookup_async` drive one and the same `_Inquiry`;
+only how they wait differs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ostiary.registry.cache import Answer, CachedProvider, Target
 from ostiary.registry.config import ProviderConfig, ProvidersConfig
 from ostiary.registry.credentials import Credentials, Found, united
 from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
+from ostiary.registry.docker_store import DockerStore
 from ostiary.registry.image_match import PatternIndex
 from ostiary.registry.image_name import parse_image_name
 from ostiary.registry.metrics import NoMetrics, RegistryMetrics, Verdict
@@ -40,6 +43,7 @@ from ostiary.registry.service_account import (
 
 # How many image names are remembered with the providers that match them.
 IMAGE_LIMIT = 8192
+DOCKER_STORE = "the logins of docker and podman"
 
 T = TypeVar("T")
 log = logging.getLogger("ostiary.registry")
@@ -90,7 +94,9 @@ class Keyring:
     """Everything that may have a credential for an image. Any number of threads and event loops share one.
 
     The providers' executables are files of *bin_dir*. Without a *docker_config* the node's file is not looked
-    for. *tokens* is needed by providers that work with the tokens of service accounts.
+    for. *docker_store* adds, after everything the kubelet knows, what docker and podman on this machine would
+    use: their auth files and helpers. *tokens* is needed by providers that work with the tokens of service
+    accounts.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class Keyring:
         *,
         bin_dir: str | os.PathLike[str],
         docker_config: NodeDockerConfig | None = None,
+        docker_store: DockerStore | None = None,
         tokens: TokenSource | None = None,
         limits: Limits = DEFAULT_LIMITS,
         metrics: RegistryMetrics | None = None,
@@ -106,6 +113,7 @@ class Keyring:
     ) -> None:
         self._bin_dir = os.path.abspath(os.fspath(bin_dir))
         self._docker_config = docker_config
+        self._docker_store = docker_store
         self._tokens = tokens
         self._limits = limits
         self._metrics = metrics or NoMetrics()
@@ -144,21 +152,23 @@ class Keyring:
         """
         inquiry = self._inquire(image, pod, pull_secrets)
         if isinstance(inquiry, Lookup):
-            return inquiry
+            return self._with_store(inquiry)
         while (landing := inquiry.pending()) is not None:
             wait(landing)
-        return inquiry.result()
+        return self._with_store(inquiry.result())
 
     async def lookup_async(
         self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
     ) -> Lookup:
         """`lookup` for an event loop."""
         inquiry = self._inquire(image, pod, pull_secrets)
-        if isinstance(inquiry, Lookup):
-            return inquiry
-        while (landing := inquiry.pending()) is not None:
+        while not isinstance(inquiry, Lookup) and (landing := inquiry.pending()) is not None:
             await wait_async(landing)
-        return inquiry.result()
+        lookup = inquiry if isinstance(inquiry, Lookup) else inquiry.result()
+        if self._docker_store is None:
+            return lookup
+        # In a thread: it may run a helper.
+        return await wait_async(_in_thread(lambda: self._with_store(lookup)))
 
     def report_rejected(self, found: Found) -> bool:
         """The registry refused *found*: do not serve it from a cache again. Says whether it was in one.
@@ -172,6 +182,15 @@ class Keyring:
         return any(provider.cache.forget(found.origin) for provider in self._table.providers)
 
     # --- the parts of a lookup ---
+
+    def _with_store(self, lookup: Lookup) -> Lookup:
+        if self._docker_store is None:
+            return lookup
+        try:
+            found = self._docker_store.find(lookup.repository)
+        except OstiaryError as error:
+            return replace(lookup, failures=(*lookup.failures, ProviderFailure(DOCKER_STORE, error)))
+        return lookup if found is None else replace(lookup, found=(*lookup.found, found))
 
     def _provider(self, config: ProviderConfig) -> CachedProvider:
         executable = os.path.join(self._bin_dir, config.name)

@@ -37,13 +37,13 @@ from urllib.parse import quote
 import pytest
 import trustme
 from anyio.from_thread import start_blocking_portal
+
+from ostiary.client.connection import Connection
+from ostiary.errors import CredentialError, PluginFailed
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer, Seen
 from tests.support.plugins import PluginScript, exec_user
 from tests.support.proxy import ConnectProxy
-
-from ostiary.client.connection import Connection
-from ostiary.errors import CredentialError, PluginFailed
 
 PODS = "/api/v1/namespaces/default/pods"
 WATCH = PODS + "?watch=1"

@@ -17,6 +17,10 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+from ostiary.client.aiohttp import Connector, session, sign
+from ostiary.client.connection import Connection
+from ostiary.errors import ConfigurationError, TransportError
 from tests.conformance.adapters.contract import (
     AdapterContract,
     AsyncDriver,
@@ -30,10 +34,6 @@ from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
-
-from ostiary.client.aiohttp import Connector, session, sign
-from ostiary.client.connection import Connection
-from ostiary.errors import ConfigurationError, TransportError
 
 PODS = "api/v1/namespaces/default/pods"
 CANARY = "canary-7d20b1c4"

@@ -23,6 +23,10 @@ import httpx
 import httpx2
 import pytest
 import trustme
+
+from ostiary.client.connection import Connection
+from ostiary.client.httpx import async_client, async_transport, client, transport
+from ostiary.errors import ConfigurationError, TransportError
 from tests.conformance.adapters.contract import (
     PODS,
     WATCH,
@@ -40,10 +44,6 @@ from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.proxy import ConnectProxy
-
-from ostiary.client.connection import Connection
-from ostiary.client.httpx import async_client, async_transport, client, transport
-from ostiary.errors import ConfigurationError, TransportError
 
 LIBRARIES = [httpx, httpx2]
 both = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.__name__)

@@ -17,6 +17,11 @@ import trio
 import trustme
 from kr8s.asyncio.objects import Pod
 from kr8s.objects import Pod as SyncPod
+
+from ostiary.client.connection import Connection
+from ostiary.client.kr8s import api as kr8s_api
+from ostiary.client.kr8s import sync_api
+from ostiary.errors import CredentialError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Reply
 from tests.conformance.adapters.exec_server import PROTOCOL, STDOUT, exec_server
 from tests.conformance.adapters.raw_server import RawServer, read_head
@@ -24,11 +29,6 @@ from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.proxy import ConnectProxy
-
-from ostiary.client.connection import Connection
-from ostiary.client.kr8s import api as kr8s_api
-from ostiary.client.kr8s import sync_api
-from ostiary.errors import CredentialError
 
 
 def _parts(path: str) -> dict[str, Any]:

@@ -22,6 +22,11 @@ from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ForbiddenError
 from kubernetes.stream import portforward, stream
 from kubernetes.watch import Watch
+from urllib3.exceptions import MaxRetryError
+
+from ostiary.client.connection import Connection
+from ostiary.client.kubernetes import ApiClient, api_client
+from ostiary.errors import CredentialError, PluginFailed, TransportError
 from tests.conformance.adapters.contract import (
     CANARY,
     PODS,
@@ -37,11 +42,6 @@ from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
 from tests.support.websocket import FORWARDED_PORT, WebsocketServer
-from urllib3.exceptions import MaxRetryError
-
-from ostiary.client.connection import Connection
-from ostiary.client.kubernetes import ApiClient, api_client
-from ostiary.errors import CredentialError, PluginFailed, TransportError
 
 OpenClient = Callable[..., ApiClient]
 

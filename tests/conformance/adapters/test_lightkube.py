@@ -11,15 +11,15 @@ import lightkube
 import pytest
 import trustme
 from lightkube.resources.core_v1 import Pod
+
+from ostiary.client.connection import Connection
+from ostiary.client.lightkube import async_client, client
+from ostiary.errors import ConfigurationError, CredentialError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Driver, Reply, event
 from tests.conformance.adapters.exec_server import exec_server
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
-
-from ostiary.client.connection import Connection
-from ostiary.client.lightkube import async_client, client
-from ostiary.errors import ConfigurationError, CredentialError
 
 NO_LIMIT = httpx2.Timeout(None)
 

@@ -11,15 +11,15 @@ import pytest
 import requests
 import trustme
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from ostiary.client.connection import Connection
+from ostiary.client.requests import ClusterAdapter
 from tests.conformance.adapters.contract import PODS, AdapterContract, Driver, PlainServer, Reply, redirect_to
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
-from urllib3.util import Retry
-
-from ostiary.client.connection import Connection
-from ostiary.client.requests import ClusterAdapter
 
 
 class RequestsDriver(Driver):

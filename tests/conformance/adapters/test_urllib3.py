@@ -15,6 +15,14 @@ from typing import Any
 
 import pytest
 import trustme
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import MaxRetryError, SSLError
+from urllib3.util import Retry
+
+from ostiary.client.connection import Connection
+from ostiary.client.urllib3 import ServerPool
+from ostiary.errors import ConfigurationError, TransportError
+from ostiary.testing import FakeClock
 from tests.conformance.adapters.contract import (
     PODS,
     WATCH,
@@ -28,14 +36,6 @@ from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import MaxRetryError, SSLError
-from urllib3.util import Retry
-
-from ostiary.client.connection import Connection
-from ostiary.client.urllib3 import ServerPool
-from ostiary.errors import ConfigurationError, TransportError
-from ostiary.testing import FakeClock
 
 
 class Urllib3Driver(Driver):

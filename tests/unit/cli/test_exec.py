@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 from ostiary.cli import main
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import V1, V1BETA1, encode_answer
 from ostiary.wire.client_authentication import Answer as WireAnswer
+from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 PROGRAM = [sys.executable, "-m", "ostiary"]

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.plugins import exec_user, write_kubeconfig
 
 from ostiary import __version__
 from ostiary.cli import COMMANDS, main
+from tests.support.plugins import exec_user, write_kubeconfig
 
 PROGRAM = [sys.executable, "-m", "ostiary"]
 Captured = pytest.CaptureFixture[str]

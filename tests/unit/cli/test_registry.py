@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.providers import GROUP, ProviderScript
 
 from ostiary.cli import main
+from tests.support.providers import GROUP, ProviderScript
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 IMAGE = "a.registry.io/team/app"

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 import trio
-from tests.support.plugins import PluginScript, exec_user
-from tests.unit.client.test_exec_plugin import Counting
 
 from ostiary.client.authenticator import Authenticator, shared
 from ostiary.client.connection import Connection
@@ -28,6 +26,8 @@ from ostiary.errors import BackingOff, CredentialError, PluginFailed
 from ostiary.model import Credential
 from ostiary.testing import FakeClock
 from ostiary.wire.client_authentication import V1
+from tests.support.plugins import PluginScript, exec_user
+from tests.unit.client.test_exec_plugin import Counting
 
 REJECTION = Rejection(401, {})
 Issue = Callable[[str], tuple[str, str]]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 from ostiary.client import kubeconfig
 from ostiary.client.authenticator import Authenticator
@@ -22,6 +21,7 @@ from ostiary.client.static import FileSource, FixedSource
 from ostiary.errors import ConfigurationError, PluginRefused, TransportError
 from ostiary.model import Credential
 from ostiary.testing import FakeClock
+from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 Connect = Callable[..., Connection]
 Issue = Callable[[str], tuple[str, str]]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.plugins import PluginScript
 
 from ostiary.client.exchange import Rejection
 from ostiary.client.exec_plugin import ExecPlugin, ExecSettings, HintThrottle, Terminal
@@ -31,6 +30,7 @@ from ostiary.errors import (
 from ostiary.model import Credential, Place
 from ostiary.testing import FakeClock
 from ostiary.wire.client_authentication import V1, V1ALPHA1, V1BETA1, ClusterInfo
+from tests.support.plugins import PluginScript
 
 CANARY = "c4n4ry0c4n4ry0c4n4ry"
 PLACE = Place("config", "users[0].user.exec")

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from tests.support.apiserver import ApiServer
-from tests.support.proxy import ConnectProxy
 
 from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.plugin import ExecInfo
 from ostiary.plugin.exec_info import read_info
 from ostiary.wire import client_authentication as wire
 from ostiary.wire.client_authentication import V1, V1BETA1, ClusterInfo, encode_info
+from tests.support.apiserver import ApiServer
+from tests.support.proxy import ConnectProxy
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 from ostiary.errors import CredentialError, PluginFailed
 from ostiary.model import Secret
@@ -31,6 +30,7 @@ from ostiary.registry.metrics import NoMetrics
 from ostiary.registry.provider import Provider
 from ostiary.registry.service_account import Presented, ServiceAccount
 from ostiary.testing import FakeClock
+from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 ACCOUNT = ServiceAccount("namespace", "service-account", "service-account-uid")
 PLAIN = b"\x00\tnamespace\x00\x0fservice-account\x00\x13service-account-uid"

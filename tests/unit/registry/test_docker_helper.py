@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.providers import ProviderScript
 
 from ostiary.registry.docker_helper import image_of
+from tests.support.providers import ProviderScript
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 NOT_FOUND = "credentials not found in native keychain\n"

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 from ostiary.errors import ImageNameError
 from ostiary.model import Secret
@@ -19,6 +18,7 @@ from ostiary.registry.explain import Explanation, ProviderTrace, explain
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.service_account import PodCoordinates, ServiceAccount
 from ostiary.testing import FakeClock
+from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 IMAGE = "a.registry.io/team/app:1.0"

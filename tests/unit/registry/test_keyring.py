@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 import trio
-from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
 from ostiary.registry.config import ProviderConfig
 from ostiary.registry.credentials import Login, SourceKind
 from ostiary.registry.docker_config import DockerConfig, NodeDockerConfig, PullSecret
+from ostiary.registry.docker_store import DockerStore
 from ostiary.registry.keyring import Keyring, Lookup
 from ostiary.registry.metrics import Verdict
 from ostiary.registry.service_account import PodCoordinates, ServiceAccount
 from ostiary.testing import FakeClock
+from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 POD = PodCoordinates("ns", "pod-1", "pod-uid", "sa-name")
 ACCOUNT = ServiceAccount("ns", "sa-name", "sa-uid")
@@ -490,3 +491,34 @@ def test_a_replaced_configuration_keeps_the_caches_of_what_stayed(tmp_path: Path
     assert [(one.username, one.cached) for one in found] == [("changes", False), ("stays", True)]
     assert (stays.runs, goes.runs, changes.runs) == (1, 1, 2)
     assert ring.config.hash == "sha256:new"
+
+
+# --- beyond the kubelet: the logins of docker and podman ---
+
+
+def store(tmp_path: Path, content: dict[str, Any]) -> DockerStore:
+    file = tmp_path / "auth.json"
+    file.write_text(json.dumps(content))
+    return DockerStore(file)
+
+
+LOGIN = {"auths": {"test.registry.io": {"auth": b64encode(b"me:mine").decode()}}}
+
+
+IMAGE = "test.registry.io/app"
+
+
+async def test_logins_of_docker_and_podman_come_last_if_they_are_asked_for(tmp_path: Path) -> None:
+    config = provider(tmp_path).config("test.registry.io")
+    ring = keyring(config, tmp_path=tmp_path, docker_store=store(tmp_path, LOGIN))
+    for lookup in (ring.lookup(IMAGE), await ring.lookup_async(IMAGE)):
+        assert names(lookup) == ["provider", "me"]
+        assert lookup.found[-1].source.kind is SourceKind.FILE
+    assert names(keyring(config, tmp_path=tmp_path).lookup(IMAGE)) == ["provider"]
+
+
+def test_a_broken_auth_file_is_a_failure_beside_what_was_found(tmp_path: Path) -> None:
+    config = provider(tmp_path).config("test.registry.io")
+    lookup = keyring(config, tmp_path=tmp_path, docker_store=DockerStore(tmp_path / "none")).lookup(IMAGE)
+    assert names(lookup) == ["provider"]
+    assert [failure.error.code for failure in lookup.failures] == ["config-unreadable"]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.support.providers import ProviderScript, providers_config
 
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.metrics import (
@@ -20,6 +19,7 @@ from ostiary.registry.metrics import (
     Verdict,
     default_metrics,
 )
+from tests.support.providers import ProviderScript, providers_config
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.providers import ProviderScript, token_attributes
 
 from ostiary.core.process import Limits
 from ostiary.errors import AnswerInvalid, CredentialError, PluginFailed, PluginNotFound
@@ -19,6 +18,7 @@ from ostiary.registry.provider import Provider
 from ostiary.registry.service_account import Presented, ServiceAccount
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, Dialect
+from tests.support.providers import ProviderScript, token_attributes
 
 IMAGE = "test.registry.io/foobar"
 ACCOUNT = ServiceAccount("ns", "builder", "uid-1")

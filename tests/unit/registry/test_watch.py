@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.providers import ProviderScript
 
 from ostiary.registry.config import load
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.watch import Watch
 from ostiary.testing import FakeClock
+from tests.support.providers import ProviderScript
 
 CONFIG = """\
 apiVersion: kubelet.config.k8s.io/v1

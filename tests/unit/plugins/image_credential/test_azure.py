@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.unit.plugins.image_credential.cloud import CloudServer
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.plugin import ImageRequest
 from ostiary.plugins.image_credential.azure import USERNAME, AzureProvider, mirrors_of
 from ostiary.wire.credential_provider import Request, encode_request
+from tests.unit.plugins.image_credential.cloud import CloudServer
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 ACCESS = "4ccess-t0ken-0f-the-n0de"

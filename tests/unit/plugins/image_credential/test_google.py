@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.unit.plugins.image_credential.cloud import CloudServer
 
 from ostiary.core.duration import parse_duration
 from ostiary.errors import ConfigurationError
@@ -19,6 +18,7 @@ from ostiary.model import Secret
 from ostiary.plugin import ImageRequest
 from ostiary.plugins.image_credential.google import GoogleProvider, is_google
 from ostiary.wire.credential_provider import Request, encode_request
+from tests.unit.plugins.image_credential.cloud import CloudServer
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 TOKEN = "t0ken-of-the-p0d"
