@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,3 +96,25 @@ def connect_to(api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Pat
         return connect(kubeconfig, **options)
 
     return make
+
+
+@pytest.fixture
+def terminal() -> Iterator[int]:
+    """Our own standard input is a terminal; gives the other end of it."""
+    person, ours = pty.openpty()
+    before = os.dup(0)
+    os.dup2(ours, 0)
+    yield person
+    os.dup2(before, 0)
+    for descriptor in (person, ours, before):
+        os.close(descriptor)
+
+
+@pytest.fixture
+def no_terminal() -> Iterator[None]:
+    before, null = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    yield
+    os.dup2(before, 0)
+    os.close(before)
+    os.close(null)

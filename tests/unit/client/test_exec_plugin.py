@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pty
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,28 +74,6 @@ def run_beta(script: PluginScript, **fields: Any) -> Credential:
 @pytest.fixture
 def beta(plugin: PluginScript) -> PluginScript:
     return plugin.answer(token="foo-bar", version="v1beta1")
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Our own standard input is a terminal; gives the other end of it."""
-    person, ours = pty.openpty()
-    before = os.dup(0)
-    os.dup2(ours, 0)
-    yield person
-    os.dup2(before, 0)
-    for descriptor in (person, ours, before):
-        os.close(descriptor)
-
-
-@pytest.fixture
-def no_terminal() -> Iterator[None]:
-    before, null = os.dup(0), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    yield
-    os.dup2(before, 0)
-    os.close(before)
-    os.close(null)
 
 
 def token_of(credential: Credential) -> str | None:
