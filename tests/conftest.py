@@ -1,9 +1,14 @@
-"""What the tests share: throw-away authorities, an API server, a plugin, a kubeconfig that joins them."""
+"""What the tests share: throw-away authorities, an API server, a plugin, a kubeconfig that joins them.
+
+A test that needs a program says so with ``needs``: without it the test is skipped, but in CI it fails, so that
+green means all of it.
+"""
 
 from __future__ import annotations
 
 import os
 import pty
+import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +23,19 @@ from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 Connect = Callable[..., Connection]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*commands): programs that must be installed")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        missing = [command for command in mark.args if shutil.which(command) is None]
+        if missing and os.environ.get("CI") == "true":
+            pytest.fail(f"missing: {', '.join(missing)}")
+        if missing:
+            pytest.skip(f"missing: {', '.join(missing)}")
 
 
 @pytest.fixture(autouse=True)

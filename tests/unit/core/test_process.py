@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,9 @@ PATIENT = Limits(seconds=None, linger_seconds=FOR_EVER, grace_seconds=FOR_EVER)
 # The time is up when the test has returned from `while_waiting`, which always comes before the limit.
 IMPATIENT = replace(PATIENT, seconds=2e-6, notice_seconds=1e-6)
 IMPATIENT_WITHOUT_GRACE = replace(IMPATIENT, grace_seconds=0.01)
+
+# poll and ppoll, as Linux numbers them on x86 and on ARM.
+POLL_CALLS = {"7", "271", "73"}
 
 
 class Lifeline:
@@ -122,7 +126,19 @@ def descriptors() -> set[str]:
 
 def children() -> set[str]:
     """The process ids of our children, those that wait to be reaped included, where the system tells."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+    found: set[str] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        # A thread may end between being listed and being asked.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.update(path.read_text().split())
+    return found
+
+
+def wait_until_main_thread_polls() -> None:
+    """A signal just before the system call is noticed only after it, which no program can help."""
+    syscall = Path(f"/proc/self/task/{threading.main_thread().native_id}/syscall")
+    while syscall.read_text().split()[0] not in POLL_CALLS:
+        os.sched_yield()
 
 
 def python(
@@ -650,6 +666,7 @@ class TestInterruption:
 
         def press_again() -> None:
             asked.wait_until_held()
+            wait_until_main_thread_polls()
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
         code = (
