@@ -319,8 +319,10 @@ def _import_cost() -> str:
     def started(code: str) -> float:
         return _timed(lambda: subprocess.run([sys.executable, "-I", "-c", code], check=True, env=dict(os.environ)))
 
-    bare = [started("pass") for _ in range(15)]
-    ours = [started("import ostiary") for _ in range(15)]
+    bare, ours = [], []
+    for _ in range(15):
+        bare.append(started("pass"))
+        ours.append(started("import ostiary"))
     cost = (statistics.median(ours) - statistics.median(bare)) * 1000
     return f"{cost:.1f} ms (bare {statistics.median(bare) * 1000:.1f} ms)"
 

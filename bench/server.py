@@ -29,6 +29,7 @@ def response(status: bytes, body: bytes) -> bytes:
     return head % (status, len(body)) + body
 
 
+VERSION = response(b"200 OK", b'{"major":"1","minor":"32","gitVersion":"v1.32.0"}')
 OK, UNAUTHORIZED = response(b"200 OK", PODS), response(b"401 Unauthorized", REFUSAL)
 
 
@@ -56,6 +57,8 @@ class Server(asyncio.Protocol):
         if head.startswith(b"PUT /token"):
             Server.token = body
             self.send(OK)
+        elif head.startswith(b"GET /version"):
+            self.send(VERSION)
         elif not Server.token or b"Bearer " + Server.token in head:
             self.send(OK)
         else:

@@ -78,7 +78,7 @@ class Connector(aiohttp.TCPConnector):
         self._proxy, self._proxy_authorization = _proxy(connection.proxy)
         self.connection = connection
         self._context: SealedContext | None = None
-        self._idle: WeakSet[ResponseHandler] = WeakSet()
+        self._dialled: WeakSet[ResponseHandler] = WeakSet()
         super().__init__(**options)
 
     async def connect(
@@ -95,25 +95,29 @@ class Connector(aiohttp.TCPConnector):
         self._set_proxy(req)
         acquired = await super().connect(req, traces, timeout)
         if acquired.protocol is not None:
-            self._idle.discard(acquired.protocol)
-            acquired.add_callback(partial(self._released, acquired.protocol, context))
+            if acquired.protocol not in self._dialled:
+                self._dialled.add(acquired.protocol)
+            acquired.add_callback(partial(_released, acquired.protocol))
         return acquired
 
     def _current_context(self) -> SealedContext | None:
         context = self.connection.ssl_context()
         if context is not self._context:
             self._context = context
-            for protocol in self._idle:
-                _abort(protocol)
-            self._idle.clear()
+            for protocol in self._dialled:
+                self._retire(protocol)
+            self._dialled.clear()
         return context
 
-    def _released(self, protocol: ResponseHandler, context: SealedContext | None) -> None:
-        if context is self._context and not protocol.should_close:
-            self._idle.add(protocol)
+    def _retire(self, protocol: ResponseHandler) -> None:
+        """Close a connection of an older context: at once if it is idle, else when it is given back."""
+        # There is no public way to tell. Should the private one go, all count as busy, and those that are idle
+        # stay until aiohttp's own keep-alive ends them.
+        busy = getattr(self, "_acquired", None)
+        if busy is not None and protocol not in busy:
+            _abort(protocol)
         elif not protocol.upgraded:
             protocol.force_close()
-            _abort(protocol)
 
     def _set_proxy(self, req: ClientRequest) -> None:
         if self._proxy is None and req.proxy is None:
@@ -183,6 +187,13 @@ class _Hidden(str):
 
     def __repr__(self) -> str:
         return "'***'"
+
+
+def _released(protocol: ResponseHandler) -> None:
+    # A connection that will not be used again: a stream that was left early, or one of an older context.
+    if protocol.should_close and not protocol.upgraded:
+        protocol.force_close()
+        _abort(protocol)
 
 
 def _abort(protocol: ResponseHandler) -> None:
