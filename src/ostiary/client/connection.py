@@ -320,4 +320,5 @@ def _built(settings: TlsSettings, certificate: ClientCertificate | None) -> Seal
     try:
         return build_context(settings, certificate)
     except ValueError as error:
-        raise TransportError("the client certificate cannot be used", cause=str(error)) from None
+        hint = "have the plugin, or the files of the kubeconfig, give a PEM certificate and the key that belongs to it"
+        raise TransportError("the client certificate cannot be used", cause=str(error), hint=hint) from None

@@ -149,10 +149,8 @@ class ExecPlugin:
 
     def _plan(self, interactive: bool, rejection: Rejection | None) -> Plan:
         told = None if rejection is None else (rejection.status, rejection.headers)
-        info = encode_info(
-            ExecInfo(self.config.api_version, interactive, self._cluster, told),
-            as_proposed=self._settings.as_proposed and self.config.api_version == V1ALPHA1,
-        )
+        as_proposed = self._settings.as_proposed and self.config.api_version == V1ALPHA1
+        info = encode_info(ExecInfo(self.config.api_version, interactive, self._cluster, told, as_proposed))
         return Plan(
             command=self.config.command,
             executable=find_executable(self.config.command),

@@ -367,8 +367,7 @@ class _Reader:
             try:
                 parse_address(pattern)
             except UnparsableAddress as error:
-                # Redacted, because a pasted URL may hold a password before its host.
-                message = f'match image is invalid: parse "{redact(f"https://{pattern}")}": {error}'
+                message = f"match image is invalid: {_why_unparsable(pattern, error)}"
                 hint = "a pattern is a host, with * in it, then maybe a port in digits and the beginning of a path"
                 self._reading.add(message, self._place(index, key, number), hint)
         return patterns
@@ -494,3 +493,14 @@ def _qualified_name_mistakes(key: str) -> Iterator[str]:
             "its name must consist of alphanumeric characters, '-', '_' or '.', "
             "and must start and end with an alphanumeric character"
         )
+
+
+def _why_unparsable(pattern: str, error: UnparsableAddress) -> str:
+    """What Go would say of *pattern*, without what stands before an @: a pasted URL may hold a password there."""
+    _, at, shown = pattern.rpartition("@")
+    reason = str(error)
+    quoted = reason.partition('"')[2].rpartition('"')[0]
+    if at and quoted not in shown:
+        # What is quoted is of the part that is not shown.
+        reason = "what stands before the @ cannot be read"
+    return f'parse "{redact(f"https://***@{shown}" if at else f"https://{pattern}")}": {reason}'

@@ -83,12 +83,9 @@ class AnswerRefused(Exception):
 # --- to the plugin ---
 
 
-def encode_info(info: ExecInfo, *, as_proposed: bool = False) -> str:
-    """The JSON of *info*, byte for byte as client-go writes it, with its newline.
-
-    *as_proposed* writes the flat ``ExecInfo`` of the 2018 proposal instead.
-    """
-    if as_proposed or info.as_proposed:
+def encode_info(info: ExecInfo) -> str:
+    """The JSON of *info*, byte for byte as client-go writes it, with its newline."""
+    if info.as_proposed:
         fields = {"kind": PROPOSAL_INFO_KIND, "apiVersion": info.api_version, **_alpha_fields(info)}
     elif info.api_version == V1ALPHA1:
         fields = {"kind": KIND, "apiVersion": info.api_version, "spec": _alpha_fields(info)}

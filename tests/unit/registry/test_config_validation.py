@@ -301,6 +301,15 @@ def test_a_password_in_a_pattern_is_not_shown() -> None:
 # --- the executables ---
 
 
+@pytest.mark.parametrize(
+    "pattern", ["user:hunter2/x@registry.io", "user:hunter2/a@b@registry.io:x", "hunter2%zz@registry.io"]
+)
+def test_what_stands_before_an_at_sign_is_quoted_neither_whole_nor_in_the_reason(pattern: str) -> None:
+    (problem,) = problems_of(changed(GOOD, matchImages=[pattern]))
+    assert "match image is invalid" in problem.message
+    assert "hunter2" not in str(problem)
+
+
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "bin"

@@ -83,8 +83,8 @@ def test_v1alpha1_is_told_the_response_that_rejected_it() -> None:
 
 
 def test_the_proposals_dialect_is_flat() -> None:
-    info = ExecInfo(V1ALPHA1, True, rejection=(401, {}))
-    assert json.loads(encode_info(info, as_proposed=True)) == {
+    info = ExecInfo(V1ALPHA1, True, rejection=(401, {}), as_proposed=True)
+    assert json.loads(encode_info(info)) == {
         "kind": "ExecInfo",
         "apiVersion": V1ALPHA1,
         "response": {"header": {}, "code": 401},
