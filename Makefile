@@ -16,7 +16,7 @@ $(STAMP): requirements.lock pyproject.toml scripts/venv
 	@scripts/venv $(PYTHON) $(VENV)
 	@touch $@
 
-components: $(STAMP)  ## install the programs that the tests talk to (kubectl)
+components: $(STAMP)  ## install the programs that the tests talk to (kubectl, nginx, ...)
 	@scripts/components
 
 test: components lint types unit e2e  ## everything that CI runs
@@ -28,22 +28,25 @@ lint: $(STAMP)  ## ruff
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-unit: $(STAMP)  ## unit, conformance and project tests
-	$(BIN)/pytest -n 2 -q tests/unit tests/conformance tests/project
+unit: $(STAMP)  ## unit, conformance, project and fuzz tests
+	$(BIN)/pytest -n 2 -q tests/unit tests/conformance tests/project tests/fuzz
 
 e2e: $(STAMP)  ## real processes, TLS and clients on loopback
 	$(BIN)/pytest -n 2 -q tests/e2e
 
-demo: $(STAMP)  ## watch a program stay signed in
-	@$(BIN)/python -m examples.stay_signed_in
+demo: $(STAMP)  ## watch a program stay signed in, and a gateway at work
+	@$(BIN)/python -m examples.stay_signed_in && $(BIN)/python -m examples.gateway
 
 bench: components  ## the figures, as ratios in one run
+	@scripts/components bench
 	$(BIN)/python -m bench
 
 lock: $(STAMP)  ## resolve requirements.lock again
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
-	  --no-header --no-annotate --upgrade -q -o requirements.lock
+	  --no-emit-package python-ldap --no-header --no-annotate --upgrade -q -o requirements.lock
+	echo python-ldap | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
+	  -o requirements-ldap.lock
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results

@@ -7,10 +7,17 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import client, registry
+from bench import client, gateway, get_token, rbac, registry, tokens
 from bench.table import Row, as_markdown
 
-SUITES = {"client": client.run, "registry": registry.run}
+SUITES = {
+    "client": client.run,
+    "registry": registry.run,
+    "rbac": rbac.run,
+    "tokens": tokens.run,
+    "gateway": gateway.run,
+    "get-token": get_token.run,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

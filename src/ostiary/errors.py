@@ -10,7 +10,11 @@
     │   ├── PluginFailed         it ran and failed: exit code, signal, time limit
     │   ├── AnswerInvalid        it ran, and what it printed is not a credential
     │   └── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
-    └── TransportError           TLS or a proxy cannot be set up as configured
+    ├── TransportError           TLS or a proxy cannot be set up as configured
+    ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
+    ├── TooManyRequests          somebody asks more than their share: come again after `retry_after` seconds
+    └── ProviderError            a provider, a store or an upstream could not be asked: not a "no", and no "yes"
+        └── AuditUnavailable     an event cannot be stored, so what it is about must not happen
 
 The class says what a caller can do about it. `code` is stable, and each one has its paragraph in
 ``docs/reference/errors.md``. An error never carries what a plugin printed on stdout: what could not be
@@ -68,6 +72,21 @@ CODES: dict[str, str] = {
     "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
     "exec-info-without-cluster": "a plugin must know the cluster, and the kubeconfig does not set provideClusterInfo",
     "sign-in-refused": "a plugin says no: the identity system, or the person, refused to sign in",
+    "sign-in-needed": "there is no session at the gateway, and nobody may be asked to sign in",
+    "sign-in-unanswered": "somebody was asked to sign in, and did not in time",
+    "gateway-unreachable": "the gateway could not be asked, or not be trusted",
+    "gateway-answer-invalid": "what answered is not a gateway, or not one that this version understands",
+    "session-file-unsafe": "the files that hold a session cannot be trusted, or cannot be written",
+    "login-refused": "an identity or group provider does not let this person in",
+    "provider-failed": "a provider of the gateway could not be asked, or answered against its contract",
+    "plugin-not-found": "the configuration names a provider that no installed package has",
+    "plugin-ambiguous": "two installed packages have a provider of the same name",
+    "plugin-broken": "an installed provider cannot be loaded",
+    "token-store-unavailable": "the token store cannot be opened, read or written",
+    "audit-unavailable": "an audit event cannot be stored",
+    "too-many-requests": "somebody sends more requests than the limits of the gateway let pass",
+    "gateway-refused": "a gateway refused what a command asked of it",
+    "decision-not-found": "no decision with this id is remembered or recorded",
     "usage": "a command was called in a way that it does not understand",
 }
 
@@ -185,3 +204,40 @@ class BackingOff(CredentialError):
 
 class TransportError(OstiaryError):
     default_code = "tls-invalid"
+
+
+class LoginRefused(OstiaryError):
+    """The answer is no. The summary may be shown to the person; the cause is for the log.
+
+    The client gets a 403; with `www_authenticate` a 401, since another proof may do; with `retry_after` (seconds)
+    a 429, since now is too early for any.
+    """
+
+    default_code = "login-refused"
+
+    def __init__(
+        self, summary: str, *, www_authenticate: str = "", retry_after: float | None = None, **parts: object
+    ) -> None:
+        self.www_authenticate = www_authenticate
+        self.retry_after = retry_after
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class ProviderError(OstiaryError):
+    """Nobody could be asked, so nothing is known: the door stays shut, and the caller may try again later."""
+
+    default_code = "provider-failed"
+
+
+class AuditUnavailable(ProviderError):
+    default_code = "audit-unavailable"
+
+
+class TooManyRequests(OstiaryError):
+    """The limits of the gateway are used up; nothing was asked of anybody. Waiting `retry_after` seconds helps."""
+
+    default_code = "too-many-requests"
+
+    def __init__(self, summary: str, *, retry_after: float, **parts: object) -> None:
+        self.retry_after = retry_after
+        super().__init__(summary, **parts)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import NoReturn
 
 
@@ -100,3 +101,89 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
+
+
+# --- the gateway's nouns: who asks, what is asked, what was decided ---
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """Who someone is, as in a TokenReview. The strings mean what the providers say they mean, and nothing to us.
+
+    `extra` is sorted by key, and each key stands once, so that equal users are equal values.
+    """
+
+    username: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition of a selector, as in a SubjectAccessReview: ``key operator values``."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """What a request asks for, whoever sends it.
+
+    Both views of it are here: `verb` is the Kubernetes verb of today (get, list, watch, create, ...), `method`
+    and `modifier` are the design document's. For a path that is no resource's, `is_resource` is false and only
+    `verb`, `method`, `modifier` and `path` are set. Selectors are None where the request has none that can be read.
+    """
+
+    verb: str
+    method: str
+    path: str
+    is_resource: bool = False
+    modifier: str = ""
+    api_group: str = ""
+    api_version: str = ""
+    namespace: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+    field_selector: tuple[Requirement, ...] | None = None
+    label_selector: tuple[Requirement, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+
+    @property
+    def object_namespace(self) -> str:
+        """The document's Namespace: empty when the object is itself a namespace."""
+        return "" if self.resource == "namespaces" else self.namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What an authorization provider decides on: who asks, and for what."""
+
+    user: UserInfo
+    request: RequestInfo
+
+
+class Verdict(Enum):
+    ALLOW = "allow"
+    DENY = "deny"
+    NO_OPINION = "no opinion"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A provider's answer. `reason` is for the operator.
+
+    `hidden` goes with a refusal: the user may know nothing of what is there, so the answer is the one that a
+    missing object gets (404), and not "forbidden" (403).
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    hidden: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        return self.verdict is Verdict.ALLOW

@@ -10,6 +10,19 @@ import sys
 # name: (module, what it does). The module has `configure(parser)`, whose parser sets `run` as a default;
 # or, where even argparse would be too slow, `main(argv)`.
 COMMANDS = {
+    "serve": ("ostiary.cli.serve", "run the gateway: people and programs let in by your identity system and policy"),
+    "can-i": ("ostiary.cli.can_i", "ask the gateway's policy whether somebody may do something, and why"),
+    "who-can": ("ostiary.cli.who_can", "everyone whom the gateway's policy lets do something"),
+    "explain": ("ostiary.cli.explain", "why a request was refused, by the id that its sender was told"),
+    "policy": ("ostiary.cli.policy", "lint a policy, compare two of them, replay what people did against a new one"),
+    "sessions": ("ostiary.cli.sessions", "who is signed in; revoke tokens, sessions, users, groups"),
+    "impersonation-role": ("ostiary.cli.impersonation_role", "the least that a cluster must allow the gateway itself"),
+    "plugins": ("ostiary.cli.plugins", "the installed providers, and the packages they come from"),
+    "login": ("ostiary.cli.login", "sign in at a gateway, so that kubectl and other clients are"),
+    "logout": ("ostiary.cli.logout", "end the session, here and at the gateway"),
+    "whoami": ("ostiary.cli.whoami", "who the gateway says you are, and how it knows your groups"),
+    "kubeconfig": ("ostiary.cli.kubeconfig", "a context for kubectl whose user signs in at a gateway"),
+    "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs for those who signed in"),
     "exec": ("ostiary.cli.exec", "run, explain or judge the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry", "credentials for an image: find, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),

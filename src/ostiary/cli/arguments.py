@@ -34,7 +34,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help")
+        # argparse quotes what it does not understand, and that may be a token that stands in the wrong place.
+        from ostiary.core.redact import redact
+
+        raise UsageError(redact(message), hint=f"{self.prog} --help")
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:

@@ -65,6 +65,9 @@ def levels(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
         if isinstance(action, argparse._SubParsersAction):
             below = dict(action.choices)
             words += [(choice.dest, choice.help or "") for choice in action._choices_actions]
+        elif action.help == argparse.SUPPRESS:
+            # Not for people: one part of the program calls another with it.
+            continue
         elif action.option_strings:
             options.append(Option(tuple(action.option_strings), _help(action), _values(action)))
         elif action.choices:

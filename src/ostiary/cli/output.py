@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TextIO
 
@@ -59,6 +59,19 @@ def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) ->
         first, *rest = printable(text).splitlines() or [""]
         yield f"  {painted(f'{name:<{width}}', Style.FAINT, stream)} {first}".rstrip()
         yield from (f"  {'':<{width}} {line}" for line in rest)
+
+
+def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as they must be; the last one is not padded."""
+    cells = [tuple(map(_one_line, line)) for line in lines]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    for number, line in enumerate((tuple(header), *cells)):
+        text = "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        print(text if number else painted(text, Style.FAINT, sys.stdout))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split()) or "-"
 
 
 def _at_home(text: str) -> str:

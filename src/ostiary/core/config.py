@@ -19,11 +19,13 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TypeAlias, TypeVar, cast
 
 import yaml
 
+from ostiary.core.duration import DurationError, parse_duration
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
@@ -433,6 +435,24 @@ class Fields:
     def optional_boolean(self, key: str) -> bool | None:
         return self._get(key, bool)
 
+    def optional_integer(self, key: str) -> int | None:
+        return self._get(key, int)
+
+    def optional_number(self, key: str) -> float | None:
+        whole = isinstance(getattr(self._node(key), "value", None), int)
+        return self._get(key, int if whole else float)
+
+    def optional_duration(self, key: str) -> timedelta | None:
+        """A time span with its unit, as in ``10s`` or ``1h30m``."""
+        text = self._get(key, str)
+        if text is None:
+            return None
+        try:
+            return parse_duration(text)
+        except DurationError as error:
+            self.problem(str(error), key, error.hint)
+            return None
+
     def strings(self, key: str) -> tuple[str, ...]:
         return tuple(self._typed(node, str, path) or "" for node, path in self._items(key))
 
@@ -476,7 +496,8 @@ class Fields:
         return None if node is None or node.value is None else node
 
     def _typed(self, node: Node, kind: type[T], path: str) -> T | None:
-        if node.value is None or isinstance(node.value, kind):
+        # The exact type: a boolean is a number to Python, and to nobody who writes a configuration.
+        if node.value is None or type(node.value) is kind:
             return node.value
         hint = "put it in quotes" if kind is str and not isinstance(node.value, (list, dict)) else None
         message = f"expected {_KINDS[kind]}, found {_kind(node.value)}"

@@ -170,6 +170,14 @@ def run(
             raise
 
 
+ChildProcess = subprocess.Popen[bytes]
+
+
+def start_child(command: Sequence[str], *, keep_open: Sequence[int]) -> ChildProcess:
+    """Start a program of our own beside this one, with these descriptors open in it. The caller minds it to its end."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=tuple(keep_open))
+
+
 def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
     """End every process that is running now, as a limit would. Also done when the interpreter ends."""
     with _changed:

@@ -52,7 +52,7 @@ _SCHEME = re.compile(r"(\b(?:bearer|basic)[ \t]++[\"']?)(?!(?:realm|error|scope|
 _PREFIXED = re.compile(
     r"""
     (?<![A-Za-z0-9])
-    (?: (?: ost | gh[oprsu] | github_pat ) _ [A-Za-z0-9_-]{6,}+
+    (?: (?: ost | osr | osb | gh[oprsu] | github_pat ) _ [A-Za-z0-9_-]{6,}+
       | glpat- [A-Za-z0-9_.-]{6,}+
       | (?: AKIA | ASIA ) [A-Z0-9]{8,}+
       | ya29\. [A-Za-z0-9_.-]{6,}+

@@ -40,7 +40,16 @@ def offered(script: Path, *words: str, cwd: Path | None = None) -> set[str]:
 
 def test_bash_offers_the_commands(script: Path) -> None:
     assert offered(script, "") == {*COMMANDS, "-h", "--help", "--version"}
-    assert offered(script, "ex") == {"exec"}
+    assert offered(script, "ex") == {"exec", "explain"}
+    assert offered(script, "exe") == {"exec"}
+
+
+def test_options_that_are_not_for_people_are_not_offered(script: Path) -> None:
+    assert offered(script, "serve", "--") == {"--config", "--check", "--schema", "--help"}
+
+
+def test_bash_offers_what_can_be_revoked(script: Path) -> None:
+    assert {"token", "session", "user", "group", "before"} <= offered(script, "sessions", "revoke", "")
 
 
 def test_bash_offers_the_verbs_of_a_command(script: Path) -> None:

@@ -1,0 +1,332 @@
+"""The gateway beside plain nginx, haproxy and Envoy, its webhooks beside uvicorn and Starlette, and what streams cost.
+
+One core for what is measured, the other for the load and the backend. Each sample of a candidate is taken right after
+one of plain nginx, and the figure is the median of their ratios: the machine is shared. The gateway does all of its
+work: 100 tokens and 20 paths, RBAC behind the decision cache, header hygiene, metrics, and an audit event per request
+in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started
+from bench.table import Row
+from ostiary.core.tokens import Tokens
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import UserInfo
+from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+
+TOKENS, PATHS, CONNECTIONS = 100, 20, 64
+SAMPLE_SECONDS, ROUNDS = 2, 6
+WATCHES = 10_000
+LUA = """
+local targets = {}
+for line in io.lines("%s") do targets[#targets + 1] = line end
+local i, bodies = 0, {}
+request = function()
+  i = i + 1
+  local token, path = string.match(targets[i %% #targets + 1], "(%%S+) (%%S+)")
+  return wrk.format("GET", path, {["Authorization"] = "Bearer " .. token, ["Accept"] = "application/json",
+    ["User-Agent"] = "kubectl/v1.33.1 (linux/amd64) kubernetes/8adc0f0", ["Accept-Encoding"] = "gzip"})
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    per_second: float
+    p99_ms: float
+    cpu_us: float
+
+
+def run() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with backend(folder) as upstream, proxies(folder, upstream) as peers, gateway(folder, upstream) as ours:
+            script = _script(folder)
+            yield from _throughput([*peers, ours], script)
+            yield from _revocation(folder, ours)
+        with gateway(folder, None, name="webhooks") as ours:
+            yield from _webhooks(folder, ours)
+        yield from asyncio.run(_watches(folder))
+
+
+# --- the gateway ---
+
+
+@contextmanager
+def gateway(folder: Path, upstream: int | None, *, name: str = "gateway") -> Iterator[Peer]:
+    home = folder / name
+    home.mkdir()
+    port, health = free_port(), free_port()
+    tokens = asyncio.run(_tokens(home / "tokens.db"))
+    (home / "targets").write_text("".join(_targets(tokens)))
+    (home / "callers").write_text("callers")
+    (home / "policy.yaml").write_text(_POLICY)
+    upstreams = (
+        f"[{{name: b, server: 'http://127.0.0.1:{upstream}', attributes: {{type: kubernetes}}, connections: 20000}}]"
+    )
+    (home / "gateway.yaml").write_text(
+        f"""
+apiVersion: ostiary.dev/v1
+kind: Gateway
+listen: {{address: "127.0.0.1:{port}"}}
+health: {{address: "127.0.0.1:{health}"}}
+store: {{type: sqlite, path: tokens.db}}
+identity: [{{name: me, type: single_user}}]
+authorization: {{chain: [{{name: policy, type: rbac, paths: [policy.yaml]}}]}}
+upstreams: {upstreams if upstream else "[]"}
+webhooks: {{tokenReview: true, subjectAccessReview: true, callers: {{tokenFile: callers}}}}
+audit: {{log: {{path: audit.log}}}}
+"""
+    )
+    command = [sys.executable, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
+    with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
+        yield Peer("ostiary", port, process.pid)
+
+
+_POLICY = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: readers}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: Group, name: readers, apiGroup: rbac.authorization.k8s.io}]
+"""
+
+
+async def _tokens(path: Path) -> list[str]:
+    tokens = Tokens(SqliteTokenStore(path))
+    users = [UserInfo(f"user-{number}", groups=("readers", "staff")) for number in range(TOKENS)]
+    issued = [await tokens.issue(user, provider="bench") for user in users]
+    await tokens.store.close()
+    return [pair.token.reveal() for pair in issued]
+
+
+def _targets(tokens: list[str]) -> Iterator[str]:
+    for number in range(PATHS):
+        for token in tokens:
+            yield f"{token} /api/v1/namespaces/team-{number % 5}/pods/web-{number}\n"
+
+
+def _script(folder: Path) -> Path:
+    script = folder / "load.lua"
+    script.write_text(LUA % (folder / "gateway" / "targets"))
+    return script
+
+
+# --- throughput ---
+
+
+def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
+    nginx, *others = candidates
+    ratios: dict[str, list[float]] = {peer.name: [] for peer in others}
+    cpu: dict[str, list[float]] = {peer.name: [] for peer in others}
+    slower: dict[str, list[float]] = {peer.name: [] for peer in others}
+    rates: dict[str, list[float]] = {peer.name: [] for peer in candidates}
+    for peer in candidates:
+        _sample(peer, script)
+    for _ in range(ROUNDS):
+        for peer in others:
+            base, found = _sample(nginx, script), _sample(peer, script)
+            rates[nginx.name].append(base.per_second)
+            rates[peer.name].append(found.per_second)
+            ratios[peer.name].append(found.per_second / base.per_second)
+            cpu[peer.name].append(found.cpu_us / base.cpu_us)
+            slower[peer.name].append(found.p99_ms / base.p99_ms)
+    yield Row("plain nginx, requests / s on one core", f"{statistics.median(rates['nginx']):,.0f}")
+    for peer in others:
+        ours = peer.name == "ostiary"
+        middle, least, most = _spread(ratios[peer.name])
+        text = f"{middle:.2f} [{least:.2f}-{most:.2f}], CPU {statistics.median(cpu[peer.name]):.2f} x"
+        yield Row(f"{peer.name}{', full path' if ours else ''} / plain nginx", text, ">= 0.5" if ours else "-")
+    yield Row("p99, ostiary / plain nginx", f"{statistics.median(slower['ostiary']):.2f}", "<= 3")
+    if "Envoy" in ratios:
+        pairs = zip(ratios["ostiary"], ratios["Envoy"], strict=True)
+        yield Row("ostiary / plain Envoy", f"{statistics.median(a / b for a, b in pairs):.2f}", ">= 1.5")
+
+
+def _sample(peer: Peer, script: Path, *, path: str = "/") -> Sample:
+    before = peer.cpu_seconds()
+    url = f"http://127.0.0.1:{peer.port}{path}"
+    load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SAMPLE_SECONDS}s", "--latency", "-s", str(script), url]
+    shown = subprocess.run(["taskset", "-c", LOAD_CORE, *load], capture_output=True, text=True, check=True).stdout
+    spent = peer.cpu_seconds() - before
+    if "Non-2xx" in shown or "Socket errors" in shown:
+        raise RuntimeError(f"{peer.name}: {shown}")
+    requests = int(_found(r"(\d+) requests in", shown))
+    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", shown)
+    assert p99 is not None
+    milliseconds = float(p99[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[p99[2]]
+    return Sample(float(_found(r"Requests/sec:\s+([\d.]+)", shown)), milliseconds, spent / requests * 1e6)
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return match[1]
+
+
+def _spread(values: list[float]) -> tuple[float, float, float]:
+    return statistics.median(values), min(values), max(values)
+
+
+# --- revocation ---
+
+
+def _revocation(folder: Path, ours: Peer) -> Iterator[Row]:
+    """From the call that revokes, made in this process, to the first 401 of the gateway."""
+    home = folder / "gateway"
+    tokens = [line.split()[0] for line in (home / "targets").read_text().splitlines()[:20]]
+    lags = [asyncio.run(_lag(home / "tokens.db", ours.port, token)) for token in tokens]
+    text = f"median {statistics.median(lags) * 1000:.1f} ms, worst {max(lags) * 1000:.1f} ms"
+    yield Row("revoke in another process to the first refusal", text, "< 100 ms")
+
+
+async def _lag(path: Path, port: int, token: str) -> float:
+    store = SqliteTokenStore(path)
+    tokens = Tokens(store)
+    found = await tokens.find(token)
+    assert found is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    request = f"GET /api/v1/namespaces/team-0/pods/web-0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    assert await _status(reader, writer, request) == 200
+    began = time.perf_counter()
+    await tokens.revoke(RevocationKind.SESSION, found.session.id)
+    while await _status(reader, writer, request) != 401:
+        pass
+    lag = time.perf_counter() - began
+    writer.close()
+    await store.close()
+    return lag
+
+
+async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: str) -> int:
+    writer.write(request.encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(_found(r"(?i)content-length: (\d+)", head.decode()))
+    await reader.readexactly(length)
+    return int(head.split()[1])
+
+
+# --- webhooks ---
+
+_UVICORN = """
+import json
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+
+ANSWERS = json.load(open("answers.json"))
+
+async def review(request):
+    asked = json.loads(await request.body())
+    return Response(ANSWERS[asked["kind"]], media_type="application/json")
+
+app = Starlette(routes=[Route("/webhooks/{name}", review, methods=["POST"])])
+"""
+_POST = """
+wrk.method = "POST"
+wrk.headers["Authorization"] = "Bearer callers"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = [==[%s]==]
+"""
+
+
+def _webhooks(folder: Path, ours: Peer) -> Iterator[Row]:
+    """The gateway looks a token up, or decides; the other side only parses the question and sends the same bytes."""
+    token = (folder / "webhooks" / "targets").read_text().split()[0]
+    reviews = {"token-review": _token_review(token), "subject-access-review": _access_review()}
+    answers = {json.loads(body)["kind"]: _ask(ours, name, body) for name, body in reviews.items()}
+    with _uvicorn(folder, answers) as theirs:
+        for name, body in reviews.items():
+            script = folder / f"{name}.lua"
+            script.write_text(_POST % body)
+            path = f"/webhooks/{name}?timeout=30s"
+            ratios = []
+            for _ in range(ROUNDS):
+                base = _sample(theirs, script, path=path)
+                ratios.append(_sample(ours, script, path=path).per_second / base.per_second)
+            yield Row(f"{name} / uvicorn + Starlette, same bytes", f"{statistics.median(ratios):.2f}", ">= 4")
+
+
+def _token_review(token: str) -> str:
+    spec = {"token": token, "audiences": ["https://kubernetes.default.svc"]}
+    return json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec})
+
+
+def _access_review() -> str:
+    asked = {"namespace": "team-1", "verb": "get", "resource": "pods", "version": "v1", "name": "web-1"}
+    spec = {"resourceAttributes": asked, "user": "user-1", "groups": ["readers", "system:authenticated"]}
+    return json.dumps({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
+
+
+def _ask(peer: Peer, name: str, body: str) -> str:
+    url = f"http://127.0.0.1:{peer.port}/webhooks/{name}?timeout=30s"
+    request = urllib.request.Request(url, body.encode(), {"Authorization": "Bearer callers"})
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.read().decode())
+
+
+@contextmanager
+def _uvicorn(folder: Path, answers: dict[str, str]) -> Iterator[Peer]:
+    home = folder / "uvicorn"
+    home.mkdir()
+    port = free_port()
+    (home / "reviews.py").write_text(_UVICORN)
+    (home / "answers.json").write_text(json.dumps(answers))
+    command = [sys.executable, "-m", "uvicorn", "reviews:app", "--port", str(port), "--log-level", "error"]
+    with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
+        yield Peer("uvicorn", port, process.pid)
+
+
+# --- watches ---
+
+
+async def _watches(folder: Path) -> list[Row]:
+    """Watches that are open and silent, each with a connection to the client and one to the upstream."""
+    server = await asyncio.start_server(_hold_watch, "127.0.0.1", 0, backlog=2048)
+    upstream = server.sockets[0].getsockname()[1]
+    writers = []
+    with gateway(folder, upstream, name="watches") as ours:
+        tokens = [line.split()[0] for line in (folder / "watches" / "targets").read_text().splitlines()[:TOKENS]]
+        before = _resident(ours.pid)
+        for number in range(WATCHES):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ours.port, limit=4096)
+            target = f"/api/v1/namespaces/team-{number % 5}/pods?watch=true"
+            token = tokens[number % len(tokens)]
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            writers.append(writer)
+        after = _resident(ours.pid)
+        for writer in writers:
+            writer.transport.abort()
+    server.close()
+    each = (after - before) / WATCHES / 1024
+    return [Row(f"{WATCHES:,} open watches", f"{after / 1e6:.0f} MB in all, {each:.1f} KiB each", "<= 400 MB")]
+
+
+async def _hold_watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await reader.read()
+    writer.close()
+
+
+def _resident(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * resource.getpagesize()

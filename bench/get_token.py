@@ -1,0 +1,161 @@
+"""What `ostiary get-token` adds to every kubectl command, when a credential lies ready.
+
+Against the bare interpreter of the same environment, and within a whole kubectl against one with a static token. The
+processes of a pair take turns, one right after the other: the machine is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from bench.client import rig
+from bench.table import Row
+from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.model import Secret
+from tests.support.kubectl import find_kubectl
+
+WARM_UP, TURNS, KUBECTL_TURNS = 3, 60, 25
+SERVER = "https://gateway.example"
+# What pip writes for an entry point since version 24; the one before imported `re`, for Windows.
+SCRIPT = "#!{python}\nimport sys\nfrom ostiary.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+
+
+@dataclass(frozen=True)
+class Took:
+    """Medians of a process, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def run() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with _environment(folder) as env:
+            _sign_in(SERVER)
+            yield from _against_the_interpreter(folder, env)
+            yield from _within_kubectl(folder, env)
+
+
+def _against_the_interpreter(folder: Path, env: Mapping[str, str]) -> Iterator[Row]:
+    script = folder / "ostiary"
+    script.write_text(SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    words = ["get-token", "--server", SERVER]
+    commands = {"bare": [sys.executable, "-I", "-c", "pass"], "ours": [str(script), *words]}
+    installed = Path(sys.executable).with_name("ostiary")
+    if installed.exists():
+        commands["installed"] = [str(installed), *words]
+    took = _alternating(commands, env, TURNS)
+    bare = took["bare"]
+    yield Row("bare interpreter, `python -I -c pass`", f"{bare.wall * 1000:.1f} ms")
+    yield Row("cached get-token / bare interpreter", f"{took['ours'].wall / bare.wall:.2f}", "<= 1.2")
+    yield Row("the same, in CPU time", f"{took['ours'].cpu / bare.cpu:.2f}", "<= 1.2")
+    if "installed" in took:
+        kind = "imports re" if "import re" in installed.read_text() else "as above"
+        yield Row(f"the same, with this environment's script ({kind})", f"{took['installed'].cpu / bare.cpu:.2f}")
+
+
+def _within_kubectl(folder: Path, env: Mapping[str, str]) -> Iterator[Row]:
+    kubectl = find_kubectl()
+    if kubectl is None:
+        return
+    with rig() as made:
+        token = _sign_in(made.url)
+        made.server_wants(token)
+        plugin = {
+            "apiVersion": "client.authentication.k8s.io/v1beta1",
+            "command": str(folder / "ostiary"),
+            "args": ["get-token", "--server", made.url],
+            "interactiveMode": "Never",
+        }
+        users: dict[str, dict[str, object]] = {"static": {"token": token}, "plugin": {"exec": plugin}}
+        commands = {}
+        for name, user in users.items():
+            config = _kubeconfig(folder / name, made.url, made.authority, user)
+            commands[name] = [kubectl, "--kubeconfig", str(config), "get", "--raw", "/version"]
+        took = _alternating(commands, env, KUBECTL_TURNS)
+    yield Row("kubectl, static token", f"{took['static'].wall * 1000:.0f} ms")
+    yield Row("kubectl with get-token / static token", f"{took['plugin'].wall / took['static'].wall:.2f}", "<= 1.5")
+
+
+@contextmanager
+def _environment(folder: Path) -> Iterator[dict[str, str]]:
+    """A home of its own, for the processes and for us."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    # Compiled once, as an installed package is, whatever this environment says of that.
+    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    try:
+        yield compiled
+    finally:
+        os.environ.pop("XDG_STATE_HOME")
+        if before is not None:
+            os.environ["XDG_STATE_HOME"] = before
+
+
+def _sign_in(server: str) -> str:
+    """Put a credential where it lies ready; returns its token."""
+    end = SYSTEM_CLOCK.now() + timedelta(hours=1)
+    grant = Grant(Secret("t0ken-" + "x" * 40), end, Secret("renewal"), "s1", end, "ann")
+    Sessions(Account(server)).save(grant, store=FILE, authorities_pem=None)
+    return grant.token.reveal()
+
+
+def _kubeconfig(path: Path, server: str, authority: bytes, user: Mapping[str, object]) -> Path:
+    cluster = {"server": server, "certificate-authority-data": b64encode(authority).decode()}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "bench",
+        "clusters": [{"name": "bench", "cluster": cluster}],
+        "users": [{"name": "bench", "user": user}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def _alternating(commands: Mapping[str, Sequence[str]], env: Mapping[str, str], turns: int) -> dict[str, Took]:
+    took: dict[str, list[Took]] = {name: [] for name in commands}
+    for turn in range(WARM_UP + turns):
+        # Now in this order, now in the other.
+        for name in sorted(commands, reverse=bool(turn % 2)):
+            one = _once(commands[name], env)
+            if turn >= WARM_UP:
+                took[name].append(one)
+    return {
+        name: Took(statistics.median(each.wall for each in found), statistics.median(each.cpu for each in found))
+        for name, found in took.items()
+    }
+
+
+def _once(command: Sequence[str], env: Mapping[str, str]) -> Took:
+    started = time.perf_counter()
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=env, stdin=null, stdout=null, stderr=null)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, command
+    return Took(wall, usage.ru_utime + usage.ru_stime)
+
+
+if __name__ == "__main__":
+    assert shutil.which("kubectl"), "without kubectl only half of it can be measured"
+    for row in run():
+        print(f"{row.what}: {row.measured} (promised {row.promised})")

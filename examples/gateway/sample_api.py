@@ -1,0 +1,120 @@
+"""A Kubernetes-like API in a few lines, over TLS: it believes whoever has the gateway's token, and nobody else.
+
+GET /api/v1/namespaces/NAMESPACE/pods              the pods
+GET /api/v1/namespaces/NAMESPACE/pods?watch=true   an event for each pod, and then one whenever `add_pod` is called
+GET /api/v1/namespaces/NAMESPACE/pods/NAME         one of them, or a 404
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import trustme
+
+
+class SampleApi:
+    """`seen` lists who asked for what, as the gateway told it."""
+
+    def __init__(self, authority: trustme.CA) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self.seen: list[tuple[str, str]] = []
+        self._pods = ["web-0", "web-1"]
+        self._changed = threading.Condition()
+        self._stopping = False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(context)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http.daemon_threads = True
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self.url = f"https://localhost:{self._http.server_address[1]}"
+
+    @contextmanager
+    def running(self) -> Iterator[SampleApi]:
+        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            with self._changed:
+                self._stopping = True
+                self._changed.notify_all()
+            self._http.shutdown()
+            self._http.server_close()
+
+    @property
+    def pods(self) -> list[str]:
+        return list(self._pods)
+
+    def add_pod(self, name: str) -> None:
+        with self._changed:
+            self._pods.append(name)
+            self._changed.notify_all()
+
+    def events(self) -> Iterator[str]:
+        """The name of each pod, waiting for the next one; ends when the API does."""
+        told = 0
+        while True:
+            with self._changed:
+                while len(self._pods) == told and not self._stopping:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+            yield self._pods[told]
+            told += 1
+
+
+def _handler(api: SampleApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") != f"Bearer {api.token}":
+                self._answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
+                return
+            api.seen.append((self.headers["Impersonate-User"], self.path))
+            address = urlsplit(self.path)
+            _, _, name = address.path.partition("/pods/")
+            if parse_qs(address.query).get("watch") == ["true"]:
+                self._stream()
+            elif not name:
+                self._answer(200, {"kind": "PodList", "apiVersion": "v1", "items": [_pod(pod) for pod in api.pods]})
+            elif name in api.pods:
+                self._answer(200, _pod(name))
+            else:
+                self._answer(404, {"kind": "Status", "code": 404, "message": f'pods "{name}" not found'})
+
+        def _stream(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            # Whoever watched may be gone by the next event.
+            with suppress(OSError):
+                for name in api.events():
+                    line = json.dumps({"type": "ADDED", "object": _pod(name)}).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+        def _answer(self, status: int, body: Any) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+def _pod(name: str) -> dict[str, Any]:
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}}

@@ -1,0 +1,64 @@
+"""Prints decisions and their explanations, from the JSON that the gateway's own API gives too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ostiary.cli.output import Style, painted, rows
+from ostiary.core.text import printable
+
+WIDTH = 8
+
+
+def asked_text(attributes: dict[str, Any]) -> str:
+    """As in: User "alice" (groups: dev): get pods/log "web" in namespace "team"."""
+    groups = f" (groups: {', '.join(attributes['groups'])})" if attributes.get("groups") else ""
+    user = attributes.get("user", "")
+    who = f'User "{user}"' if user else "somebody"
+    if "path" in attributes:
+        return f"{who}{groups}: {attributes.get('verb')} {attributes['path']}"
+    return f"{who}{groups}: {attributes.get('verb')} {object_text(attributes)}"
+
+
+def object_text(attributes: dict[str, Any]) -> str:
+    resource, group = attributes.get("resource", ""), attributes.get("group", "")
+    what = f"{resource}.{group}" if group else str(resource)
+    if attributes.get("subresource"):
+        what += f"/{attributes['subresource']}"
+    name = f' "{attributes["name"]}"' if attributes.get("name") else ""
+    where = f' in namespace "{attributes["namespace"]}"' if attributes.get("namespace") else " in the whole cluster"
+    return what + name + where
+
+
+def verdict_text(decision: dict[str, Any] | None, error: str = "") -> str:
+    if decision is None:
+        return f"could not be decided: {error}"
+    allowed = decision["verdict"] == "allow"
+    word = "allowed" if allowed else "refused, as though it were not there" if decision.get("hidden") else "refused"
+    return f"{word}: {decision['reason']}" if decision.get("reason") else word
+
+
+def print_rows(parts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> None:
+    for row in rows(parts, stream=sys.stdout, width=WIDTH):
+        print(row)
+
+
+def print_steps(explanation: dict[str, Any]) -> None:
+    """Every provider of the chain: what it says, the rule that came closest, what failed, what would mend it."""
+    for step in explanation["steps"]:
+        print(f"\n{painted(printable(str(step['provider'])), Style.FAINT, sys.stdout)}: {_said(step)}")
+        print_rows([(key, step[key]) for key in ("closest", "failed") if step.get(key)])
+        if step.get("remedy"):
+            print("\n  The smallest rule that would allow it:\n")
+            for line in str(step["remedy"]).splitlines():
+                print(f"    {printable(line)}".rstrip())
+
+
+def _said(step: dict[str, Any]) -> str:
+    if step.get("error"):
+        return f"could not be asked: {printable(step['error'])}"
+    if "verdict" not in step:
+        return "not asked: the chain had ended"
+    return printable(f"{step['verdict']}: {step['reason']}" if step.get("reason") else step["verdict"])

@@ -1,0 +1,124 @@
+"""``ostiary explain``: a refused request by its id: what was asked, what was decided then, and why, as of now."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostiary.cli import OK
+from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.decision_output import asked_text, print_rows, print_steps, verdict_text
+from ostiary.cli.gateway_choice import add_config, add_server, config_path, load, remote, run_async
+from ostiary.cli.output import print_json
+from ostiary.core.text import printable
+from ostiary.errors import OstiaryError
+
+if TYPE_CHECKING:
+    from ostiary.cli.remote import RemoteGateway
+    from ostiary.gateway.settings import GatewayConfig
+
+DESCRIPTION = """\
+Explain a decision of the gateway. Every answer has an Audit-Id header; somebody who was refused tells it to you, and
+learns nothing by it. This prints what they asked, what was decided then, and what the policy says now: the closest
+rule, the one condition that failed, and the smallest rule that would allow it.
+
+The request is looked for in the audit log of the configuration, also where it was rotated to; or, with --server, in
+the memory of a running gateway, which keeps the refusals of about a day.
+"""
+EPILOG = """\
+examples:
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --config gateway.yaml
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --audit-log /var/log/audit-2026-01.log
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --server https://gateway.example.com --token-file token
+"""
+
+
+class DecisionNotFound(OstiaryError):
+    default_code = "decision-not-found"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("id", metavar="ID", help="the Audit-Id of the answer")
+    parser.add_argument("--audit-log", action="append", metavar="FILE", help="look here instead; may be repeated")
+    add_config(parser)
+    add_server(parser)
+    add_output(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    gateway = remote(arguments)
+    if gateway is not None and arguments.audit_log:
+        raise UsageError("--audit-log is read here, and --server asks elsewhere", hint="leave one of them out")
+    told = _remembered(gateway, arguments.id) if gateway is not None else _recorded(arguments)
+    if arguments.output == JSON:
+        print_json(told)
+    else:
+        _print(told)
+    return OK
+
+
+def _print(told: dict[str, Any]) -> None:
+    print(printable(f"{told['id']}, {told['at']}"))
+    now = told["now"]
+    print_rows(
+        [
+            ("asked", asked_text(told["attributes"])),
+            ("then", verdict_text(told["then"])),
+            ("now", verdict_text(now["decision"], now.get("error", ""))),
+        ]
+    )
+    print_steps(now)
+
+
+def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
+    from ostiary.cli.remote import GatewayRefused
+
+    try:
+        return gateway.get("decisions", decision_id)
+    except GatewayRefused as error:
+        if error.status != 404:
+            raise
+        hint = "it keeps refusals only, of about a day, each worker its own; its audit log keeps all: --config"
+        raise DecisionNotFound("the gateway remembers no such decision", hint=hint) from None
+
+
+def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
+    config = load(arguments)
+    logs = arguments.audit_log or _logs(config, config_path(arguments))
+    return run_async(_explained(config, logs, arguments.id))
+
+
+async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
+    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.recorded import find
+    from ostiary.gateway.refusals import Refusal
+    from ostiary.gateway.telling import decided_json
+
+    found = find(logs, decision_id)
+    if found is None:
+        raise DecisionNotFound(
+            "there is no record of such a decision",
+            cause=f"looked through {len(logs)} {'log' if len(logs) == 1 else 'logs'}",
+            where=", ".join(logs),
+            hint="name an older log with --audit-log, or ask a running gateway with --server",
+        )
+    async with opened(config.authorization) as policy:
+        now = await policy.authorizer.explain(found.attributes)
+    return decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
+
+
+def _logs(config: GatewayConfig, where: str) -> list[str]:
+    """The audit log and what it was rotated to, the newest first. What is compressed is left alone."""
+    if config.audit.log is None:
+        raise DecisionNotFound(
+            "this gateway keeps no audit log here",
+            where=f"{where}, audit.log",
+            hint="name one with --audit-log, or ask the running gateway with --server",
+        )
+    path = Path(config.audit.log.path)
+    rotated = [one for one in path.parent.glob(f"{path.name}[.-]*") if one.suffix not in (".gz", ".bz2", ".xz", ".zst")]
+    found = [path] if path.exists() else []
+    return [str(one) for one in (*found, *sorted(rotated, key=lambda one: -one.stat().st_mtime))] or [str(path)]

@@ -1,0 +1,97 @@
+"""``ostiary get-token`` when no credential lies ready: renew, sign in, or say why neither is possible.
+
+Called by `get_token`, which is why nothing here needs to be quick. Stdout is for the credential alone; what is told to
+a person goes to stderr, and only if that is a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ostiary.cli import FAILED, USAGE, program
+from ostiary.cli.arguments import Parser, UsageError
+from ostiary.cli.output import print_error
+from ostiary.cli.signin.gateway import checked_address
+from ostiary.cli.signin.options import add_account, add_ways, authorities, chosen_account, wishes
+from ostiary.cli.signin.person import AtTerminal
+from ostiary.cli.signin.sessions import Account, check_store
+from ostiary.cli.signin.turn import Turn
+from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.plugin.stdout import ReservedStdout
+from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecInfo, decode_info, encode_answer
+
+DESCRIPTION = """\
+The exec credential plugin of those who sign in at a gateway: kubectl runs it, and so does every other client that
+reads kubeconfigs. It prints a credential, which it renews by itself; when the session is over, it signs you in if the
+client lets it ask, or else says that you should.
+
+THE CREDENTIAL IS A SECRET, and this prints it. `ostiary kubeconfig` writes the kubeconfig that runs it.
+"""
+EPILOG = """\
+examples:
+  ostiary get-token --server https://gateway.example
+  ostiary get-token --server https://gateway.example --account admin
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_account(parser)
+    add_ways(parser)
+    parser.set_defaults(run=run)
+
+
+def main(argv: list[str]) -> int:
+    """As `run_command`, but argparse must not print its help where a client expects a credential."""
+    parser = Parser(prog=f"{program()} get-token")
+    configure(parser)
+    try:
+        return run(parser.parse_args(argv))
+    except UsageError as error:
+        print_error(error)
+        return USAGE
+    except SystemExit as left:
+        return int(left.code or 0)
+    except OstiaryError as error:
+        print_error(error)
+        return FAILED
+
+
+def run(arguments: argparse.Namespace) -> int:
+    info = _info()
+    account = chosen_account(arguments)
+    if arguments.store is not None:
+        check_store(arguments.store)
+    stdout = ReservedStdout()
+    answer = Turn(
+        account,
+        wishes(arguments),
+        AtTerminal(quiet=True) if info.interactive else None,
+        arguments.store,
+        authorities(arguments.ca) or _authorities_told(info, account),
+    ).credential()
+    stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
+    return 0
+
+
+def _info() -> ExecInfo:
+    text = os.environ.get(INFO_VARIABLE)
+    if text:
+        return decode_info(text)
+    # By hand, or by one of the clients that tell their plugins nothing.
+    return ExecInfo(V1, interactive=sys.stdin is not None and sys.stdin.isatty())
+
+
+def _authorities_told(info: ExecInfo, account: Account) -> str | None:
+    """The kubeconfig's authority, if its cluster is this gateway: then it vouches for ``/auth`` as well."""
+    cluster = info.cluster
+    if cluster is None or not cluster.certificate_authority_data:
+        return None
+    try:
+        told = checked_address(cluster.server)
+    except ConfigurationError:
+        return None
+    same = told == account.server or told.startswith(f"{account.server}/")
+    return cluster.certificate_authority_data.decode("utf-8", "replace") if same else None

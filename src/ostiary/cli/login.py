@@ -1,0 +1,45 @@
+"""``ostiary login``: sign in at a gateway, so that kubectl and every other client are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ostiary.cli.output import print_note
+from ostiary.cli.signin.options import add_account, add_ways, authorities, chosen_account, wishes
+from ostiary.cli.signin.person import AtTerminal
+from ostiary.cli.signin.sessions import Sessions, check_store
+from ostiary.cli.signin.turn import Turn
+
+DESCRIPTION = """\
+Sign in at a gateway: with your browser; where there is none, as over SSH, with a browser elsewhere and a short code;
+or with a password, if that is what the gateway asks for. kubectl then needs no sign-in until the session ends, and
+runs `ostiary get-token` (see `ostiary kubeconfig`).
+"""
+EPILOG = """\
+examples:
+  ostiary login --server https://gateway.example
+  ostiary login --device
+  ostiary login --account admin --provider staff
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_account(parser)
+    add_ways(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    account = chosen_account(arguments)
+    if arguments.store is not None:
+        check_store(arguments.store)
+    turn = Turn(account, wishes(arguments), AtTerminal(quiet=False), arguments.store, authorities(arguments.ca))
+    turn.sign_in()
+    session = Sessions(account).session()
+    if session is not None:
+        until = session.expires_at.astimezone().strftime("%a %H:%M")
+        print_note(f"signed in at {account.server} as {session.user}, until {until}")
+    sys.stderr.flush()
+    return 0

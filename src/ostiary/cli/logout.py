@@ -1,0 +1,61 @@
+"""``ostiary logout``: end the session, here and at the gateway."""
+
+from __future__ import annotations
+
+import argparse
+
+from ostiary.cli.output import print_note
+from ostiary.cli.signin.gateway import GatewayClient
+from ostiary.cli.signin.options import add_account, authorities, chosen_account
+from ostiary.cli.signin.sessions import Session, Sessions
+from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
+
+DESCRIPTION = """\
+End the session at the gateway, at once, and forget its tokens here. With --everywhere all your sessions at this
+gateway end, on all machines.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    add_account(parser)
+    parser.add_argument("--everywhere", action="store_true", help="end all your sessions, on all machines")
+    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    sessions = Sessions(chosen_account(arguments))
+    authorities_pem = authorities(arguments.ca)
+    session, problem = _session(sessions)
+    # First here: whoever leaves a shared machine must not leave a token, even if the gateway is not there.
+    sessions.forget()
+    if problem is not None:
+        raise problem
+    if session is None:
+        if arguments.everywhere:
+            raise CredentialError(
+                "your other sessions go on",
+                cause="without a session here, the gateway cannot know who asks",
+                hint="sign in and do this again: ostiary login",
+                code="sign-in-needed",
+            )
+        print_note(f"there was no session at {sessions.account.server}")
+        return 0
+    gateway = GatewayClient(sessions.account.server, authorities_pem=authorities_pem or session.authorities_pem)
+    try:
+        gateway.logout(session.renewal, everywhere=arguments.everywhere)
+    except OstiaryError as error:
+        ends = session.expires_at.astimezone().strftime("%a %H:%M")
+        error.hint = f"forgotten here; at the gateway the session goes on, at most until {ends}"
+        raise
+    ended = "all your sessions" if arguments.everywhere else f"the session of {session.user}"
+    print_note(f"ended {ended} at {sessions.account.server}")
+    return 0
+
+
+def _session(sessions: Sessions) -> tuple[Session | None, ConfigurationError | None]:
+    try:
+        return sessions.session(), None
+    except ConfigurationError as error:
+        return None, error

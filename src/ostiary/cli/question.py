@@ -1,0 +1,51 @@
+"""The question of ``can-i`` and ``who-can``: a verb, and a resource or a path."""
+
+from __future__ import annotations
+
+import argparse
+
+from ostiary.cli.arguments import UsageError
+from ostiary.model import RequestInfo
+
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "verb", metavar="VERB", help="get, list, watch, create, update, patch, delete, deletecollection"
+    )
+    parser.add_argument(
+        "resource", metavar="RESOURCE", nargs="?", help="in the plural: pods, pods/log, deployments.apps/scale"
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="of one object (default: any)")
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="where (default: in the whole cluster)")
+    parser.add_argument("--api-group", metavar="GROUP", help="of the resource (default: the core group)")
+    parser.add_argument("--path", metavar="PATH", help="in place of a resource: a path such as /metrics")
+
+
+def question(arguments: argparse.Namespace) -> RequestInfo:
+    """What is asked for; raises `UsageError`."""
+    verb, resource, path = arguments.verb, arguments.resource, arguments.path
+    if (resource is None) == (path is None):
+        raise UsageError("name either a RESOURCE or a --path", hint="as in: ostiary can-i get pods --namespace team")
+    if path is not None:
+        if not path.startswith("/") or arguments.namespace or arguments.api_group:
+            raise UsageError("a --path begins with a slash, and is in no namespace and no API group")
+        return RequestInfo(verb.lower(), verb.upper(), path)
+    kind, _, subresource = resource.partition("/")
+    kind, dot, group = kind.partition(".")
+    if dot and arguments.api_group not in (None, group):
+        raise UsageError("the resource and --api-group name different API groups")
+    if not kind:
+        raise UsageError("the resource has no name", hint="as in: pods, pods/log, deployments.apps")
+    return RequestInfo(
+        verb=verb,
+        method=_METHODS.get(verb, "GET"),
+        path="",
+        is_resource=True,
+        api_group=group if dot else arguments.api_group or "",
+        namespace=arguments.namespace,
+        resource=kind,
+        subresource=subresource,
+        name=arguments.name,
+    )

@@ -1,0 +1,262 @@
+"""``ostiary sessions``: who is signed in, and how to end that."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ostiary.cli import OK
+from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.gateway_choice import add_config, add_server, config_path, load, remote, run_async, text_of
+from ostiary.cli.output import print_json, print_note, print_table
+from ostiary.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ostiary.core.tokens import Tokens
+
+T = TypeVar("T")
+TOKEN, SESSION, USER, GROUP, BEFORE = KINDS = ("token", "session", "user", "group", "before")
+MOST = 1000
+
+LIST_HELP = """\
+List the sessions that are alive, the newest first: who, with which groups, by which provider, until when.
+"""
+LIST_EXAMPLES = """\
+examples:
+  ostiary sessions list --config gateway.yaml
+  ostiary sessions list --group dev --server https://gateway.example.com --token-file token --output json
+"""
+REVOKE_HELP = """\
+Withdraw what was issued. It holds at once, on every worker, and open streams are cut. It is written down before this
+returns, and tells how many tokens (for token) or sessions ended.
+
+  token FILE      one token; - reads it from stdin. Or its SHA-256 digest, 64 hex digits, in place of FILE
+  session ID      one session, with all its tokens
+  user NAME       all sessions of a user
+  group NAME      all sessions that attest a group
+  before TIME     all sessions that began before: 2026-01-31T12:00:00Z, now, or 8h for eight hours ago
+
+Who signs in afterwards is in again: to keep somebody out, take away the account or the policy.
+"""
+REVOKE_EXAMPLES = """\
+examples:
+  ostiary sessions revoke user alice --config gateway.yaml
+  ostiary sessions revoke token - < leaked-token
+  ostiary sessions revoke before now --server https://gateway.example.com --token-file token
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="list|revoke")
+    _configure_list(verbs.add_parser("list", help="who is signed in", description=LIST_HELP, epilog=LIST_EXAMPLES))
+    _configure_revoke(
+        verbs.add_parser("revoke", help="end sessions or a token", description=REVOKE_HELP, epilog=REVOKE_EXAMPLES)
+    )
+
+
+def _configure_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user", metavar="NAME", help="only those of this user")
+    parser.add_argument("--group", metavar="NAME", help="only those that attest this group")
+    _add_gateway(parser)
+    parser.set_defaults(run=list_sessions)
+
+
+def _configure_revoke(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=KINDS, help="what VALUE is")
+    parser.add_argument("value", metavar="VALUE", help="see above")
+    _add_gateway(parser)
+    parser.set_defaults(run=revoke)
+
+
+def _add_gateway(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_server(parser)
+    add_output(parser)
+
+
+# --- list ---
+
+
+def list_sessions(arguments: argparse.Namespace) -> int:
+    gateway = remote(arguments)
+    if gateway is not None:
+        told = gateway.get("sessions", user=arguments.user, group=arguments.group)
+    else:
+        told = _with_store(arguments, lambda tokens: _sessions(tokens, arguments.user, arguments.group))
+    if arguments.output == JSON:
+        print_json(told)
+    else:
+        _print_sessions(told["items"])
+    if len(told["items"]) >= MOST:
+        print_note(f"there may be more than these {MOST}: ask for those of one user or group")
+    return OK
+
+
+async def _sessions(tokens: Tokens, user: str | None, group: str | None) -> dict[str, Any]:
+    from ostiary.gateway.telling import sessions_json
+
+    return sessions_json(await tokens.store.sessions(username=user, group=group, limit=MOST))
+
+
+def _print_sessions(items: list[dict[str, Any]]) -> None:
+    if not items:
+        print("nobody is signed in")
+        return
+    header = ("ID", "USER", "GROUPS", "PROVIDER", "CLIENT", "CREATED", "EXPIRES")
+    print_table(
+        header,
+        [
+            (
+                one["id"],
+                one["user"],
+                ", ".join(one["groups"]),
+                one["provider"],
+                one["client"],
+                _minute(one["created"]),
+                _minute(one["expires"]),
+            )
+            for one in items
+        ],
+    )
+
+
+def _minute(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+# --- revoke ---
+
+
+def revoke(arguments: argparse.Namespace) -> int:
+    kind = arguments.kind
+    value, at = _value(kind, arguments.value)
+    gateway = remote(arguments)
+    if gateway is not None:
+        body = {"type": kind, "value": value} | ({"before": at.isoformat()} if at is not None else {})
+        ended = int(gateway.post("revocations", body=body)["ended"])
+    else:
+        ended = _with_store(arguments, lambda tokens: _revoke(tokens, kind, value, at))
+    if arguments.output == JSON:
+        print_json({"type": kind, "ended": ended})
+        return OK
+    what = "token" if kind == TOKEN else "session"
+    print(f"{ended} {what}{'' if ended == 1 else 's'} ended")
+    if not ended:
+        print_note("nothing was left to end: check the spelling, or ostiary sessions list")
+    return OK
+
+
+async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) -> int:
+    from ostiary.cli.can_i import login_name
+    from ostiary.interfaces.token_store import RevocationKind
+
+    return await tokens.revoke(RevocationKind(kind), value, by=f"{login_name()} (ostiary sessions revoke)", at=at)
+
+
+def _value(kind: str, text: str) -> tuple[str, datetime | None]:
+    """What to revoke, and as of when; raises `UsageError`, which never quotes what may be a token."""
+    from ostiary.core.tokens import ACCESS_PREFIX, RENEWAL_PREFIX
+
+    prefixes = (ACCESS_PREFIX.decode(), RENEWAL_PREFIX.decode())
+    if kind in (TOKEN, SESSION) and text.startswith(prefixes):
+        raise UsageError(
+            "a token does not belong on the command line",
+            cause="there every program on this machine can read it, and the shell writes it down",
+            hint="put it into a file: ostiary sessions revoke token FILE, or - to read it from stdin",
+        )
+    if kind == TOKEN:
+        return _digest(text), None
+    if kind == BEFORE:
+        return "", _moment(text)
+    if not text:
+        raise UsageError(f"there is no name of a {kind}")
+    return text, None
+
+
+def _digest(text: str) -> str:
+    from ostiary.core.tokens import digest_hex
+
+    try:
+        if len(text) == 64:
+            return digest_hex(text)
+    except ValueError:
+        # So it is the name of a file.
+        pass
+    token = _from_stdin() if text == "-" else text_of(text, "token")
+    try:
+        return digest_hex(token.strip())
+    except ValueError as error:
+        where = "stdin" if text == "-" else text
+        raise ConfigurationError(
+            "there is no token to revoke", cause=str(error), where=where, code="token-file-unreadable"
+        ) from None
+
+
+def _from_stdin() -> str:
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass("token: ")
+    return sys.stdin.read(1 << 16)
+
+
+def _moment(text: str) -> datetime:
+    from ostiary.core.duration import DurationError, parse_duration
+
+    now = datetime.now(UTC)
+    if text == "now":
+        return now
+    try:
+        return now - parse_duration(text)
+    except DurationError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        hint = "now, 8h for eight hours ago, or a time with its zone: 2026-01-31T12:00:00Z"
+        raise UsageError("before needs a time", hint=hint)
+    if moment > now:
+        print_note("this lies ahead: until then nobody stays signed in")
+    return moment
+
+
+# --- the store of a configuration ---
+
+
+def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitable[T]]) -> T:
+    import os
+
+    from ostiary.core.tokens import Tokens
+
+    config = load(arguments)
+    store, where = config.store.instance, f"{config_path(arguments)}, store"
+    if config.store.type == "memory":
+        raise ConfigurationError(
+            "the sessions of this gateway are in its memory",
+            where=where,
+            hint="ask the running gateway with --server, or use the store sqlite",
+            code="token-store-unavailable",
+        )
+    path = getattr(store, "path", None)
+    if isinstance(path, str) and not os.path.exists(path):
+        # Opening it would make an empty one, which may then belong to another user than the gateway's.
+        raise ConfigurationError(
+            "there is no token store yet",
+            cause=f"{path} does not exist",
+            where=where,
+            hint="has this gateway ever been started, and is this its configuration?",
+            code="token-store-unavailable",
+        )
+
+    async def run() -> T:
+        try:
+            return await work(Tokens(store))
+        finally:
+            await store.close()
+
+    return run_async(run())

@@ -1,0 +1,6 @@
+"""The client's side of signing in at a gateway, shared by get-token, login, logout, whoami and kubeconfig.
+
+options     which gateway, which account                 gateway     its endpoints over HTTP
+turn        one sign-in for any number of processes      ways        browser, device code, password: which, and how
+sessions    what is kept between two runs                files       private files and locks
+"""

@@ -1,0 +1,185 @@
+"""Sign in with the browser of this machine, which brings the proof back to a port of this machine.
+
+    this command -> browser: gateway/auth/cli?challenge&port&state -> person signs in
+                 <- 127.0.0.1:port/callback?code&state <- gateway
+    code + verifier -> gateway -> session
+
+Called by `ways`. Only this process knows the verifier, so a code is of no use to anybody else on this machine; and a
+return with another state was not begun here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ostiary.cli.signin.gateway import GatewayClient, unanswered
+from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.sessions import Grant
+from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.model import Secret
+
+# A browser may open a connection long before it sends anything.
+CONNECTION_SECONDS = 30.0
+PAGE = """\
+<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>body{{font:1.1rem system-ui;margin:20vh auto;max-width:28rem;padding:0 1rem;color-scheme:light dark}}</style>
+<h1>{title}</h1><p>{text}</p></html>
+"""
+
+_REFUSALS = {
+    "access_denied": "it was refused in the browser",
+    "login-refused": "its identity provider does not let this person in",
+    "provider-failed": "its identity provider cannot be asked at this moment",
+}
+
+
+def sign_in(
+    gateway: GatewayClient,
+    person: Person,
+    *,
+    provider: str | None,
+    client: str,
+    seconds: float,
+    show: Callable[[str], object] | None,
+) -> Grant:
+    """*show* opens an address in a browser; None if the person is to do that."""
+    verifier = secrets.token_urlsafe(48)
+    digest = hashlib.sha256(verifier.encode()).digest()
+    returning = Return(lambda code: gateway.redeem(code, Secret(verifier)))
+    try:
+        address = gateway.browser_address(
+            challenge=urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            port=returning.port,
+            state=returning.state,
+            client=client,
+            provider=provider,
+        )
+        if show is None:
+            person.tell(f"open this address in a browser on this machine:\n  {address}")
+        else:
+            person.tell(f"your browser opens to sign you in; if it does not, open:\n  {address}")
+            # Some wait until they are closed, and we must be there for the return before that.
+            threading.Thread(target=show, args=(address,), daemon=True).start()
+        return returning.wait(seconds)
+    finally:
+        returning.close()
+
+
+class Return:
+    """Listens on a free port of 127.0.0.1 until the browser comes back, once."""
+
+    def __init__(self, redeem: Callable[[str], Grant]) -> None:
+        self.state = secrets.token_urlsafe(24)
+        self._redeem = redeem
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._outcome: Grant | Exception | None = None
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> Grant:
+        if not self._over.wait(seconds):
+            raise unanswered(f"no browser came back within {seconds:.0f} seconds")
+        if isinstance(self._outcome, Grant):
+            return self._outcome
+        assert self._outcome is not None
+        raise self._outcome
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def arrived(self, query: dict[str, list[str]]) -> tuple[int, str, str] | None:
+        """What to show to a browser that came with *query*: (status, title, text); None if it was not sent from here.
+
+        A second one, or one with a wrong state, changes nothing.
+        """
+        # As bytes: what comes in need not be ASCII.
+        if not hmac.compare_digest(_only(query, "state").encode(), self.state.encode()):
+            return None
+        with self._lock:
+            if self._outcome is not None:
+                return 400, "This was used already", "You may close this tab."
+            try:
+                self._outcome = self._redeemed(query)
+            except Exception as error:
+                self._outcome = error
+                told = error.summary if isinstance(error, OstiaryError) else "it failed"
+                return 400, "You are not signed in", f"{escape(told)}. The terminal says more; you may close this tab."
+        return 200, "You are signed in", "You may close this tab and return to the terminal."
+
+    def _redeemed(self, query: dict[str, list[str]]) -> Grant:
+        code = _only(query, "code")
+        if not code:
+            error = _only(query, "error")
+            raise LoginRefused(
+                "the gateway did not let you in",
+                cause=_REFUSALS.get(error, error or "the browser came back without a code"),
+                code="sign-in-refused",
+            )
+        return self._redeem(code)
+
+    def shown(self) -> None:
+        """The browser has its page: now the listener may go."""
+        if self._outcome is not None:
+            self._over.set()
+
+
+def _only(query: dict[str, list[str]], name: str) -> str:
+    found = query.get(name, [])
+    return found[0] if len(found) == 1 else ""
+
+
+def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = CONNECTION_SECONDS
+        server_version, sys_version = "ostiary", ""
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            # Another name that leads here is a page of somebody else which wants to look at our answer.
+            ours = self.headers.get_all("Host") == [f"127.0.0.1:{returning.port}"]
+            answer = returning.arrived(parse_qs(parts.query)) if ours and parts.path == "/callback" else None
+            try:
+                self._show(*(answer or (404, "There is nothing here", "Begin in the terminal.")))
+            except OSError:
+                # It went away before it saw the page; we know what we need.
+                self.close_connection = True
+            finally:
+                if answer is not None:
+                    returning.shown()
+
+        def _show(self, status: int, title: str, text: str) -> None:
+            page = PAGE.format(title=title, text=text).encode()
+            self.send_response(status)
+            for name, value in (
+                ("Content-Type", "text/html; charset=utf-8"),
+                ("Content-Length", str(len(page))),
+                ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+                ("Cache-Control", "no-store"),
+                ("Referrer-Policy", "no-referrer"),
+                ("X-Content-Type-Options", "nosniff"),
+                ("Connection", "close"),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the address holds a code, and stderr may be a screen that somebody draws on."""
+
+    return Handler

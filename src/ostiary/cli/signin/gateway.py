@@ -1,0 +1,358 @@
+"""The gateway's ``/auth`` over HTTP, as a command line uses it. Knows its endpoints and its errors, keeps nothing.
+
+Called by `ways`, `turn` and the commands. The server's certificate is verified by the given authorities or the
+system's; redirects are not followed, since a token must not be sent on; answers are bounded in size and time. The
+proxy of the environment is used, as kubectl does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from ostiary import __version__
+from ostiary.cli.signin.sessions import Grant
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import fits_token_header
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
+from ostiary.model import Secret
+
+SECONDS = 15.0
+LARGEST = 1 << 20
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Clocks may differ by so much before it is worth telling kubectl another time than the gateway says.
+SKEW = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An identity provider of the gateway. `kind` is ``redirect``, ``password`` or ``ambient``."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A sign-in that is finished in a browser elsewhere."""
+
+    code: Secret
+    user_code: str
+    address: str
+    complete_address: str
+    interval: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    fields: Mapping[str, Any] = field(repr=False)
+    time: datetime | None = None
+    """What the gateway's clock said."""
+    retry_after: str = ""
+
+
+class GatewayClient:
+    """Talks to one gateway. *authorities_pem* None means the system's own authorities."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        authorities_pem: str | None = None,
+        seconds: float = SECONDS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.server = checked_address(server)
+        self.authorities_pem = authorities_pem
+        self._seconds = seconds
+        self._clock = clock
+        self._opener = urllib.request.OpenerDirector()
+        handlers: tuple[urllib.request.BaseHandler, ...] = (
+            urllib.request.ProxyHandler(),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=build_context(TlsSettings(authorities_pem))),
+        )
+        # Without those that follow redirects, and that make an exception of every answer which is a refusal.
+        for handler in handlers:
+            self._opener.add_handler(handler)
+
+    # --- signing in ---
+
+    def methods(self) -> list[Method]:
+        reply = self._ask("GET", "/auth/methods")
+        self._expect(reply, "the gateway does not say how to sign in")
+        providers = reply.fields.get("providers")
+        if not isinstance(providers, list) or not all(isinstance(each, dict) for each in providers):
+            raise self._not_understood()
+        return [Method(_text(each, "name"), _text(each, "kind")) for each in providers]
+
+    def sign_in_directly(self, provider: str, *, username: str = "", password: Secret | None = None) -> Grant | None:
+        """By what the request itself proves; None if the gateway wants other proof than it was given."""
+        headers = {}
+        if password is not None:
+            pair = f"{username}:{password.reveal()}".encode()
+            headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
+        reply = self._ask("GET", f"/auth/{quote(provider, safe='')}", headers=headers)
+        if password is None and reply.status in (300, 302, 303, 307, 401):
+            return None
+        self._expect(reply, "the gateway did not let you in")
+        return self._grant(reply)
+
+    def browser_address(self, *, challenge: str, port: int, state: str, client: str, provider: str | None) -> str:
+        """Where the browser begins; it returns to this port of this machine."""
+        query = {"challenge": challenge, "port": str(port), "state": state, "client": client}
+        if provider is not None:
+            query["provider"] = provider
+        return f"{self.server}/auth/cli?{urlencode(query)}"
+
+    def redeem(self, code: str, verifier: Secret) -> Grant:
+        """What the browser brought back, for a session."""
+        reply = self._ask("POST", "/auth/cli/token", {"code": code, "verifier": verifier.reveal()})
+        self._expect(reply, "the gateway did not finish the sign-in")
+        return self._grant(reply)
+
+    def begin_device(self, client: str) -> Device:
+        reply = self._ask("POST", "/auth/device", {"client": client})
+        self._expect(reply, "the gateway does not let you sign in by another device")
+        fields = reply.fields
+        address = _text(fields, "verification_uri")
+        return Device(
+            Secret(_text(fields, "device_code")),
+            _text(fields, "user_code"),
+            address,
+            fields.get("verification_uri_complete") or address,
+            _number(fields, "interval", 5.0),
+            _number(fields, "expires_in", 600.0),
+        )
+
+    def poll_device(self, device: Device) -> Grant | str:
+        """A session, or what keeps it from being there yet: ``authorization_pending`` or ``slow_down``."""
+        reply = self._ask("POST", "/auth/device/token", {"device_code": device.code.reveal()})
+        reason = reply.fields.get("error")
+        if reply.status == 400 and reason in ("authorization_pending", "slow_down"):
+            return str(reason)
+        if reply.status == 400 and reason == "expired_token":
+            raise unanswered("nobody entered the code in time")
+        self._expect(reply, "the gateway did not finish the sign-in")
+        return self._grant(reply)
+
+    # --- what happens to a session later ---
+
+    def renew(self, renewal: Secret) -> Grant | None:
+        """A new pair of tokens; None if the session has ended, so that only another sign-in helps."""
+        reply = self._ask("POST", "/auth/renew", {"renewal_token": renewal.reveal()})
+        if reply.status in (400, 401, 403):
+            return None
+        self._expect(reply, "the session could not be renewed")
+        return self._grant(reply)
+
+    def logout(self, renewal: Secret, *, everywhere: bool) -> None:
+        form = {"renewal_token": renewal.reveal(), **({"everywhere": "true"} if everywhere else {})}
+        self._expect(self._ask("POST", "/auth/logout", form), "the gateway did not end the session")
+
+    def whoami(self, token: Secret) -> Mapping[str, Any]:
+        reply = self._ask("GET", "/auth/whoami", headers={"Authorization": f"Bearer {token.reveal()}"})
+        if reply.status == 401:
+            raise CredentialError(
+                "the gateway does not know this session any more",
+                cause="it was ended or revoked",
+                hint=f"ostiary login --server {self.server}",
+                code="sign-in-needed",
+            )
+        self._expect(reply, "the gateway did not say who you are")
+        return reply.fields
+
+    # --- one request ---
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        form: Mapping[str, str] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        request = urllib.request.Request(  # noqa: S310  # the address was checked
+            self.server + path,
+            method=method,
+            data=None if form is None else urlencode(form).encode(),
+            headers={"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **(headers or {})},
+        )
+        try:
+            with self._opener.open(request, timeout=self._seconds) as answer:
+                body = answer.read(LARGEST + 1)
+                return Reply(
+                    answer.status, _object(body), _time(answer.headers["Date"]), answer.headers["Retry-After"] or ""
+                )
+        except (OSError, http.client.HTTPException, urllib.error.URLError) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> OstiaryError:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return ProviderError(
+                "the gateway cannot be trusted",
+                cause=reason.verify_message,
+                where=self.server,
+                hint="if it has an authority of its own, name that: --ca FILE",
+                code="gateway-unreachable",
+            )
+        cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        return ProviderError(
+            "the gateway cannot be reached",
+            cause=cause,
+            where=self.server,
+            hint="is the address right, and is the network or VPN up?",
+            code="gateway-unreachable",
+        )
+
+    def _expect(self, reply: Reply, summary: str) -> None:
+        """Raise what the gateway said, unless it said yes."""
+        if reply.status in (200, 204):
+            return
+        message = reply.fields.get("message") or reply.fields.get("error")
+        cause = message if isinstance(message, str) else f"it answered with status {reply.status}"
+        if reply.status == 404:
+            raise self._not_understood()
+        if reply.status == 429:
+            wait = f"wait {reply.retry_after} seconds" if reply.retry_after.isdigit() else "wait a while"
+            raise LoginRefused(summary, cause=cause, where=self.server, hint=wait, code="sign-in-refused")
+        if reply.status in (400, 401, 403):
+            hint = _HINTS.get(cause)
+            raise LoginRefused(
+                summary, cause=_WORDS.get(cause, cause), where=self.server, hint=hint, code="sign-in-refused"
+            )
+        raise ProviderError(
+            summary, cause=cause, where=self.server, hint="try again in a while", code="gateway-unreachable"
+        )
+
+    def _not_understood(self) -> ProviderError:
+        return ProviderError(
+            "this is not an ostiary gateway, or an older one",
+            cause="its answer cannot be understood",
+            where=self.server,
+            hint="is the address that of the gateway, without a path?",
+            code="gateway-answer-invalid",
+        )
+
+    def _grant(self, reply: Reply) -> Grant:
+        fields = reply.fields
+        try:
+            # What counts is how long it lives: kubectl and we judge by the clock of this machine.
+            ahead = self._ahead(reply.time)
+            found = Grant(
+                token=Secret(_text(fields, "token")),
+                expires_at=datetime.fromisoformat(_text(fields, "expires_at")) + ahead,
+                renewal=Secret(_text(fields, "renewal_token")),
+                session=_text(fields, "session"),
+                session_expires_at=datetime.fromisoformat(_text(fields, "session_expires_at")) + ahead,
+                user=_text(fields, "user"),
+                groups=tuple(map(str, fields.get("groups") or ())),
+            )
+        except (ValueError, TypeError, OverflowError):
+            raise self._not_understood() from None
+        if not fits_token_header(found.token.reveal()) or found.expires_at.tzinfo is None:
+            raise self._not_understood()
+        if found.expires_at <= self._clock.now():
+            raise ProviderError(
+                "the gateway's token has expired already",
+                cause="the clocks of this machine and of the gateway differ",
+                where=self.server,
+                hint="set the clock of this machine",
+                code="gateway-answer-invalid",
+            )
+        return found
+
+    def _ahead(self, theirs: datetime | None) -> timedelta:
+        """How far our clock is ahead of theirs."""
+        ahead = timedelta(0) if theirs is None else self._clock.now() - theirs
+        return ahead if abs(ahead) > SKEW else timedelta(0)
+
+
+_WORDS = {
+    "access_denied": "it was refused in the browser",
+    "invalid_grant": "what the browser brought back is not good any more",
+}
+_HINTS = {"invalid_grant": "sign in again, and finish within a minute"}
+
+
+def unanswered(cause: str) -> CredentialError:
+    return CredentialError(
+        "nobody signed in", cause=cause, hint="try again when you are there: ostiary login", code="sign-in-unanswered"
+    )
+
+
+def checked_address(server: str) -> str:
+    """*server* as all of us write it: scheme and host in small letters, no slash at the end.
+
+    Raises `ConfigurationError` if it is none, or if tokens would travel in the clear.
+    """
+    try:
+        parts = urlsplit(server)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    plain = parts.scheme == "http"
+    fits = server.isascii() and server.isprintable() and " " not in server
+    if not fits or not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        raise _no_address("it is not like https://gateway.example")
+    if parts.query or parts.fragment:
+        raise _no_address("there is a ? or a # in it")
+    if plain and host not in LOOPBACK:
+        raise _no_address("http:// would show your token to everybody on the way")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+
+
+def _no_address(cause: str) -> ConfigurationError:
+    # Not quoted: somebody may have put a password into it.
+    return ConfigurationError(
+        "this is not the address of a gateway", cause=cause, hint="--server https://gateway.example", code="usage"
+    )
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    if len(body) > LARGEST:
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise ProviderError(
+            "the gateway's answer cannot be understood",
+            cause=f"{name} is missing",
+            hint="is the address that of the gateway?",
+            code="gateway-answer-invalid",
+        )
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
+    value = fields.get(name, default)
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 86400 else default
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else parsedate_to_datetime(text).astimezone(UTC)
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,100 @@
+"""Which gateway and which account a command is about: by option, environment, kubeconfig, or the only one there is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from itertools import pairwise
+
+from ostiary.cli.arguments import UsageError, seconds
+from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.signin.gateway import checked_address
+from ostiary.cli.signin.sessions import FILE, KEYRING, Account, known_accounts
+from ostiary.cli.signin.turn import SECONDS, Wishes
+from ostiary.errors import ConfigurationError
+
+SERVER_VARIABLE = "OSTIARY_SERVER"
+
+
+def add_account(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help=f"the gateway (default: ${SERVER_VARIABLE}, the current context's, or the only one you use)",
+    )
+    parser.add_argument("--account", metavar="NAME", help="a name for one of several accounts at this gateway")
+
+
+def add_ways(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--provider", metavar="NAME", help="sign in with this identity provider of the gateway")
+    parser.add_argument("--device", action="store_true", help="sign in with a browser on another machine, by a code")
+    parser.add_argument("--no-browser", action="store_true", help="open no browser: only print the address")
+    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    parser.add_argument(
+        "--store", choices=(FILE, KEYRING), help="where the renewal token is kept (default: as before, or file)"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="for the person (default: %(default)g)"
+    )
+
+
+def wishes(arguments: argparse.Namespace) -> Wishes:
+    return Wishes(arguments.provider, arguments.device, arguments.no_browser, arguments.timeout)
+
+
+def authorities(path: str | None) -> str | None:
+    """The content of ``--ca``."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "it is not PEM"
+        raise ConfigurationError(
+            "the authority cannot be read", cause=cause, where=path, code="config-unreadable"
+        ) from None
+
+
+def chosen_account(arguments: argparse.Namespace) -> Account:
+    """The account that is meant. Raises `UsageError` where that is a guess."""
+    if arguments.account == "":
+        raise UsageError("--account is empty")
+    server = arguments.server or os.environ.get(SERVER_VARIABLE)
+    if server:
+        return Account(checked_address(server), arguments.account or DEFAULT_ACCOUNT)
+    found = _of_kubeconfig() or _only_known()
+    return found if arguments.account is None else Account(found.server, arguments.account)
+
+
+def _only_known() -> Account:
+    known = known_accounts()
+    if len(known) == 1:
+        return known[0]
+    if len({account.server for account in known}) == 1:
+        # Several accounts of one gateway: the one without a name.
+        return Account(known[0].server)
+    cause = "you use several: " + ", ".join(sorted({account.server for account in known})) if known else None
+    raise UsageError(
+        f"which gateway?{'' if cause is None else ' ' + cause}",
+        hint=f"--server https://gateway.example, or set {SERVER_VARIABLE}",
+    )
+
+
+def _of_kubeconfig() -> Account | None:
+    """The gateway of the current context, if its user runs ``get-token``."""
+    # Imported here: with --server nobody needs the kubeconfig.
+    from ostiary.client.kubeconfig import load
+
+    try:
+        config = load()
+    except ConfigurationError:
+        return None
+    context = config.contexts.get(config.current_context)
+    user = None if context is None else config.users.get(context.user)
+    args = () if user is None or user.exec is None else user.exec.args
+    if "get-token" not in args:
+        return None
+    given = dict(pairwise(args)) | dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
+    server = given.get("--server")
+    return None if not server else Account(checked_address(server), given.get("--account") or DEFAULT_ACCOUNT)

@@ -1,0 +1,54 @@
+"""The person at the terminal: told things, and asked things. Never on stdout, which may be a client's to read."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from typing import Protocol
+
+from ostiary.cli.output import print_note
+from ostiary.core.text import printable
+from ostiary.model import Secret
+
+
+class Person(Protocol):
+    """`present` says whether anything can be asked."""
+
+    present: bool
+
+    def tell(self, text: str) -> None: ...
+
+    def ask(self, prompt: str, default: str) -> str: ...
+
+    def ask_secret(self, prompt: str) -> Secret: ...
+
+
+class AtTerminal:
+    """*quiet* tells nothing where stderr is no terminal: a log is not a person."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self.present = _has_terminal()
+
+    def tell(self, text: str) -> None:
+        if sys.stderr is not None and (not self._quiet or sys.stderr.isatty()):
+            print_note(text)
+            sys.stderr.flush()
+
+    def ask(self, prompt: str, default: str) -> str:
+        shown = f"{prompt} [{printable(default)}]: " if default else f"{prompt}: "
+        with open("/dev/tty", "r+b", buffering=0) as terminal:
+            terminal.write(shown.encode())
+            return terminal.readline().decode("utf-8", "replace").strip() or default
+
+    def ask_secret(self, prompt: str) -> Secret:
+        return Secret(getpass.getpass(f"{prompt}: "))
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

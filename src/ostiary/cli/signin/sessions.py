@@ -1,0 +1,262 @@
+"""What is kept of a sign-in between two runs: a session that can be renewed, and a credential that lies ready.
+
+    <name>.token      the access token, for minutes, as `get_token` prints it
+    <name>.session    who, until when, and the renewal token, unless that is in the keyring
+    <name>.failed     when the last attempt failed, and why: nobody is asked again at once
+    <name>.lock       held by the one process that renews or signs in
+
+Called by `turn` and by the commands. Times are those of this machine's clock, also where the gateway's differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any
+
+from ostiary.cli.get_token import DEFAULT_ACCOUNT, file_content, file_name, usable_answer
+from ostiary.cli.signin import files
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import ConfigurationError
+from ostiary.model import Secret
+from ostiary.wire.client_authentication import V1, V1BETA1, Answer, decode_answer, encode_answer
+
+FILE, KEYRING = "file", "keyring"
+KEYRING_SERVICE = "ostiary"
+MARGIN = timedelta(seconds=60)
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account of a person at one gateway. `server` is its address without a slash at the end."""
+
+    server: str
+    name: str = DEFAULT_ACCOUNT
+
+    def path(self, kind: str) -> str:
+        found = file_name(self.server, self.name)
+        if found is None:
+            raise ConfigurationError("the address and the name of the account are too long", code="usage")
+        return f"{files.folder()}/{found}.{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the gateway gave at a sign-in or a renewal."""
+
+    token: Secret
+    expires_at: datetime
+    renewal: Secret
+    session: str
+    session_expires_at: datetime
+    user: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What must be known to renew: `authorities_pem` is whom the gateway's certificate was trusted by."""
+
+    renewal: Secret
+    expires_at: datetime
+    user: str
+    store: str = FILE
+    authorities_pem: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last attempt to sign in, which led to nothing. Nobody is asked again before `until`."""
+
+    at: datetime
+    until: datetime
+    summary: str
+    cause: str | None
+    code: str
+
+
+class Sessions:
+    """The files of one account."""
+
+    def __init__(self, account: Account, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.account = account
+        self._clock = clock
+
+    # --- the credential that lies ready ---
+
+    def ready(self) -> Answer | None:
+        """The credential, if it is good for a while. Raises `ConfigurationError` if its file cannot be trusted."""
+        data = files.read(self.account.path("token"))
+        found = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
+        return None if found is None else decode_answer(found, api_version=V1)
+
+    def save(self, grant: Grant, *, store: str, authorities_pem: str | None) -> Answer:
+        """Keep all of *grant*; gives what to answer with."""
+        # The session first: its renewal token is good once, and an access token can always be had again.
+        self._save_session(grant, store, authorities_pem)
+        answer = Answer(grant.token, None, None, grant.expires_at)
+        now = self._clock.now()
+        margin = min(MARGIN, (grant.expires_at - now) / 5)
+        content = file_content(
+            obtained=int(now.timestamp()),
+            renew_at=int((grant.expires_at - margin).timestamp()),
+            v1=encode_answer(answer, api_version=V1).encode(),
+            v1beta1=encode_answer(answer, api_version=V1BETA1).encode(),
+        )
+        files.write(self.account.path("token"), content)
+        files.remove(self.account.path("failed"))
+        return answer
+
+    # --- the session ---
+
+    def session(self) -> Session | None:
+        """What can be renewed; None if there is nothing, or nothing whole, or it has expired."""
+        fields = _object(files.read(self.account.path("session")))
+        if fields is None or fields.get("format") != _FORMAT:
+            return None
+        try:
+            store = _text(fields, "store")
+            found = Session(
+                renewal=self._from_keyring() if store == KEYRING else Secret(_text(fields, "renewal")),
+                expires_at=datetime.fromtimestamp(fields["expires_at"], UTC),
+                user=_text(fields, "user"),
+                store=store,
+                authorities_pem=fields.get("authorities_pem"),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, OSError):
+            return None
+        return found if found.renewal and self._clock.now() < found.expires_at else None
+
+    def _save_session(self, grant: Grant, store: str, authorities_pem: str | None) -> None:
+        fields = {
+            "format": _FORMAT,
+            "server": self.account.server,
+            "account": self.account.name,
+            "user": grant.user,
+            "session": grant.session,
+            "expires_at": int(grant.session_expires_at.timestamp()),
+            "store": store,
+            "authorities_pem": authorities_pem,
+        }
+        if store == KEYRING:
+            _ask_keyring("set_password", self._keyring_name, grant.renewal.reveal())
+        else:
+            fields["renewal"] = grant.renewal.reveal()
+        files.write(self.account.path("session"), json.dumps(fields).encode())
+
+    def _from_keyring(self) -> Secret:
+        return Secret(_ask_keyring("get_password", self._keyring_name) or "")
+
+    @property
+    def _keyring_name(self) -> str:
+        return f"{self.account.server} {self.account.name}"
+
+    def forget(self) -> None:
+        """Remove everything but the lock, which somebody may hold."""
+        fields = _object(_read_or_none(self.account.path("session"))) or {}
+        for kind in ("token", "session", "failed"):
+            files.remove(self.account.path(kind))
+        if fields.get("store") == KEYRING:
+            _ask_keyring("delete_password", self._keyring_name)
+
+    # --- failures ---
+
+    def fail(self, failure: Failure) -> None:
+        fields = {
+            "at": failure.at.timestamp(),
+            "until": failure.until.timestamp(),
+            "summary": failure.summary,
+            "cause": failure.cause,
+            "code": failure.code,
+        }
+        files.write(self.account.path("failed"), json.dumps(fields).encode())
+
+    def failure(self) -> Failure | None:
+        fields = _object(files.read(self.account.path("failed")))
+        if fields is None:
+            return None
+        try:
+            return Failure(
+                datetime.fromtimestamp(fields["at"], UTC),
+                datetime.fromtimestamp(fields["until"], UTC),
+                _text(fields, "summary"),
+                fields["cause"],
+                _text(fields, "code"),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, OSError):
+            return None
+
+
+def known_accounts() -> list[Account]:
+    """All that have a session, expired ones too."""
+    try:
+        names = sorted(name for name in os.listdir(files.folder()) if name.endswith(".session"))
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        fields = _object(_read_or_none(f"{files.folder()}/{name}")) or {}
+        server, account = fields.get("server"), fields.get("account")
+        if isinstance(server, str) and isinstance(account, str):
+            found.append(Account(server, account))
+    return found
+
+
+def check_store(store: str) -> None:
+    """Say now, and not after the person has signed in, that there is no keyring."""
+    if store == KEYRING:
+        _keyring()
+
+
+def _keyring() -> Any:
+    try:
+        return import_module("keyring")
+    except ImportError:
+        raise ConfigurationError(
+            "there is no keyring",
+            cause="the library keyring is not installed beside ostiary",
+            hint="pip install keyring, or sign in with --store file",
+            code="library-missing",
+        ) from None
+
+
+def _ask_keyring(method: str, *arguments: str) -> Any:
+    try:
+        return getattr(_keyring(), method)(KEYRING_SERVICE, *arguments)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        # Each backend has exceptions of its own. Their text is not quoted: it may repeat what it was given.
+        raise ConfigurationError(
+            "the keyring cannot be used",
+            cause=f"{type(error).__module__}.{type(error).__qualname__}",
+            hint="unlock it, or sign in with --store file",
+            code="session-file-unsafe",
+        ) from None
+
+
+def _read_or_none(path: str) -> bytes | None:
+    try:
+        return files.read(path)
+    except ConfigurationError:
+        return None
+
+
+def _object(data: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(data or b"")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError
+    return value

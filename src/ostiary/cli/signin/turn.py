@@ -1,0 +1,179 @@
+"""One renewal and one sign-in, for any number of processes that want a credential at the same moment.
+
+    ready? -> take it
+      no   -> wait for the lock -> ready by now? take it -> failed meanwhile? fail too
+                                -> renew -> sign in, if a person may be asked and did not just ignore us -> keep it
+
+Called by get-token, login and whoami. Twenty kubectls that start in the morning open one tab; when nobody comes, the
+tools that ask every few seconds are told so, and open no further ones.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ostiary.cli.signin import files
+from ostiary.cli.signin.gateway import GatewayClient
+from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
+from ostiary.wire.client_authentication import Answer
+
+SECONDS = 300.0
+LEFT_ALONE = timedelta(minutes=5)
+# For those who cannot be asked: most programs give up on a plugin after a minute.
+WAIT_SECONDS = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the person asked for. `username` is offered when a password is asked for."""
+
+    provider: str | None = None
+    device: bool = False
+    no_browser: bool = False
+    seconds: float = SECONDS
+    username: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How one process wants its credential. Without a *person* nobody is asked."""
+
+    account: Account
+    wishes: Wishes = field(default_factory=Wishes)
+    person: Person | None = None
+    store: str | None = None
+    authorities_pem: str | None = None
+    clock: Clock = SYSTEM_CLOCK
+
+    def credential(self) -> Answer:
+        """One that is good for a while. Raises an `OstiaryError` that says why there is none."""
+        sessions = Sessions(self.account, clock=self.clock)
+        began = self.clock.now()
+        found = sessions.ready()
+        if found is not None:
+            return found
+        with self._locked() as ours:
+            found = sessions.ready()
+            if found is not None:
+                return found
+            if not ours:
+                raise self._needed("another process is still waiting for somebody to sign in")
+            return self._renewed(sessions) or self._signed_in(sessions, began)
+
+    def sign_in(self) -> Answer:
+        """A new session, whatever there is: this is what the person asked for."""
+        assert self.person is not None
+        sessions = Sessions(self.account, clock=self.clock)
+        with self._locked() as ours:
+            if not ours:
+                raise self._needed("another process is still waiting for somebody to sign in")
+            return self._asked(sessions)
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        # Whoever holds it may be waiting for the person as long as we would.
+        seconds = self.wishes.seconds if self.person is not None else min(self.wishes.seconds, WAIT_SECONDS)
+        with files.locked(self.account.path("lock"), seconds) as ours:
+            yield ours
+
+    # --- without a person ---
+
+    def _renewed(self, sessions: Sessions) -> Answer | None:
+        session = sessions.session()
+        if session is None:
+            return None
+        authorities_pem = self.authorities_pem or session.authorities_pem
+        gateway = GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
+        # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
+        with _uninterrupted():
+            grant = gateway.renew(session.renewal)
+            if grant is not None:
+                return sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
+        sessions.forget()
+        return None
+
+    # --- with a person ---
+
+    def _signed_in(self, sessions: Sessions, began: datetime) -> Answer:
+        failure = sessions.failure()
+        if failure is not None and (failure.at >= began or self.clock.now() < failure.until):
+            raise self._failed_before(failure)
+        if self.person is None:
+            raise self._needed("there is no session, and nobody may be asked")
+        return self._asked(sessions)
+
+    def _asked(self, sessions: Sessions) -> Answer:
+        assert self.person is not None
+        # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
+        from ostiary.cli.signin.ways import sign_in
+
+        before = _session_before(sessions)
+        authorities_pem = self.authorities_pem or (before.authorities_pem if before is not None else None)
+        gateway = GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
+        try:
+            grant = sign_in(gateway, self.account, self.person, self.wishes)
+        except OstiaryError as error:
+            self._note(sessions, error.summary, error.cause, error.code, self._rest(error))
+            raise
+        except KeyboardInterrupt:
+            # The others that wait for this one are not to open one tab each.
+            self._note(sessions, "nobody signed in", "it was interrupted", "sign-in-unanswered", timedelta(0))
+            raise
+        store = self.store or (before.store if before is not None else FILE)
+        return sessions.save(grant, store=store, authorities_pem=authorities_pem)
+
+    def _rest(self, error: OstiaryError) -> timedelta:
+        return LEFT_ALONE if error.code in ("sign-in-unanswered", "sign-in-refused") else timedelta(0)
+
+    def _note(self, sessions: Sessions, summary: str, cause: str | None, code: str, rest: timedelta) -> None:
+        now = self.clock.now()
+        sessions.fail(Failure(now, now + rest, summary, cause, code))
+
+    # --- what is told ---
+
+    def _failed_before(self, failure: Failure) -> CredentialError:
+        at = failure.at.astimezone().strftime("%H:%M:%S")
+        return CredentialError(
+            failure.summary,
+            cause=f"{failure.cause or 'it failed'}, at {at}; nobody is asked again for a while",
+            where=self.account.server,
+            hint=self._login_hint(),
+            code=failure.code if failure.code in CODES else "sign-in-unanswered",
+        )
+
+    def _needed(self, cause: str) -> CredentialError:
+        return CredentialError(
+            "sign in first", cause=cause, where=self.account.server, hint=self._login_hint(), code="sign-in-needed"
+        )
+
+    def _login_hint(self) -> str:
+        return " ".join(login_command(self.account))
+
+
+def login_command(account: Account) -> list[str]:
+    words = ["ostiary", "login", "--server", account.server]
+    return words if account == Account(account.server) else [*words, "--account", account.name]
+
+
+def _session_before(sessions: Sessions) -> Session | None:
+    try:
+        return sessions.session()
+    except ConfigurationError:
+        # Its file cannot be trusted, or the keyring is gone; signing in is what mends that.
+        return None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,134 @@
+"""The ways to sign in, and which one is taken: browser, device code, password, or nothing that anybody must do.
+
+Called by `turn`, which sees to it that only one process of a person is here at a time.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import sys
+import time
+import webbrowser
+from collections.abc import Mapping, Sequence
+
+from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.signin import browser
+from ostiary.cli.signin.gateway import GatewayClient, Method, unanswered
+from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.sessions import Account, Grant
+from ostiary.cli.signin.turn import Wishes
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError, LoginRefused
+
+SLOWER_SECONDS = 5.0
+ATTEMPTS = 3
+LONGEST_CLIENT = 100
+
+
+def sign_in(gateway: GatewayClient, account: Account, person: Person, wishes: Wishes) -> Grant:
+    """Sign in, however the gateway and this machine allow it."""
+    if wishes.device:
+        return by_device(gateway, person, wishes.seconds)
+    method = _method(gateway.methods(), wishes.provider)
+    if method is not None and method.kind == "ambient":
+        # The request itself may be proof: its address, its certificate, a proxy that knows the person.
+        grant = gateway.sign_in_directly(method.name)
+        if grant is not None:
+            return grant
+    if method is not None and method.kind == "password" and person.present:
+        return by_password(gateway, person, method.name, wishes.username or _usual_name(account))
+    if not wishes.no_browser and not has_browser(os.environ):
+        return by_device(gateway, person, wishes.seconds)
+    return browser.sign_in(
+        gateway,
+        person,
+        provider=None if method is None else method.name,
+        client=client_name(),
+        seconds=wishes.seconds,
+        show=None if wishes.no_browser else webbrowser.open,
+    )
+
+
+def has_browser(environ: Mapping[str, str]) -> bool:
+    """Whether a browser that is opened here is seen by the person."""
+    if environ.get("BROWSER"):
+        return True
+    if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"):
+        return False
+    return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def client_name() -> str:
+    """By this the person recognises the session, on the page that asks for consent and in the list of sessions."""
+    return f"ostiary on {platform.node() or 'a computer'}"[:LONGEST_CLIENT]
+
+
+def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
+    """The one to use; None if the person is to choose in the browser."""
+    if asked is None:
+        return methods[0] if len(methods) == 1 else None
+    for method in methods:
+        if method.name == asked:
+            return method
+    names = printable(", ".join(method.name for method in methods)) or "none"
+    raise ConfigurationError(
+        "the gateway has no such provider",
+        cause=f"{asked!r} is not among them: {names}",
+        hint="--provider",
+        code="usage",
+    )
+
+
+# --- password ---
+
+
+def by_password(gateway: GatewayClient, person: Person, provider: str, usual_name: str) -> Grant:
+    for attempt in range(1, ATTEMPTS + 1):
+        username = person.ask(f"username at {gateway.server}", usual_name)
+        password = person.ask_secret("password")
+        try:
+            grant = gateway.sign_in_directly(provider, username=username, password=password)
+        except LoginRefused as refusal:
+            # A second try is for typing mistakes, and not where the answer is to wait.
+            if attempt == ATTEMPTS or refusal.hint:
+                raise
+            person.tell(refusal.cause or refusal.summary)
+            continue
+        if grant is not None:
+            return grant
+    raise unanswered("no password was taken")
+
+
+def _usual_name(account: Account) -> str:
+    if account.name != DEFAULT_ACCOUNT:
+        return account.name
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""
+
+
+# --- device code ---
+
+
+def by_device(gateway: GatewayClient, person: Person, seconds: float) -> Grant:
+    """The person signs in with any browser, on any machine, and enters a short code there."""
+    device = gateway.begin_device(client_name())
+    person.tell(
+        f"open {device.address} in any browser and enter the code\n\n    {device.user_code}\n\n"
+        f"or open {device.complete_address}"
+    )
+    deadline = time.monotonic() + min(seconds, device.seconds)
+    interval = device.interval
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise unanswered("nobody entered the code in time")
+        time.sleep(min(interval, left))
+        found = gateway.poll_device(device)
+        if isinstance(found, Grant):
+            return found
+        if found == "slow_down":
+            interval += SLOWER_SECONDS

@@ -1,0 +1,59 @@
+"""``ostiary who-can``: everyone whom the policy of a gateway lets do something."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ostiary.cli import FAILED, OK
+from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.gateway_choice import add_config, load, run_async
+from ostiary.cli.output import print_json, print_note, print_table
+from ostiary.cli.question import add_question, question
+from ostiary.model import Attributes, RequestInfo, UserInfo
+
+if TYPE_CHECKING:
+    from ostiary.gateway.settings import GatewayConfig
+
+DESCRIPTION = """\
+Tell everyone whom the policy of a gateway lets do something: users, groups and service accounts, each with the rule
+that says so. A provider before the one that allows it may still deny it to one of them; ostiary can-i knows.
+
+Exit code 1 if nobody may.
+"""
+EPILOG = """\
+examples:
+  ostiary who-can delete secrets --namespace team
+  ostiary who-can list nodes --output json
+  ostiary who-can get --path /metrics
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_question(parser)
+    add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    told = run_async(_ask(load(arguments), question(arguments)))
+    if arguments.output == JSON:
+        print_json(told)
+    elif told["subjects"]:
+        columns = ("kind", "name", "namespace", "via")
+        print_table([name.upper() for name in columns], [[one[key] for key in columns] for one in told["subjects"]])
+    else:
+        print("nobody")
+    for name in told["unknown"]:
+        print_note(f'the provider "{name}" cannot tell whom it allows this')
+    return OK if told["subjects"] else FAILED
+
+
+async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:
+    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.telling import who_can_json
+
+    async with opened(config.authorization) as policy:
+        return who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request)))

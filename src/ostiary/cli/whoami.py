@@ -1,0 +1,60 @@
+"""``ostiary whoami``: who the gateway says you are, and how it knows your groups."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.output import print_json, rows
+from ostiary.cli.signin.gateway import GatewayClient
+from ostiary.cli.signin.options import add_account, authorities, chosen_account
+from ostiary.cli.signin.sessions import Sessions
+from ostiary.cli.signin.turn import Turn
+
+DESCRIPTION = """\
+Ask the gateway who you are: your name, your groups and which provider each one is known from, your session and its
+end. Nobody is asked to sign in, and no token is shown.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    add_account(parser)
+    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    account = chosen_account(arguments)
+    authorities_pem = authorities(arguments.ca)
+    answer = Turn(account, authorities_pem=authorities_pem).credential()
+    assert answer.token is not None
+    session = Sessions(account).session()
+    if authorities_pem is None and session is not None:
+        authorities_pem = session.authorities_pem
+    told = GatewayClient(account.server, authorities_pem=authorities_pem).whoami(answer.token)
+    if arguments.output == JSON:
+        print_json({"server": account.server, "account": account.name, **told})
+        return 0
+    for row in rows(_rows(account.server, told), stream=sys.stdout, width=8):
+        print(row)
+    return 0
+
+
+def _rows(server: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "user", str(told.get("user", ""))
+    groups = [each for each in told.get("groups") or () if isinstance(each, dict)]
+    yield "groups", "\n".join(_group(each) for each in groups) or "none"
+    yield "gateway", server
+    for name, label in (("provider", "provider"), ("session", "session"), ("since", "since"), ("expires_at", "until")):
+        if told.get(name):
+            yield label, str(told[name])
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    source = group.get("source")
+    return f"{group.get('name')} (from {source})" if source else str(group.get("name"))

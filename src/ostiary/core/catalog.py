@@ -1,0 +1,127 @@
+"""Finds the installed providers by their entry points, and builds those that the configuration names.
+
+    [project.entry-points."ostiary.authorization"]
+    rbac = "ostiary.plugins.authorization.rbac:RbacAuthorization"
+
+Ours are declared exactly like anybody's. A plugin is imported only when it is named: installing a package must not
+be enough to run its code in an authentication server. Its life is: load, `from_config`, use, `close`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
+from ostiary.errors import ConfigurationError
+
+TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a provider may rely on while it is built: its name in the configuration, and where that file lies."""
+
+    name: str = ""
+    directory: Path = field(default_factory=Path)
+    clock: Clock = SYSTEM_CLOCK
+
+    def path(self, text: str) -> Path:
+        """A path of the configuration; a relative one is meant from the file that names it."""
+        return self.directory / Path(text).expanduser()
+
+
+class Configurable(Protocol):
+    """What an entry point must lead to.
+
+    `from_config` reads its own settings from *fields* and notes every mistake there (`fields.problem`), so that
+    all mistakes of a file are told at once. It opens nothing that it would have to close.
+    """
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One entry of the catalog, not loaded."""
+
+    type: str
+    name: str
+    target: str
+    package: str
+    version: str
+
+
+def installed(plugin_type: str) -> list[Installed]:
+    """Every provider of a type that some installed package declares, by name."""
+    found = [_installed(plugin_type, point) for point in _declared(plugin_type)]
+    return sorted(found, key=lambda entry: (entry.name, entry.package))
+
+
+def load(plugin_type: str, name: str) -> type[Configurable]:
+    """The class behind *name*; raises `ConfigurationError` if there is none, two, or a broken one."""
+    point = _only(plugin_type, name, _declared(plugin_type).select(name=name))
+    try:
+        found: Any = point.load()
+    except ImportError as error:
+        raise ConfigurationError(
+            f'the {plugin_type} provider "{name}" cannot be loaded',
+            cause=f"{point.value}: {error}",
+            hint=f"install what it needs, perhaps with: pip install 'ostiary[{name}]'",
+            code="plugin-broken",
+        ) from error
+    except Exception as error:
+        cause = f"{point.value} fails when it is imported: {type(error).__name__}"
+        summary = f'the {plugin_type} provider "{name}" cannot be loaded'
+        raise ConfigurationError(summary, cause=cause, code="plugin-broken") from error
+    if not callable(getattr(found, "from_config", None)):
+        summary = f'the {plugin_type} provider "{name}" cannot be used'
+        raise ConfigurationError(summary, cause=f"{point.value} has no from_config", code="plugin-broken")
+    return found  # type: ignore[no-any-return]
+
+
+def _declared(plugin_type: str) -> EntryPoints:
+    return _declared_on(tuple(sys.path), f"ostiary.{plugin_type}")
+
+
+@lru_cache(maxsize=len(TYPES))
+def _declared_on(path: tuple[str, ...], group: str) -> EntryPoints:
+    """The entry points of the packages on *path*. Found once, because a file of each package is read for it."""
+    return entry_points(group=group)
+
+
+def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoint:
+    found = {(point.value, _package(point)): point for point in points}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        packages = " and ".join(sorted(package for _, package in found))
+        raise ConfigurationError(
+            f'two {plugin_type} providers are called "{name}"',
+            cause=f"the packages {packages} both declare it",
+            hint="remove one of the packages",
+            code="plugin-ambiguous",
+        )
+    names = ", ".join(sorted({entry.name for entry in installed(plugin_type)})) or "none"
+    raise ConfigurationError(
+        f'there is no {plugin_type} provider "{name}"',
+        cause=f"no installed package declares it; there are: {names}",
+        hint="correct the type, or install the package that has it: ostiary plugins",
+        code="plugin-not-found",
+    )
+
+
+def _installed(plugin_type: str, point: EntryPoint) -> Installed:
+    version = point.dist.version if point.dist is not None else ""
+    return Installed(plugin_type, point.name, point.value, _package(point), version)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "unknown"

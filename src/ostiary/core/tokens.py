@@ -1,0 +1,355 @@
+"""Tokens: how they look, what is kept of them, how long they live.
+
+    sign-in -> issue -> (access token, renewal token)      request -> find -> who it is
+                          renewal token -> renew -> a new pair, after identity and groups were checked again
+
+Called by the gateway's login (issue, renew), by authenticate (find) and by whoever withdraws something (revoke).
+A `TokenStore` lies beneath; it sees digests and never a token. Nobody else adds to it.
+
+An access token is short-lived and unscoped. What a browser keeps in a cookie opens the gateway's own pages, and nothing
+else. A session lasts as long as a person need not sign in again, and no
+token outlives it. A renewal token is good for one renewal. Whoever presents it a second time did not get the
+answer of the first time, or stole it: nobody can tell, so the session ends.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from zlib import crc32
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.token_store import (
+    Found,
+    Revocation,
+    RevocationKind,
+    Session,
+    TokenKind,
+    TokenRecord,
+    TokenStore,
+)
+from ostiary.model import Secret, UserInfo
+
+ACCESS_PREFIX = b"ost_"
+RENEWAL_PREFIX = b"osr_"
+BROWSER_PREFIX = b"osb_"
+LIFETIME = timedelta(minutes=15)
+SESSION_LIFETIME = timedelta(hours=24)
+# Two programs of one person may present the same renewal token at the same moment. The second is refused, and finds
+# what the first one brought; only later than this does a second use look like theft.
+REUSE_LEEWAY = timedelta(seconds=10)
+
+_ALPHABET = string.digits + string.ascii_letters
+_SECRET_BITS = 256
+_SECRET_LENGTH = 43  # 62**43 is just above 2**256
+_CHECKSUM_LENGTH = 8
+LENGTH = len(ACCESS_PREFIX) + _SECRET_LENGTH + _CHECKSUM_LENGTH
+_SESSION_BITS = 128
+_SESSION_LENGTH = 22
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+# --- the form: prefix, 256 random bits in base62, CRC-32 of all that in hex ---
+
+
+def new_token(prefix: bytes = ACCESS_PREFIX) -> Secret:
+    """One word to select with a double click, for scanners to recognise: ``ost_[0-9A-Za-z]{43}[0-9a-f]{8}``."""
+    body = prefix + _random_text(_SECRET_BITS, _SECRET_LENGTH).encode()
+    return Secret((body + _checksum(body)).decode())
+
+
+def well_formed(token: bytes, prefix: bytes = ACCESS_PREFIX) -> bool:
+    """Whether this can be a token of ours at all. Anybody can work this out, so answering sooner tells nothing."""
+    return (
+        len(token) == LENGTH
+        and token.startswith(prefix)
+        and token[len(prefix) :].isalnum()
+        and token[-_CHECKSUM_LENGTH:] == _checksum(token[:-_CHECKSUM_LENGTH])
+    )
+
+
+def digest(token: str | bytes) -> bytes:
+    """What a store keeps in place of *token*.
+
+    Not keyed: nobody finds 256 random bits by trying, so a key would protect nothing, and every replica and every
+    operator's command would have to share it. Looking up a digest also needs no comparison in constant time.
+    """
+    return sha256(as_bytes(token)).digest()
+
+
+def as_bytes(token: str | bytes) -> bytes:
+    return token if isinstance(token, bytes) else token.encode("utf-8", "surrogatepass")
+
+
+def digest_hex(text: str) -> str:
+    """The digest in hex of what an operator wrote: a token of any kind, or already its digest.
+
+    Raises `ValueError`, which does not quote the text: it may be a token with a letter missing.
+    """
+    if _DIGEST.fullmatch(text.lower()):
+        return text.lower()
+    token = as_bytes(text)
+    if any(well_formed(token, prefix) for prefix in (ACCESS_PREFIX, RENEWAL_PREFIX, BROWSER_PREFIX)):
+        return digest(token).hex()
+    raise ValueError("it is neither a token nor the 64 hex digits of a token's digest")
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % crc32(body)
+
+
+def _random_text(bits: int, length: int) -> str:
+    number, digits = secrets.randbits(bits), []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)
+
+
+# --- what a revocation means: one place, for stores and for caches ---
+
+
+def ends(revocation: Revocation, session: Session) -> bool:
+    """Whether *revocation* ends *session*. Revoking one of its tokens does not."""
+    kind, value = revocation.kind, revocation.value
+    if kind is RevocationKind.SESSION:
+        return session.id == value
+    # At the same instant the revocation wins.
+    if kind is RevocationKind.TOKEN or session.created_at > revocation.at:
+        return False
+    if kind is RevocationKind.USER:
+        return session.user.username == value
+    return kind is RevocationKind.BEFORE or value in session.user.groups
+
+
+def ends_token(revocation: Revocation, token_digest: bytes, session: Session) -> bool:
+    """Whether *revocation* ends this token, by itself or with its session."""
+    if revocation.kind is RevocationKind.TOKEN:
+        return revocation.value == token_digest.hex()
+    return ends(revocation, session)
+
+
+def check_storable(session: Session) -> None:
+    """Raise `ValueError` for text that a store could only keep as other text, or for a time without a zone."""
+    for text in _texts(session):
+        check_text(text)
+    for time in (session.created_at, session.expires_at):
+        if time.tzinfo is None:
+            raise ValueError("a time has no time zone")
+
+
+def check_revocation(revocation: Revocation) -> None:
+    """Raise `ValueError` for a revocation that would match nothing, however it was meant."""
+    check_text(revocation.value)
+    check_text(revocation.by)
+    if revocation.at.tzinfo is None:
+        raise ValueError("a time has no time zone")
+    if revocation.kind is RevocationKind.TOKEN and not _DIGEST.fullmatch(revocation.value):
+        raise ValueError("a token is revoked by the 64 hex digits of its digest")
+
+
+def check_text(text: str) -> None:
+    # Neither error quotes the text. A surrogate has no UTF-8, and a NUL ends text in half of the programs after us.
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise ValueError("a name has a character that is not text: NUL, or half of a pair")
+
+
+def _texts(session: Session) -> Iterator[str]:
+    user = session.user
+    yield from (session.id, session.provider, session.client, user.username, user.uid, *user.groups)
+    for key, values in user.extra:
+        yield from (key, *values)
+    for group, source in session.sources:
+        yield from (group, source)
+
+
+# --- the life of tokens ---
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new pair of tokens. This is the only time that anybody sees them."""
+
+    session: Session
+    token: Secret
+    expires_at: datetime
+    renewal: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserSession:
+    """A session on the gateway's own pages, and the secret that its browser keeps."""
+
+    session: Session
+    secret: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What the providers say of a user: who it is, and for each group how it is known."""
+
+    user: UserInfo
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+Recheck = Callable[[Session], Awaitable[Attested]]
+
+
+class Tokens:
+    """Issues, finds, renews and revokes tokens. One instance serves one event loop."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        lifetime: timedelta = LIFETIME,
+        session_lifetime: timedelta = SESSION_LIFETIME,
+    ) -> None:
+        self.store = store
+        self.lifetime = lifetime
+        self._clock = clock
+        self._session_lifetime = session_lifetime
+
+    async def issue(
+        self,
+        user: UserInfo,
+        *,
+        provider: str,
+        sources: tuple[tuple[str, str], ...] = (),
+        client: str = "",
+        at: datetime | None = None,
+    ) -> Issued:
+        """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
+
+        *at* is when the person signed in, if that was a while ago: what was revoked since then stays so.
+        """
+        session = self._session(user, provider, sources, client, at or self._clock.now())
+        issued, records = self._pair(session, self._clock.now())
+        await self.store.add(session, records)
+        return issued
+
+    async def issue_browser(
+        self, user: UserInfo, *, provider: str, sources: tuple[tuple[str, str], ...] = (), client: str = ""
+    ) -> BrowserSession:
+        """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins."""
+        now = self._clock.now()
+        session = self._session(user, provider, sources, client, now)
+        secret = new_token(BROWSER_PREFIX)
+        record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
+        await self.store.add(session, [record])
+        return BrowserSession(session, secret)
+
+    def _session(
+        self, user: UserInfo, provider: str, sources: tuple[tuple[str, str], ...], client: str, at: datetime
+    ) -> Session:
+        session = Session(
+            id=_random_text(_SESSION_BITS, _SESSION_LENGTH),
+            user=user,
+            provider=provider,
+            created_at=at,
+            expires_at=at + self._session_lifetime,
+            sources=sources,
+            client=client,
+        )
+        _check_answer(session)
+        return session
+
+    async def find(self, token: str | bytes) -> Found | None:
+        """Who presents this access token. The unknown, the expired and the revoked cost the same one look-up."""
+        data = as_bytes(token)
+        if not well_formed(data):
+            return None
+        found = await self.store.find(digest(data))
+        # The prefix says so already, and the store decides: a renewal token opens no door.
+        return found if found is not None and found.token.kind is TokenKind.ACCESS else None
+
+    async def find_browser(self, secret: str | bytes) -> Session | None:
+        """Whose browser presents this secret."""
+        data = as_bytes(secret)
+        if not well_formed(data, BROWSER_PREFIX):
+            return None
+        found = await self.store.find(digest(data))
+        return found.session if found is not None and found.token.kind is TokenKind.BROWSER else None
+
+    async def renew(self, renewal: str | bytes, recheck: Recheck) -> Issued:
+        """A new pair for a renewal token, which is spent by that.
+
+        *recheck* asks the providers once more about the session's user. If it raises `LoginRefused`, the session
+        ends; after any other exception the renewal token is still good. The session keeps its end. A token that was
+        spent a moment ago is refused with `retry_after`: somebody else has what it brought.
+        """
+        spent = digest(renewal)
+        session = await self._renewable(renewal, spent)
+        try:
+            attested = await recheck(session)
+            if attested.user.username != session.user.username:
+                raise LoginRefused("this session has ended: sign in again", cause="the user has another name now")
+        except LoginRefused:
+            await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: refused at renewal")
+            raise
+        now = self._clock.now()
+        renewed = replace(session, user=attested.user, sources=attested.sources)
+        _check_answer(renewed)
+        issued, records = self._pair(renewed, now)
+        if not await self.store.renew(spent, at=now, session=renewed, tokens=records):
+            # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
+            await self._renewable(renewal, spent)
+            raise _ended("it was revoked while it was renewed")
+        return issued
+
+    async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
+        """Withdraw, durably before this returns; says how many tokens or sessions ended. *at* is now unless given."""
+        return await self.store.revoke(Revocation(kind, value, at or self._clock.now(), by))
+
+    async def sweep(self) -> int:
+        """Delete what has expired. Needed for space only: what has expired is found by nobody."""
+        return await self.store.sweep()
+
+    def _pair(self, session: Session, now: datetime) -> tuple[Issued, list[TokenRecord]]:
+        token, renewal = new_token(ACCESS_PREFIX), new_token(RENEWAL_PREFIX)
+        expires_at = min(now + self.lifetime, session.expires_at)
+        records = [
+            TokenRecord(digest(token.reveal()), session.id, now, expires_at, TokenKind.ACCESS),
+            TokenRecord(digest(renewal.reveal()), session.id, now, session.expires_at, TokenKind.RENEWAL),
+        ]
+        return Issued(session, token, expires_at, renewal), records
+
+    async def _renewable(self, renewal: str | bytes, spent: bytes) -> Session:
+        """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
+        if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
+            raise _ended("this is no renewal token")
+        found = await self.store.find(spent)
+        if found is None:
+            raise _ended("the renewal token is unknown, expired or revoked")
+        if found.token.kind is TokenKind.SPENT:
+            raise await self._used_again(found)
+        if found.token.kind is not TokenKind.RENEWAL:
+            raise _ended("this is no renewal token")
+        return found.session
+
+    async def _used_again(self, found: Found) -> LoginRefused:
+        if self._clock.now() - found.token.issued_at <= REUSE_LEEWAY:
+            summary = "this session was renewed a moment ago: use what that brought"
+            return LoginRefused(summary, cause="the renewal token was used twice within moments", retry_after=1.0)
+        by = "ostiary: a renewal token was used twice"
+        await self.revoke(RevocationKind.SESSION, found.session.id, by=by)
+        return _ended("the renewal token was used before")
+
+
+def _ended(cause: str) -> LoginRefused:
+    return LoginRefused("this session has ended: sign in again", cause=cause)
+
+
+def _check_answer(session: Session) -> None:
+    try:
+        check_storable(session)
+    except ValueError as error:
+        summary = f'the identity provider "{session.provider}" answered with what no token can attest'
+        raise ProviderError(summary, cause=str(error), code="provider-failed") from None

@@ -1,0 +1,1 @@
+"""Door 3: request, user, decision, upstream."""

@@ -1,0 +1,199 @@
+"""The gateway's own API, below ``/apis/ostiary.dev/v1``: sessions, revocations, decisions and who may do what.
+
+    GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
+    DELETE sessions/<id>                      POST  subjectsearches
+
+Served by Starlette behind the listener. Nobody is an administrator by configuration: these are resources like any
+other, in the API group ``ostiary.dev``, and the policy says who may list sessions or create a revocation. The engine
+has decided before a request gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ostiary.core.tokens import Tokens, digest_hex
+from ostiary.errors import ProviderError
+from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.http1 import asgi
+from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
+from ostiary.gateway.request import Passage
+from ostiary.gateway.telling import API_VERSION, decided_json, sessions_json, who_can_json
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary.wire import request_info
+
+PREFIX = "/apis/ostiary.dev/v1"
+LARGEST_BODY = 64 * 1024
+MOST_SESSIONS = 1000
+
+
+class AdminApi:
+    """Answers requests to the gateway's own API, for whoever the policy allows it."""
+
+    prefix = PREFIX
+
+    def __init__(self, tokens: Tokens, authorizer: Authorizer) -> None:
+        self._tokens = tokens
+        self._authorizer = authorizer
+        self.mapper = _Mapper()
+        self._application = Starlette(
+            routes=[
+                Route(f"{PREFIX}", self._resources, methods=["GET"]),
+                Route(f"{PREFIX}/sessions", self._sessions, methods=["GET"]),
+                Route(f"{PREFIX}/sessions/{{id}}", self._end_session, methods=["DELETE"]),
+                Route(f"{PREFIX}/revocations", self._revoke, methods=["POST"]),
+                Route(f"{PREFIX}/decisions/{{id}}", self._decision, methods=["GET"]),
+                Route(f"{PREFIX}/subjectsearches", self._who_can, methods=["POST"]),
+            ],
+            exception_handlers={ProviderError: _could_not_ask},
+        )
+
+    async def handle(self, passage: Passage) -> int:
+        arrival, user = passage.arrival, passage.plan.user
+        headers = [(b"Audit-Id", arrival.audit_id.encode()), (b"Cache-Control", b"no-store")]
+        try:
+            return await asgi.serve(
+                self._application, arrival.exchange, limit=LARGEST_BODY, state={"user": user}, headers=headers
+            )
+        except BodyTooLarge:
+            arrival.exchange.respond(413, headers, b"the request is too large\n")
+            return 413
+        except ClientGone:
+            return 0
+
+    async def _resources(self, request: Request) -> Response:
+        return JSONResponse(
+            {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": []}
+        )
+
+    async def _sessions(self, request: Request) -> Response:
+        query = request.query_params
+        found = await self._tokens.store.sessions(
+            username=query.get("user"), group=query.get("group"), limit=MOST_SESSIONS
+        )
+        return JSONResponse(sessions_json(found))
+
+    async def _end_session(self, request: Request) -> Response:
+        ended = await self._tokens.revoke(
+            RevocationKind.SESSION, request.path_params["id"], by=request.state.user.username
+        )
+        if not ended:
+            return _failure(404, "NotFound", "there is no such session")
+        return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "ended": ended})
+
+    async def _revoke(self, request: Request) -> Response:
+        try:
+            kind, value, at = _revocation(await request.json())
+        except ValueError as error:
+            return _failure(400, "BadRequest", str(error))
+        ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
+        answer = {"kind": "Revocation", "apiVersion": API_VERSION, "by": request.state.user.username, "ended": ended}
+        return JSONResponse(answer, status_code=201)
+
+    async def _decision(self, request: Request) -> Response:
+        refusal = self._authorizer.recall(request.path_params["id"])
+        if refusal is None:
+            return _failure(404, "NotFound", "no decision with this id is remembered")
+        explanation = await self._authorizer.explain(refusal.attributes)
+        return JSONResponse(decided_json(refusal, explanation))
+
+    async def _who_can(self, request: Request) -> Response:
+        try:
+            info = asked(await request.json())
+        except ValueError as error:
+            return _failure(400, "BadRequest", str(error))
+        found = self._authorizer.who_can(Attributes(UserInfo(""), info))
+        return JSONResponse(who_can_json(found), status_code=201)
+
+
+class _Mapper:
+    """Our own paths are spelled as Kubernetes spells its own."""
+
+    def request_info(self, line: RequestLine) -> RequestInfo:
+        return request_info.request_info(line)
+
+    def long_running(self, info: RequestInfo) -> bool:
+        return False
+
+
+# --- what is asked ---
+
+
+def asked(value: Any) -> RequestInfo:
+    """What a question names: verb, and a resource or a path. Raises `ValueError`."""
+    fields = _object(value)
+    text = {
+        key: _text(fields, key) for key in ("verb", "group", "resource", "subresource", "namespace", "name", "path")
+    }
+    if not text["verb"] or bool(text["resource"]) == bool(text["path"]):
+        raise ValueError("a question has a verb, and either a resource or a path")
+    if text["path"]:
+        return RequestInfo(text["verb"], "", text["path"])
+    return RequestInfo(
+        text["verb"],
+        "",
+        "",
+        is_resource=True,
+        api_group=text["group"],
+        namespace=text["namespace"],
+        resource=text["resource"],
+        subresource=text["subresource"],
+        name=text["name"],
+    )
+
+
+def _revocation(value: Any) -> tuple[RevocationKind, str, datetime | None]:
+    fields = _object(value)
+    try:
+        kind = RevocationKind(_text(fields, "type"))
+    except ValueError:
+        names = ", ".join(kind.value for kind in RevocationKind)
+        raise ValueError(f"the type is one of {names}") from None
+    name, moment = _text(fields, "value"), _text(fields, "before")
+    if kind is RevocationKind.BEFORE and not moment:
+        raise ValueError("before needs a time")
+    if kind is not RevocationKind.BEFORE and not name:
+        raise ValueError("a value is missing")
+    at = _time(moment) if moment else None
+    return kind, digest_hex(name) if kind is RevocationKind.TOKEN else name, at
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("the time is not RFC 3339") from None
+    if moment.tzinfo is None:
+        raise ValueError("the time has no zone")
+    return moment
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("the body is not a JSON object")
+    return value
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not a string")
+    return value
+
+
+def _failure(code: int, reason: str, message: str) -> Response:
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    return JSONResponse({**body, "message": message, "reason": reason, "code": code}, status_code=code)
+
+
+def _could_not_ask(request: Request, error: Exception) -> Response:
+    return _failure(503, "ServiceUnavailable", "it could not be asked; try again")

@@ -1,0 +1,291 @@
+"""The configuration, opened: everything of one worker that lives and dies with it.
+
+Called by the worker. Builds the engine and what it is made of, runs what goes on in the background (following
+revocations, sweeping the store, watching files), and closes it all. A reload opens another one beside it; the two share
+the token store and the tokens in use, so that nobody is signed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from ostiary import __version__
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.tokens import Tokens
+from ostiary.errors import AuditUnavailable, OstiaryError
+from ostiary.gateway import settings
+from ostiary.gateway.admin import AdminApi
+from ostiary.gateway.audit import Auditor
+from ostiary.gateway.audit_sinks import FileSink, Sink, StdoutSink, WebhookSink
+from ostiary.gateway.authenticate import Authenticator
+from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.config_rules import is_open_to_all
+from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
+from ostiary.gateway.engine import Engine, EngineParts
+from ostiary.gateway.headers import HeaderFilter
+from ostiary.gateway.limits import Limits
+from ostiary.gateway.login import Login, LoginEvent, LoginEventKind, log_event
+from ostiary.gateway.metrics import Metrics
+from ostiary.gateway.request import OpenHandler, OwnApi
+from ostiary.gateway.revocation_file import RevocationFile
+from ostiary.gateway.settings import GatewayConfig
+from ostiary.gateway.upstream_health import watch_health
+from ostiary.gateway.upstreams import Routes, Upstream, client_context
+from ostiary.interfaces.token_store import Revocation
+from ostiary.model import RequestInfo, UserInfo
+from ostiary.wire.audit import DEFAULT_POLICY, Policy, load_policy
+
+log = logging.getLogger("ostiary.gateway")
+
+# How long to wait before something that runs in the background is tried again after it failed.
+RETRY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Shared:
+    """What outlives a reload: who is signed in, and what was counted."""
+
+    tokens: Tokens
+    authenticator: Authenticator
+    limits: Limits
+    metrics: Metrics
+
+
+class App:
+    """One configuration at work."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        shared: Shared | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.config = config
+        self._loop = loop
+        self._clock = clock
+        self._owns_store = shared is None
+        self.shared = shared or _shared(config, clock)
+        self.auditor = Auditor(_audit_policy(config.audit), _sinks(config.audit, clock), clock=clock)
+        self.authorizer = Authorizer.from_settings(config.authorization, clock=clock)
+        self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
+        self.engine = Engine(self._parts(), loop)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin what runs in the background."""
+        shared, tokens = self.shared, self.config.tokens
+        if self._owns_store:
+            self._keep_running("following revocations", shared.authenticator.follow_revocations)
+        self._keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
+        if tokens.revocation_file is not None:
+            file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
+            self._keep_running("watching the revocation file", file.run)
+        for upstream in self.routes.upstreams:
+            if upstream.settings.health is not None:
+                work = partial(watch_health, upstream, upstream.settings.health)
+                self._keep_running(f"asking the upstream {upstream.name} how it is", work)
+
+    def adopt(self, old: App) -> None:
+        """Go on in the place of *old*, whose background work has been stopped."""
+        self._owns_store = True
+        # What was worked out with the old policy is worked out anew, also for what is open.
+        self.shared.authenticator.forget_plans()
+        old.engine.judge_by(self.authorizer)
+
+    def tick(self, now: float) -> None:
+        """About once a second: end what waited too long."""
+        self.routes.tick(now)
+        self.engine.tick()
+
+    async def stop_background(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self, *, keep_shared: bool = False) -> None:
+        """Let go of everything; with *keep_shared* of all but what the next configuration goes on with."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.stop_background()
+        self.routes.close()
+        await self.auditor.close()
+        providers = [
+            *(provider.instance for provider in self.config.identity),
+            *(provider.instance for provider in self.config.groups),
+            *(provider.instance for provider in self.config.authorization.chain),
+            *(provider.instance for provider in self.config.admission),
+        ]
+        for provider in providers:
+            await _close(provider)
+        if not keep_shared:
+            await self.shared.tokens.store.close()
+
+    def hand_over(self) -> Shared:
+        """What outlives a reload, for the next configuration."""
+        return self.shared
+
+    # --- building ---
+
+    def _parts(self) -> EngineParts:
+        config, shared = self.config, self.shared
+        login = Login(
+            identity=config.identity,
+            groups=config.groups,
+            relevant_groups=self.authorizer.relevant_groups,
+            tokens=shared.tokens,
+            external_url=config.external_url,
+            authorizer=self.authorizer,
+            clock=self._clock,
+            on_event=self._on_login,
+        )
+        open_paths: dict[bytes, OpenHandler] = {b"/auth": LoginDoor(login, config.listen.trusted_proxies).handle}
+        if config.webhooks.enabled:
+            door = WebhookDoor(config.webhooks, shared.authenticator, self.authorizer)
+            open_paths[b"/webhooks"] = door.handle
+        admin = AdminApi(shared.tokens, self.authorizer)
+        return EngineParts(
+            authenticator=shared.authenticator,
+            authorizer=self.authorizer,
+            routes=self.routes,
+            auditor=self.auditor,
+            limits=shared.limits,
+            metrics=shared.metrics,
+            clock=self._clock,
+            headers=HeaderFilter(upstream.headers for upstream in config.upstreams),
+            admission=[provider.instance for provider in config.admission],
+            own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
+            self_reviews=SelfReviewDoor(self.authorizer).handle,
+            open_paths=open_paths,
+            trusted_proxies=config.listen.trusted_proxies,
+        )
+
+    def _on_login(self, event: LoginEvent) -> None:
+        """Every sign-in, and every one that came to nothing, is logged, counted and recorded."""
+        log_event(event)
+        self.shared.metrics.logins.inc(event.provider, event.kind.value)
+        user = UserInfo(event.username) if event.username else None
+        prepared = self.auditor.prepare(RequestInfo("post", "POST", "/auth"), user, request_uri="/auth")
+        if prepared is None:
+            return
+        now = self._clock.monotonic()
+        notes = {"login": event.kind.value, "provider": event.provider, "session": event.session}
+        try:
+            prepared.complete_with(
+                self.auditor.audit_id(),
+                self.auditor.origin((event.remote_address,)),
+                _LOGIN_STATUS[event.kind],
+                received_at=now,
+                at=now,
+                message=event.reason,
+                annotations={f"ostiary.dev/{key}": value for key, value in notes.items() if value},
+            )
+        except AuditUnavailable as error:
+            log.error("an audit event could not be stored", extra={"cause": error.cause})
+
+    # --- in the background ---
+
+    def _keep_running(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(self._loop.create_task(_again_and_again(what, work)))
+
+    async def _sweep(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            await self.shared.tokens.sweep()
+
+
+_LOGIN_STATUS = {
+    LoginEventKind.ISSUED: 200,
+    LoginEventKind.RENEWED: 200,
+    LoginEventKind.ENDED: 204,
+    LoginEventKind.REFUSED: 403,
+    LoginEventKind.OUTAGE: 503,
+    LoginEventKind.CONTRACT_BROKEN: 500,
+}
+
+
+async def _again_and_again(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Background work must not end because it failed once: a store may be back in a moment."""
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            cause = error.cause or error.summary if isinstance(error, OstiaryError) else type(error).__name__
+            log.error("%s failed, and is tried again", what, extra={"cause": cause})
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+def _shared(config: GatewayConfig, clock: Clock) -> Shared:
+    tokens = Tokens(
+        config.store.instance,
+        clock=clock,
+        lifetime=config.tokens.lifetime,
+        session_lifetime=config.tokens.session,
+    )
+    limits, metrics = Limits(config.limits, clock=clock), Metrics(version=__version__)
+
+    def revoked(revocation: Revocation, cut: int) -> None:
+        metrics.revocations.inc(revocation.kind.value)
+        metrics.revocation_lag.observe(max(0.0, (clock.now() - revocation.at).total_seconds()))
+        extra = {"kind": revocation.kind.value, "by": revocation.by, "streams": cut}
+        log.info("a revocation is in force", extra=extra)
+
+    authenticator = Authenticator(tokens, clock, limits_key=limits.key, on_revoked=revoked)
+    metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
+    metrics.open_streams.read_from(lambda: authenticator.open_streams)
+    metrics.tokens_live.read_from(lambda: authenticator.size)
+    metrics.queued.read_from(lambda: limits.seats.queued)
+    metrics.in_flight.read_from(lambda: limits.seats.in_flight)
+    return Shared(tokens, authenticator, limits, metrics)
+
+
+def _audit_policy(configured: settings.Audit) -> Policy:
+    return DEFAULT_POLICY if configured.policy is None else load_policy(configured.policy)
+
+
+def _sinks(configured: settings.Audit, clock: Clock) -> list[Sink]:
+    sinks: list[Sink] = []
+    if configured.log is not None:
+        file = FileSink(configured.log.path, blocking=configured.blocking, fsync=configured.log.fsync, clock=clock)
+        file.open()
+        sinks.append(file)
+    if configured.stdout:
+        sinks.append(StdoutSink(blocking=configured.blocking))
+    if configured.webhook is not None:
+        sinks.append(_webhook_sink(configured.webhook, blocking=configured.blocking, clock=clock))
+    return sinks
+
+
+def _webhook_sink(hook: settings.AuditWebhook, *, blocking: bool, clock: Clock) -> WebhookSink:
+    # Imported only by those who use it: it is as large as the rest of the gateway.
+    import httpx2
+
+    context = client_context(hook.tls) if hook.url.startswith("https:") else True
+    return WebhookSink(
+        hook.url,
+        client=httpx2.AsyncClient(verify=context, trust_env=False),
+        token_file=hook.token_file,
+        blocking=blocking,
+        buffer_events=hook.buffer,
+        batch_events=hook.batch,
+        batch_seconds=hook.wait.total_seconds(),
+        requests_per_second=hook.requests_per_second,
+        burst=hook.burst,
+        clock=clock,
+    )
+
+
+async def _close(provider: object) -> None:
+    close = getattr(provider, "close", None)
+    if close is not None:
+        with suppress(Exception):
+            await close()

@@ -1,0 +1,186 @@
+"""Request to user: finds the token, and keeps what it stands for in memory until it expires or is revoked.
+
+Called by the engine for every request. A token is looked up in the store once; after that its `LiveToken` answers,
+with everything that was learned about it. Revocations are followed as the store tells them: whatever one of them may
+concern is asked again, and what is gone is cut, open streams included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any, Protocol
+
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import Tokens, well_formed
+from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
+from ostiary.model import UserInfo
+
+
+class Stream(Protocol):
+    """An open request of a token, which ends when the token is withdrawn."""
+
+    def cut(self) -> None: ...
+
+
+class LiveToken:
+    """A token in use. `plans` is what the engine has worked out for its requests; it dies with the token."""
+
+    __slots__ = ("digest", "expires_at", "limits_key", "plans", "revoked", "session", "streams", "user")
+
+    def __init__(self, found: Found, limits_key: str | None) -> None:
+        self.limits_key = limits_key
+        self.digest = found.token.digest
+        self.session: Session = found.session
+        self.user: UserInfo = found.session.user
+        self.expires_at: datetime = min(found.token.expires_at, found.session.expires_at)
+        self.revoked = False
+        self.plans: dict[Any, Any] = {}
+        self.streams: set[Stream] = set()
+
+
+class Authenticator:
+    """The tokens in use, by digest. Bounded: the oldest entry makes room, and is looked up again if it comes back."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        clock: Clock,
+        *,
+        capacity: int = 100_000,
+        limits_key: Callable[[UserInfo], str | None] = lambda user: user.username,
+        on_revoked: Callable[[Revocation, int], None] = lambda revocation, cut: None,
+    ) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._capacity = capacity
+        self._live: dict[bytes, LiveToken] = {}
+        # Tokens with open streams, which must be cut even after the token itself has expired or made room.
+        self._streaming: set[LiveToken] = set()
+        self._epoch = 0
+        self._limits_key = limits_key
+        self._on_revoked = on_revoked
+
+    def known(self, token_digest: bytes) -> LiveToken | None:
+        """The token, if it is in memory and good this very moment."""
+        live = self._live.get(token_digest)
+        if live is None or live.revoked or live.expires_at <= self._clock.now():
+            return None
+        return live
+
+    async def find(self, token: bytes) -> LiveToken | None:
+        """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here."""
+        if not well_formed(token):
+            return None
+        while True:
+            epoch = self._epoch
+            found = await self._tokens.find(token)
+            if epoch == self._epoch:
+                break
+            # A revocation came while the store was asked: what it said may be older than that.
+        if found is None:
+            return None
+        return self._remember(found)
+
+    def _remember(self, found: Found) -> LiveToken:
+        live = self._live.get(found.token.digest)
+        if live is not None and not live.revoked and live.session == found.session:
+            return live
+        if len(self._live) >= self._capacity:
+            self._live.pop(next(iter(self._live)))
+        live = self._live[found.token.digest] = LiveToken(found, self._limits_key(found.session.user))
+        return live
+
+    def opened(self, live: LiveToken, stream: Stream) -> None:
+        live.streams.add(stream)
+        self._streaming.add(live)
+
+    def closed(self, live: LiveToken, stream: Stream) -> None:
+        live.streams.discard(stream)
+        if not live.streams:
+            self._streaming.discard(live)
+
+    def forget_plans(self) -> None:
+        for live in self._live.values():
+            live.plans.clear()
+
+    @property
+    def size(self) -> int:
+        return len(self._live)
+
+    @property
+    def open_streams(self) -> int:
+        return sum(len(live.streams) for live in self._streaming)
+
+    def tick(self) -> None:
+        """Forget what has expired, and end the streams of sessions that have."""
+        now = self._clock.now()
+        for live in [live for live in self._live.values() if live.expires_at <= now]:
+            del self._live[live.digest]
+        for live in [live for live in self._streaming if live.session.expires_at <= now]:
+            self._end(live)
+
+    async def follow_revocations(self) -> None:
+        """Runs as long as the gateway does. It may fail and be begun again, and has missed nothing then."""
+        news = self._tokens.store.revocations()
+        # Nobody tells what was withdrawn before this moment, while nobody followed.
+        await self._ask_again(self._every())
+        async for revocation in news:
+            await self.apply(revocation)
+
+    async def apply(self, revocation: Revocation) -> None:
+        matches = _MATCHES[revocation.kind]
+        concerned = [live for live in self._every() if matches(live, revocation.value)]
+        # A token has only this meaning; the others concern sessions that began before, which the store knows.
+        cut = await self._ask_again(concerned, surely_gone=revocation.kind is RevocationKind.TOKEN)
+        self._on_revoked(revocation, cut)
+
+    async def _ask_again(self, concerned: Collection[LiveToken], *, surely_gone: bool = False) -> int:
+        """Trust none of them until the store is asked, and end those that are gone; returns how many streams that cut.
+
+        If the store cannot be asked this raises, and what has streams still is asked about the next time.
+        """
+        self._epoch += 1
+        cut = 0
+        for live in concerned:
+            self._live.pop(live.digest, None)
+        for live in concerned:
+            if surely_gone or not await self._still_good(live):
+                cut += len(live.streams)
+                self._end(live)
+        return cut
+
+    async def _still_good(self, live: LiveToken) -> bool:
+        if live.expires_at > self._clock.now():
+            return await self._tokens.store.find(live.digest) is not None
+        # The token has expired while its stream goes on; the stream lives as long as the session.
+        return await self._tokens.store.session(live.session.id) is not None
+
+    def _end(self, live: LiveToken) -> None:
+        live.revoked = True
+        live.plans.clear()
+        self._streaming.discard(live)
+        streams, live.streams = live.streams, set()
+        for stream in streams:
+            stream.cut()
+
+    def _every(self) -> set[LiveToken]:
+        # Two sets: a token that made room while it was streaming may since have come back as another object.
+        return self._streaming.union(self._live.values())
+
+
+_MATCHES: dict[RevocationKind, Callable[[LiveToken, str], bool]] = {
+    RevocationKind.TOKEN: lambda live, value: live.digest.hex() == value,
+    RevocationKind.SESSION: lambda live, value: live.session.id == value,
+    RevocationKind.USER: lambda live, value: live.user.username == value,
+    RevocationKind.GROUP: lambda live, value: value in live.user.groups,
+    RevocationKind.BEFORE: lambda live, value: True,
+}
+
+
+def bearer(authorization: bytes) -> bytes | None:
+    """The token of an ``Authorization`` header, as Kubernetes reads it; None if it has another form."""
+    parts = authorization.strip(b" \t").split(b" ", 2)
+    if len(parts) < 2 or parts[0].lower() != b"bearer" or not parts[1]:
+        return None
+    return parts[1]

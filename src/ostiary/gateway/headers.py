@@ -1,0 +1,320 @@
+"""Which headers pass, and how an identity is told to an upstream. Pure.
+
+Everything a client sends about who it is, or where it comes from, is dropped by normalised name (lower case, ``_`` and
+the like read as ``-``, because CGI-style backends cannot tell them apart); then ours is set, one line per group. So is
+what would make another request of it for the upstream than the one decided on. What a client calls hop-by-hop in
+``Connection`` is removed before ours is set, and a ``Connection`` that names one of ours is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from ostiary.model import UserInfo
+
+Headers = list[tuple[bytes, bytes]]
+
+# What the names of our own cookies begin with; the second form is for a gateway without TLS on this machine.
+OUR_COOKIES = (b"__Host-ostiary", b"ostiary-")
+WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
+
+# Meant for the next hop only.
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"transfer-encoding",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"proxy-authorization",
+        b"proxy-authenticate",
+        b"http2-settings",
+    )
+)
+# Rebuilt by us, for framing or because it names us.
+REBUILT = frozenset((b"host", b"content-length", b"expect", b"audit-id"))
+# Who somebody is, or claims to be, and from where.
+IDENTITY = frozenset((b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"))
+IDENTITY_PREFIXES = (
+    b"impersonate",
+    b"x-remote-",
+    b"remote-",
+    b"x-forwarded-",
+    b"x-ostiary-",
+    b"x-webauth-",
+    b"x-auth-request-",
+    b"ssl-client-",
+    b"x-ssl-client-",
+)
+# Another method or address than the one that was decided on, as some frameworks take them from a header; and
+# ``Proxy``, which a CGI program finds in its environment as the proxy to use.
+OVERRIDES = frozenset(
+    (
+        b"x-http-method",
+        b"x-http-method-override",
+        b"x-method-override",
+        b"x-original-method",
+        b"x-original-url",
+        b"x-original-uri",
+        b"x-rewrite-url",
+        b"proxy",
+    )
+)
+
+
+class Action(Enum):
+    PASS = 0
+    DROP = 1
+    CONNECTION = 2
+    COOKIE = 3
+    PROTOCOL = 4
+    IMPERSONATE = 5
+    AUTHORIZATION = 6
+    FORWARDED_FOR = 7
+    USER_AGENT = 8
+
+
+class BadHeader(ValueError):
+    """The headers contradict what they may say; the request is refused."""
+
+
+class Scanned:
+    """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
+
+    A client sends the same headers with request after request, so the result is kept and used again for equal ones;
+    `digest` and `origin` are what others work out from it, and keep here.
+    """
+
+    __slots__ = (
+        "authorization",
+        "digest",
+        "forwarded_for",
+        "headers",
+        "impersonate",
+        "lines",
+        "origin",
+        "scanner",
+        "user_agent",
+    )
+
+    def __init__(self, headers: Headers | None = None, scanner: HeaderFilter | None = None) -> None:
+        self.headers = headers
+        self.scanner = scanner
+        self.lines = b""
+        self.authorization: bytes | None = None
+        self.user_agent = b""
+        self.impersonate: Headers | tuple[()] = ()
+        self.forwarded_for: list[bytes] | tuple[()] = ()
+        self.digest: bytes | None = None
+        self.origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderNames:
+    """How an upstream is told who asks. The defaults are the ones kube-apiserver's documentation uses."""
+
+    user: str = "X-Remote-User"
+    group: str = "X-Remote-Group"
+    uid: str = "X-Remote-Uid"
+    extra_prefix: str = "X-Remote-Extra-"
+
+
+class HeaderFilter:
+    """Decides by name what becomes of a header. It remembers names: classifying one costs more than looking it up."""
+
+    def __init__(self, names: Iterable[HeaderNames] = ()) -> None:
+        self._identity = {*IDENTITY, *OVERRIDES}
+        self._prefixes = list(IDENTITY_PREFIXES)
+        for configured in names:
+            self._identity.update(
+                _normal(name.encode()) for name in (configured.user, configured.group, configured.uid)
+            )
+            self._prefixes.append(_normal(configured.extra_prefix.encode()))
+        self._seen: dict[bytes, Action] = {}
+
+    def action(self, name: bytes) -> Action:
+        found = self._seen.get(name)
+        if found is None:
+            found = self._classify(name)
+            if len(self._seen) < 4096:
+                self._seen[bytes(name)] = found
+        return found
+
+    def protected(self, normal_name: bytes) -> bool:
+        return normal_name in self._identity or normal_name.startswith(tuple(self._prefixes))
+
+    def scan(self, headers: Headers) -> Scanned:
+        """What a request's headers say to us, and the lines of them that go on to the upstream."""
+        found = Scanned(headers, self)
+        lines: list[bytes] = []
+        listed: set[bytes] | None = None
+        seen = self._seen
+        for name, value in headers:
+            action = seen.get(name) or self.action(name)
+            if action is Action.PASS:
+                lines.append(name + b": " + value + b"\r\n")
+            elif action is Action.AUTHORIZATION:
+                if found.authorization is not None:
+                    raise BadHeader("the request has two Authorization headers")
+                found.authorization = value
+            elif action is Action.USER_AGENT:
+                found.user_agent = value
+                lines.append(name + b": " + value + b"\r\n")
+            elif action is Action.CONNECTION:
+                listed = (listed or set()) | self._listed(value)
+            elif action is Action.COOKIE:
+                lines.extend(_without_ours(name, value))
+            elif action is Action.PROTOCOL:
+                lines.extend(_without_bearer(name, value))
+            elif action is Action.IMPERSONATE:
+                # As it was written: the keys of extras are names of their own.
+                found.impersonate = [*found.impersonate, (name.lower(), value.rstrip(b" \t"))]
+            elif action is Action.FORWARDED_FOR:
+                found.forwarded_for = [*found.forwarded_for, value]
+        if listed:
+            lines = [line for line in lines if _normal(line.partition(b":")[0]) not in listed]
+        found.lines = b"".join(lines)
+        return found
+
+    def _listed(self, value: bytes) -> set[bytes]:
+        """The names that ``Connection`` lists; raises `BadHeader` if one of them is ours to set."""
+        names = {_normal(part.strip()) for part in value.split(b",")} - {b"", b"close", b"keep-alive", b"upgrade"}
+        for name in names:
+            if self.protected(name) or name in REBUILT or name in (b"cookie", b"content-type"):
+                raise BadHeader("Connection names a header that must reach the upstream as it is")
+        return names
+
+    def _classify(self, name: bytes) -> Action:
+        normal = _normal(name)
+        if normal == b"connection":
+            return Action.CONNECTION
+        if normal == b"cookie":
+            return Action.COOKIE
+        if normal == b"sec-websocket-protocol":
+            return Action.PROTOCOL
+        if normal.startswith(b"impersonate"):
+            return Action.IMPERSONATE
+        if normal == b"authorization":
+            # A spelling with an underscore is nobody's credential, and is dropped like any other claim.
+            return Action.AUTHORIZATION if name.lower() == normal else Action.DROP
+        if normal == b"user-agent":
+            return Action.USER_AGENT
+        if name.lower() == b"x-forwarded-for":
+            return Action.FORWARDED_FOR
+        if normal in HOP_BY_HOP or normal in REBUILT or self.protected(normal):
+            return Action.DROP
+        return Action.PASS
+
+
+# Headers of an answer that speak about the connection to the upstream, or that only we may set.
+_ANSWER_DROPPED = HOP_BY_HOP | {b"content-length", b"audit-id"}
+_ANSWER_SEEN: dict[bytes, Action] = {}
+
+
+def answered(headers: Headers) -> list[bytes]:
+    """The lines of an upstream's answer that go to the client. Framing is not among them."""
+    lines: list[bytes] = []
+    for name, value in headers:
+        action = _ANSWER_SEEN.get(name) or _answer_action(name)
+        # An upstream that could set our cookie could sign its visitors in as somebody else.
+        if action is Action.PASS or (action is Action.COOKIE and not value.startswith(OUR_COOKIES)):
+            lines.append(name + b": " + value + b"\r\n")
+    return lines
+
+
+def _answer_action(name: bytes) -> Action:
+    lower = name.lower()
+    action = Action.DROP if lower in _ANSWER_DROPPED else Action.COOKIE if lower == b"set-cookie" else Action.PASS
+    if len(_ANSWER_SEEN) < 4096:
+        _ANSWER_SEEN[bytes(name)] = action
+    return action
+
+
+def websocket_token(headers: Headers) -> bytes | None:
+    """The token that a browser's WebSocket carries in ``Sec-WebSocket-Protocol``, since it cannot set headers.
+
+    At most one, and beside another protocol: otherwise the server could not answer with a protocol of its own.
+    """
+    found, others = [], 0
+    for name, value in headers:
+        if name.lower() != b"sec-websocket-protocol":
+            continue
+        for part in map(bytes.strip, value.split(b",")):
+            if part.startswith(WEBSOCKET_BEARER):
+                found.append(part[len(WEBSOCKET_BEARER) :])
+            elif part:
+                others += 1
+    if not found:
+        return None
+    if len(found) > 1:
+        raise BadHeader("more than one token in Sec-WebSocket-Protocol")
+    if not others:
+        raise BadHeader("Sec-WebSocket-Protocol must name a protocol beside the token")
+    return found[0]
+
+
+def impersonation(user: UserInfo) -> bytes:
+    """The lines by which kube-apiserver takes a request for *user*'s."""
+    names = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-")
+    return identity_lines(user, names)
+
+
+def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
+    """The lines that tell an upstream who asks; raises `BadHeader` for a name that a header cannot carry."""
+    lines = [_line(names.user, user.username)]
+    if user.uid:
+        lines.append(_line(names.uid, user.uid))
+    lines.extend(_line(names.group, group) for group in user.groups)
+    for key, values in user.extra:
+        name = names.extra_prefix + _escaped(key)
+        lines.extend(_line(name, value) for value in values)
+    return b"".join(lines)
+
+
+def _line(name: str, value: str) -> bytes:
+    text = value.encode("utf-8", "surrogatepass")
+    # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
+    # somebody else's name.
+    if any(byte < 0x20 or byte == 0x7F for byte in text) or text != text.strip(b" ") or not text:
+        raise BadHeader("a user or group has a name that no header can carry")
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        raise BadHeader("a user or group has a name that is not text")
+    return name.encode() + b": " + text + b"\r\n"
+
+
+_TOKEN = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+def _escaped(key: str) -> str:
+    """An extra key as a part of a header's name; whatever a name cannot hold, or would lose, as %XX.
+
+    Names are read in lower case before the escapes are undone, so upper case is escaped, too.
+    """
+    parts = []
+    for byte in key.encode("utf-8", "surrogatepass"):
+        character = chr(byte)
+        parts.append(character if character in _TOKEN else f"%{byte:02X}")
+    return "".join(parts)
+
+
+# Programs that make variables of headers put the same character for all of these.
+_ALIKE = bytes(byte if chr(byte).isalnum() and byte < 0x80 else ord("-") for byte in range(256))
+
+
+def _normal(name: bytes) -> bytes:
+    return name.lower().translate(_ALIKE)
+
+
+def _without_ours(name: bytes, value: bytes) -> list[bytes]:
+    kept = [part for part in value.split(b";") if not part.strip().startswith(OUR_COOKIES)]
+    rest = b";".join(kept).strip()
+    return [name + b": " + rest + b"\r\n"] if rest else []
+
+
+def _without_bearer(name: bytes, value: bytes) -> list[bytes]:
+    kept = [part for part in map(bytes.strip, value.split(b",")) if part and not part.startswith(WEBSOCKET_BEARER)]
+    return [name + b": " + b", ".join(kept) + b"\r\n"] if kept else []

@@ -1,0 +1,179 @@
+"""How ``/auth`` answers: outcomes in, status, headers and JSON out. Pure.
+
+Called by `gateway.login`. Errors are a Kubernetes `Status` that says no more than the person may know; the operator
+reads the rest in the log and in the audit record. Nothing here may be kept by a browser or a proxy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ostiary.core.tokens import Issued
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.token_store import Found
+from ostiary.wire.status import failure, www_authenticate
+
+_JSON = ("Content-Type", "application/json")
+COMMON = (
+    ("Cache-Control", "no-store"),
+    ("Pragma", "no-cache"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+)
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    409: "Conflict",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAnswer:
+    """What goes back to the client. Neither headers nor body are in its repr: they may hold a token.
+
+    `message` is set for an error, which a browser is shown on a page in place of this body.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    body: bytes = field(default=b"", repr=False)
+    message: str = ""
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    def with_headers(self, *headers: tuple[str, str]) -> LoginAnswer:
+        return replace(self, headers=(*self.headers, *headers))
+
+
+def json_answer(status: int, value: Mapping[str, Any]) -> LoginAnswer:
+    # Framing is the listener's business: no Content-Length here.
+    body = json.dumps(value, ensure_ascii=True).encode()
+    return LoginAnswer(status, (_JSON, *COMMON), body)
+
+
+def issued(pair: Issued) -> LoginAnswer:
+    session = pair.session
+    return json_answer(
+        200,
+        {
+            "token": pair.token.reveal(),
+            "expires_at": time_text(pair.expires_at),
+            "renewal_token": pair.renewal.reveal(),
+            "session": session.id,
+            "session_expires_at": time_text(session.expires_at),
+            "user": session.user.username,
+            "groups": list(session.user.groups),
+            "sources": dict(session.sources),
+        },
+    )
+
+
+def choices(urls: Mapping[str, str]) -> LoginAnswer:
+    return json_answer(300, {"choices": [{"name": name, "url": url} for name, url in urls.items()]})
+
+
+def redirect(url: str, status: int = 302) -> LoginAnswer:
+    return LoginAnswer(status, (("Location", url), *COMMON))
+
+
+def download(text: str, filename: str) -> LoginAnswer:
+    named = ("Content-Disposition", f'attachment; filename="{filename}"')
+    return LoginAnswer(200, (("Content-Type", "application/yaml"), named, *COMMON), text.encode())
+
+
+def methods(kinds: Mapping[str, str], gateway: str) -> LoginAnswer:
+    """How one can sign in here, for programs that offer a choice."""
+    providers = [{"name": name, "kind": kind} for name, kind in kinds.items()]
+    return json_answer(200, {"providers": providers, "gateway": gateway})
+
+
+def whoami(found: Found) -> LoginAnswer:
+    session, sources = found.session, dict(found.session.sources)
+    groups = [{"name": group, "source": sources.get(group, "")} for group in session.user.groups]
+    return json_answer(
+        200,
+        {
+            "user": session.user.username,
+            "groups": groups,
+            "session": session.id,
+            "provider": session.provider,
+            "since": time_text(session.created_at),
+            "expires_at": time_text(found.token.expires_at),
+            "session_expires_at": time_text(session.expires_at),
+        },
+    )
+
+
+def grant_refused(error: str) -> LoginAnswer:
+    """What an OAuth client understands (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
+    return json_answer(400, {"error": error})
+
+
+def done() -> LoginAnswer:
+    return LoginAnswer(204, COMMON)
+
+
+def challenge(scheme: str) -> LoginAnswer:
+    return error(401, "proof of who you are is needed").with_headers(("WWW-Authenticate", scheme))
+
+
+def bearer_challenge() -> LoginAnswer:
+    return challenge(www_authenticate(error=False))
+
+
+def refused(refusal: LoginRefused) -> LoginAnswer:
+    """The summary is for the person; cause and place are not."""
+    if refusal.retry_after is not None:
+        wait = str(max(1, math.ceil(refusal.retry_after)))
+        return error(429, refusal.summary).with_headers(("Retry-After", wait))
+    if refusal.www_authenticate:
+        return error(401, refusal.summary).with_headers(("WWW-Authenticate", refusal.www_authenticate))
+    return error(403, refusal.summary)
+
+
+def not_renewed(refusal: LoginRefused) -> LoginAnswer:
+    """The renewal token is not good any more: only another sign-in helps, or what another program has just got."""
+    if refusal.retry_after is not None:
+        return error(409, refusal.summary).with_headers(("Retry-After", "1"))
+    return error(401, refusal.summary).with_headers(("WWW-Authenticate", www_authenticate(error=True)))
+
+
+def no_good_token() -> LoginAnswer:
+    return error(401, "this token is not good").with_headers(("WWW-Authenticate", www_authenticate(error=True)))
+
+
+def outage(status: int) -> LoginAnswer:
+    """Not a no: nobody could be asked."""
+    return error(status, "whoever could tell who you are cannot be asked at this moment")
+
+
+def method_not_allowed(allowed: Sequence[str]) -> LoginAnswer:
+    return error(405, "this method is not for this path").with_headers(("Allow", ", ".join(allowed)))
+
+
+def too_many(retry_after: float) -> LoginAnswer:
+    wait = str(max(1, math.ceil(retry_after)))
+    return error(429, "there were too many attempts from here: wait a moment").with_headers(("Retry-After", wait))
+
+
+def error(code: int, message: str) -> LoginAnswer:
+    return LoginAnswer(code, (_JSON, *COMMON), failure(code, _REASONS[code], message).body, message)
+
+
+def time_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,131 @@
+"""Which groups a token attests: the relevant ones only, from every group provider that knows this user.
+
+Called by `gateway.login` right after identity is known, and again at each renewal. Whatever goes wrong here ends the
+login: a token with groups silently missing would be a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from ostiary.errors import ProviderError
+from ostiary.gateway.settings import Groups
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.model import UserInfo
+
+RelevantGroups = Callable[[], Awaitable[AbstractSet[str]]]
+# Names that Kubernetes itself gives out. No provider may attest them: system:masters passes every rule there.
+SYSTEM = "system:"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A user whom an identity provider knows: as it said (`own`), and as tokens say."""
+
+    identity: str
+    own: UserInfo
+    user: UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The group provider at `position` wants the browser elsewhere; `memberships` are those known before it."""
+
+    redirect: Redirect
+    position: int
+    memberships: tuple[Membership, ...]
+
+
+class ContractBroken(ProviderError):
+    """A provider answered what the contract does not have. The gateway's operator must hear of it."""
+
+
+class GroupChecks:
+    def __init__(self, groups: Sequence[Groups], relevant_groups: RelevantGroups) -> None:
+        self._groups = tuple(groups)
+        self._relevant_groups = relevant_groups
+
+    async def ask(
+        self,
+        signed: Signed,
+        request: LoginRequest,
+        *,
+        position: int = 0,
+        memberships: tuple[Membership, ...] = (),
+        returning: bool = False,
+        before: Sequence[tuple[str, str]] | None = None,
+    ) -> tuple[Membership, ...] | Away:
+        """The memberships, from the provider at *position* on; with *returning*, that one gets its second request.
+
+        At a renewal *before* are the groups that the session has, each with how it is known.
+        """
+        relevant = _checked_relevant(await self._relevant_groups())
+        for index in range(position, len(self._groups)):
+            provider = self._groups[index]
+            asked = _asked(provider, relevant)
+            if not asked or not _serves(provider, signed.identity):
+                continue
+            user = signed.own if provider.own else signed.user
+            if returning and index == position:
+                answer: object = await provider.instance.groups_from_provider(user, asked, request)
+            elif before is not None and (keep := getattr(provider.instance, "groups_at_renewal", None)) is not None:
+                answer = await keep(user, asked, _said_before(provider, before))
+            else:
+                answer = await provider.instance.groups_of(user, asked, request)
+                if isinstance(answer, Redirect):
+                    return Away(answer, index, memberships)
+            memberships += _attested(provider, asked, answer)
+        return memberships
+
+
+def attest(user: UserInfo, memberships: Sequence[Membership]) -> tuple[UserInfo, tuple[tuple[str, str], ...]]:
+    """The user with its groups, each once, and how each is known."""
+    sources: dict[str, str] = {}
+    for membership in memberships:
+        sources.setdefault(membership.group, membership.source)
+    return replace(user, groups=tuple(sources)), tuple(sources.items())
+
+
+def _checked_relevant(relevant: object) -> frozenset[str]:
+    if not isinstance(relevant, AbstractSet) or not all(isinstance(group, str) for group in relevant):
+        raise ContractBroken(
+            "the relevant groups are not known", cause="relevant_groups gave something else than a set"
+        )
+    return frozenset(group for group in relevant if not group.startswith(SYSTEM))
+
+
+def _serves(provider: Groups, identity: str) -> bool:
+    return not provider.identities or identity in provider.identities
+
+
+def _asked(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:
+    """The relevant groups as this provider calls them: without its prefix."""
+    prefix = provider.prefix
+    return frozenset(group[len(prefix) :] for group in relevant if group.startswith(prefix) and group != prefix)
+
+
+def _attested(provider: Groups, asked: AbstractSet[str], answer: object) -> tuple[Membership, ...]:
+    if not isinstance(answer, (tuple, list)) or not all(isinstance(item, Membership) for item in answer):
+        cause = f"it answered with {type(answer).__name__}, and not with memberships"
+        raise ContractBroken(f'the group provider "{provider.name}" breaks its contract', cause=cause)
+    # Others than were asked for are dropped: nobody has checked what they could open.
+    return tuple(
+        Membership(provider.prefix + item.group, _source(provider, item)) for item in answer if item.group in asked
+    )
+
+
+def _said_before(provider: Groups, before: Sequence[tuple[str, str]]) -> tuple[Membership, ...]:
+    """Of the session's groups those that this provider attested, as it said them: the reverse of `_attested`."""
+    found = ((group, *source.partition(": ")) for group, source in before)
+    return tuple(
+        Membership(group[len(provider.prefix) :], source)
+        for group, name, _, source in found
+        if name == provider.name and group.startswith(provider.prefix)
+    )
+
+
+def _source(provider: Groups, membership: Membership) -> str:
+    return f"{provider.name}: {membership.source}" if membership.source else provider.name

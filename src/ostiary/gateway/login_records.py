@@ -1,0 +1,82 @@
+"""What a login under way remembers, sealed, in a store that any worker can read.
+
+    secret (in a cookie, a code, a device)  ->  digest: where the record lies
+                                            ->  key: what it is sealed with
+
+Called by the flows, the command line's codes and the device codes. Whoever reads the store finds neither the secrets
+nor what belongs to them: a PKCE verifier and a nonce are of use to others as long as their login is under way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from ostiary.core.clock import Clock
+from ostiary.core.records import MemoryRecords
+from ostiary.errors import ProviderError
+from ostiary.interfaces.token_store import RecordStore, TokenStore
+
+_NONCE_BYTES = 12
+
+Value = Mapping[str, Any]
+
+
+class Records:
+    """Values of one *kind*, each under a secret. The secrets of one kind are worth nothing as those of another."""
+
+    def __init__(self, store: RecordStore, kind: str, lifetime: timedelta, *, clock: Clock) -> None:
+        self._store = store
+        self._kind = kind.encode()
+        self._lifetime = lifetime
+        self._clock = clock
+
+    async def put(self, secret: str, value: Value) -> bool:
+        """False if there is such a secret already, which random ones of 256 bits never are."""
+        nonce = os.urandom(_NONCE_BYTES)
+        plain = json.dumps(value, separators=(",", ":")).encode()
+        sealed = nonce + AESGCM(self._derived(b"seal", secret)).encrypt(nonce, plain, self._kind)
+        try:
+            return await self._store.put_record(
+                self._derived(b"find", secret), sealed, self._clock.now() + self._lifetime
+            )
+        except ValueError:
+            cause = "what must be remembered until the person returns is too large"
+            raise ProviderError("the login cannot go on", cause=cause) from None
+
+    async def find(self, secret: str) -> Value | None:
+        return self._opened(secret, await self._store.find_record(self._derived(b"find", secret)))
+
+    async def take(self, secret: str) -> Value | None:
+        """The value, once."""
+        return self._opened(secret, await self._store.take_record(self._derived(b"find", secret)))
+
+    def _opened(self, secret: str, sealed: bytes | None) -> Value | None:
+        if sealed is None:
+            return None
+        key = AESGCM(self._derived(b"seal", secret))
+        try:
+            value = json.loads(key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._kind))
+        except (InvalidTag, ValueError):
+            # Somebody wrote into the store who does not have the secret.
+            return None
+        return value if isinstance(value, dict) else None
+
+    def _derived(self, use: bytes, secret: str) -> bytes:
+        # Looking up a digest also tells nothing by its timing about the secrets there are.
+        text = secret.encode("utf-8", "surrogatepass")
+        return sha256(b"ostiary\0" + use + b"\0" + self._kind + b"\0" + text).digest()
+
+
+def record_store(store: TokenStore, clock: Clock) -> RecordStore:
+    """*store*, if it keeps records too; else this worker's memory, and then no other worker can finish its logins."""
+    if all(callable(getattr(store, name, None)) for name in ("put_record", "find_record", "take_record")):
+        return store  # type: ignore[return-value]  # just found out
+    return MemoryRecords(clock=clock)

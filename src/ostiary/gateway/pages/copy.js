@@ -1,0 +1,14 @@
+document.documentElement.classList.add("scripted");
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copy);
+    const said = document.getElementById(button.dataset.says);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      said.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(source);
+      said.textContent = "Selected: copy it with your keyboard.";
+    }
+  });
+}

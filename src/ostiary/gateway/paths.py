@@ -1,0 +1,109 @@
+"""The target of a request, taken apart once: what is decided on and what is forwarded are the same text.
+
+Called by the engine before anything is asked about a request, and by the forward-auth doors for the address that a
+front proxy tells them. Pure. Whatever two programs could read differently is refused, because the second reader is
+the upstream: a decision about ``/public/../secrets`` would be about one path, and the answer would come from another.
+
+Refused are dot segments and empty segments; slashes, backslashes, dots, letters and digits in percent-encoding; double
+encoding; control characters; what is not ASCII, or not UTF-8 when decoded; ``;`` parameters; fragments. The rest is
+left as it is: nothing is normalised, and a slash at the end stays. That holds for the whole path, so what stands behind
+a ``/proxy`` subresource is no exception.
+"""
+
+from __future__ import annotations
+
+import re
+
+# What a path segment may hold without encoding (RFC 3986, pchar), but for the semicolon: some servers cut it off,
+# and what follows it, before they look for the resource.
+_PLAIN = rb"[A-Za-z0-9\-._~!$&'()*+,=:@]"
+_NO_DOTS = rb"(?!\.{1,2}(?:[/?]|\Z))"
+_SEGMENT = _NO_DOTS + _PLAIN + rb"++"
+# A query may hold any visible character, as browsers send them. Its percent-encoding must be one, and no NUL.
+_QUERY = rb"(?:[\x21\x22\x24\x26-\x3a\x3c-\x7e]|%(?!00)[0-9A-Fa-f]{2})*+"
+_ORDINARY = re.compile(
+    rb"(/(?:" + _SEGMENT + rb"(?:/" + _SEGMENT + rb")*+/?+)?+)(?:\?(" + _QUERY + rb"))?+",
+)
+_ORDINARY_QUERY = re.compile(_QUERY)
+_ABSOLUTE = re.compile(rb"https?://([A-Za-z0-9\-._~:\[\]]++)(/.*+)", re.IGNORECASE | re.DOTALL)
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_DOUBLE = re.compile(rb"%25[0-9A-Fa-f]{2}")
+_NOT_PLAIN = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,=:@/%]")
+# Nobody has to encode these, and readers differ in whether they undo it before they compare.
+_NEVER_ENCODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._")
+
+
+class AmbiguousRequest(ValueError):
+    """Two programs could read this request differently. The message says why, and quotes nothing of it."""
+
+
+def split_target(target: bytes, *, host: bytes = b"", options: bool = False) -> tuple[str, str]:
+    """The path and the query of a request target, as they stand; raises `AmbiguousRequest`.
+
+    A whole URL is taken only if it names the *host* of the request, and ``*`` only for the method OPTIONS.
+    """
+    ordinary = _ORDINARY.fullmatch(target)
+    if ordinary is not None:
+        path, query = ordinary.groups()
+        return path.decode("ascii"), query.decode("ascii") if query else ""
+    if target == b"*" and options:
+        return "*", ""
+    if not target.startswith(b"/"):
+        return split_target(_after_authority(target, host))
+    raw_path, _, raw_query = target.partition(b"?")
+    _check_path(raw_path)
+    _check_query(raw_query)
+    return raw_path.decode("ascii"), raw_query.decode("ascii")
+
+
+def _after_authority(target: bytes, host: bytes) -> bytes:
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        raise AmbiguousRequest("the target is not a path")
+    # Names of hosts have no case; an upstream that is chosen by one of them must be the one that is asked.
+    if not host or absolute[1].lower() != host.lower():
+        raise AmbiguousRequest("the target names another host than the request")
+    return absolute[2]
+
+
+def _check_path(path: bytes) -> None:
+    odd = _NOT_PLAIN.search(path)
+    if odd is not None:
+        raise AmbiguousRequest(_cause(odd[0]))
+    segments = path[1:].split(b"/")
+    # The last one is empty where the path ends with a slash, or is one.
+    if b"" in segments[:-1]:
+        raise AmbiguousRequest("the path has an empty segment")
+    if b"." in segments or b".." in segments:
+        raise AmbiguousRequest("the path has a dot segment")
+    _check_escapes(path)
+
+
+def _cause(character: bytes) -> str:
+    causes = {b"\\": "a backslash", b"#": "a fragment", b";": "a semicolon"}
+    return f"the path has {causes.get(character, 'a character that must be percent-encoded')}"
+
+
+def _check_escapes(path: bytes) -> None:
+    if _DOUBLE.search(path):
+        raise AmbiguousRequest("the path is percent-encoded twice")
+    if path.count(b"%") != len(_ESCAPE.findall(path)):
+        raise AmbiguousRequest("the path has a broken percent-encoding")
+    for digits in _ESCAPE.findall(path):
+        code = int(digits, 16)
+        if code < 0x20 or code == 0x7F:
+            raise AmbiguousRequest("the path has a control character")
+        if code in b"/\\":
+            raise AmbiguousRequest("the path has an encoded slash or backslash")
+        if code in _NEVER_ENCODED:
+            raise AmbiguousRequest("the path has a letter, digit, dot, dash or underscore in percent-encoding")
+    try:
+        _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), path).decode("utf-8")
+    except UnicodeDecodeError:
+        # Raised without its cause, which carries the path along.
+        raise AmbiguousRequest("the path is not UTF-8") from None
+
+
+def _check_query(query: bytes) -> None:
+    if _ORDINARY_QUERY.fullmatch(query) is None:
+        raise AmbiguousRequest("the query has a semicolon, a fragment, a broken percent-encoding or an odd character")

@@ -1,0 +1,408 @@
+"""Passes one allowed request to its upstream, and the answer back. Decides nothing.
+
+Called by the engine; stands between a client's exchange and an upstream's connection and moves bytes both ways, each
+side slowed to the pace of the other. Framing is written anew on both sides, so neither can be confused by the other's.
+After a 101 it becomes a tunnel of raw bytes (WebSocket, SPDY).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ostiary.gateway.headers import answered
+from ostiary.gateway.http1.client import Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.server import BODY_HIGH_WATER, LINGER_SECONDS, STATUS_LINES, Exchange, status_line
+
+if TYPE_CHECKING:
+    from ostiary.gateway.upstreams import Upstream
+
+# Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
+SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
+
+Finished = Callable[["Proxied", int, "UpstreamLost | None"], None]
+# Tells the client that the upstream could not be asked, with a 502, 503 or 504.
+AnswerFailure = Callable[["Proxied", int], None]
+
+
+# Told when the head of a long answer is on its way.
+Started = Callable[["Proxied", int], None]
+
+
+class Recorder:
+    """Keeps the bodies that the audit policy wants, each up to a limit; beyond it, one byte more tells so."""
+
+    def __init__(self, limit: int, *, request: bool, response: bool) -> None:
+        self._limit = limit
+        self._request: bytearray | None = bytearray() if request else None
+        self._response: bytearray | None = bytearray() if response else None
+
+    def request(self, data: bytes) -> None:
+        self._keep(self._request, data)
+
+    def response(self, data: bytes) -> None:
+        self._keep(self._response, data)
+
+    @property
+    def request_body(self) -> bytes | None:
+        return None if self._request is None else bytes(self._request)
+
+    @property
+    def response_body(self) -> bytes | None:
+        return None if self._response is None else bytes(self._response)
+
+    def _keep(self, kept: bytearray | None, data: bytes) -> None:
+        if kept is not None and len(kept) <= self._limit:
+            kept += data[: self._limit + 1 - len(kept)]
+
+
+class Proxied:
+    """One request on its way. `finished` is called exactly once, with the status that the client saw (0: none)."""
+
+    __slots__ = (
+        "_answer_failure",
+        "_buffer",
+        "_chunk_out",
+        "_connection",
+        "_done",
+        "_exchange",
+        "_extra_head",
+        "_finished",
+        "_framing",
+        "_head",
+        "_out",
+        "_recorder",
+        "_retried",
+        "_sent_body",
+        "_started",
+        "_timeout",
+        "context",
+        "status",
+        "upstream",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        upstream: Upstream,
+        head: bytes,
+        *,
+        extra_head: bytes,
+        timeout: float,
+        finished: Finished,
+        answer_failure: AnswerFailure,
+        started: Started | None = None,
+        recorder: Recorder | None = None,
+        context: Any = None,
+    ) -> None:
+        self._exchange = exchange
+        self.upstream = upstream
+        self.context = context
+        self.status = 0
+        self._head = head
+        self._extra_head = extra_head
+        self._timeout = timeout
+        self._finished = finished
+        self._answer_failure = answer_failure
+        self._started = started
+        self._recorder = recorder
+        self._connection: UpstreamConnection | None = None
+        self._chunk_out = False
+        self._framing: Framing | None = None
+        self._out: list[bytes] = []
+        self._buffer = b""
+        self._retried = False
+        self._sent_body = False
+        self._done = False
+
+    def start(self) -> None:
+        exchange = self._exchange
+        exchange.responder = self
+        if exchange.upgrade:
+            # What it starts (a command, a terminal) must not be started twice, so it is not tried a second time; a
+            # connection of its own cannot have died while it was idle.
+            self.upstream.pool.acquire(self._connected, fresh=True)
+            return
+        connection = self.upstream.pool.idle()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self.upstream.pool.acquire(self._connected)
+
+    def cut(self) -> None:
+        """End it at once: the right to it has been withdrawn."""
+        self._drop_upstream()
+        exchange = self._exchange
+        self._finish(self.status, None)
+        exchange.connection.tunnel = None
+        exchange.abort()
+
+    # --- to the upstream ---
+
+    def _connected(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+        if self._done:
+            return False
+        if connection is None:
+            assert error is not None
+            self._fail(error)
+        else:
+            self._send(connection)
+        return True
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._connection = connection
+        exchange = self._exchange
+        connection.patience = self._timeout
+        connection.deadline = exchange.connection.loop.time() + self._timeout
+        connection.send(self._head, self, is_head=exchange.method == b"HEAD")
+        if exchange.chunked or exchange.content_length or exchange.upgrade:
+            connection.request_complete = False
+            exchange.accept_body(self)
+
+    def body(self, data: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._exchange.upgrade:
+            # Bytes of the new protocol, sent ahead of the answer. They wait for the 101.
+            self._buffer += data
+            if len(self._buffer) > BODY_HIGH_WATER:
+                self._exchange.pause_body()
+            return
+        self._sent_body = True
+        if self.status == 0:
+            # An upstream cannot answer before it was asked.
+            connection.deadline = self._exchange.connection.loop.time() + self._timeout
+        if self._recorder is not None:
+            self._recorder.request(data)
+        if self._exchange.chunked:
+            connection.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+        else:
+            connection.write(data)
+
+    def body_end(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        connection.request_complete = True
+        if self._exchange.chunked:
+            # A request's trailers are dropped: they would reach the upstream after, and past, the decision.
+            connection.write(b"0\r\n\r\n")
+
+    def client_lost(self) -> None:
+        if self.status == 101:
+            self._close_tunnel()
+        else:
+            self._drop_upstream()
+        self._finish(self.status, None)
+
+    def client_full(self) -> None:
+        if self.status != 101:
+            self._exchange.connection.must_read_within(self._timeout)
+        if self._connection is not None:
+            self._connection.pause()
+
+    def client_ready(self) -> None:
+        if self.status != 101:
+            self._exchange.connection.must_read_within(float("inf"))
+        if self._connection is not None:
+            self._connection.resume()
+
+    def upstream_full(self) -> None:
+        self._exchange.pause_body()
+
+    def upstream_ready(self) -> None:
+        self._exchange.resume_body()
+
+    # --- from the upstream ---
+
+    def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        # We have answered an Expect ourselves; other news may be of use to a client that knows HTTP/1.1.
+        if status != 100 and not self._exchange.http10:
+            self._exchange.inform(b"".join((status_line(status), *answered(headers), b"\r\n")))
+
+    def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
+        exchange = self._exchange
+        self.status = status
+        self._framing = framing
+        if exchange.upgrade and status < 400:
+            # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
+            self._fail_protocol("it answered a request to switch protocols with neither yes nor no")
+            return
+        # The usual words, not the upstream's: nobody checked those for what a line must not hold.
+        lines = [STATUS_LINES.get(status) or status_line(status)]
+        lines.extend(answered(headers))
+        kind = framing.kind
+        if kind == Framing.LENGTH:
+            lines.append(b"Content-Length: %d\r\n" % framing.length)
+        elif kind != Framing.NONE:
+            if exchange.http10:
+                exchange.close_after = True
+            else:
+                self._chunk_out = True
+                lines.append(b"Transfer-Encoding: chunked\r\n")
+        elif exchange.method == b"HEAD":
+            lines.extend(_announced_length(headers))
+        lines.append(self._extra_head)
+        lines.append(exchange.connection_header())
+        lines.append(b"\r\n")
+        self._out.extend(lines)
+        if self._started is not None:
+            self._started(self, status)
+
+    def response_body(self, data: bytes) -> None:
+        if self._recorder is not None:
+            self._recorder.response(data)
+        if self._chunk_out:
+            self._out.append(b"%x\r\n" % len(data))
+            self._out.append(data)
+            self._out.append(b"\r\n")
+        else:
+            self._out.append(data)
+
+    def response_flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self._exchange.write(b"".join(out))
+
+    def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
+        self._connection = None
+        if self._done:
+            return
+        if self._chunk_out:
+            self._out.append(b"0\r\n" + b"".join(answered(trailers)) + b"\r\n" if trailers else b"0\r\n\r\n")
+        exchange = self._exchange
+        if self._out:
+            exchange.write(b"".join(self._out))
+        self._finish(self.status, None)
+        exchange.end()
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        connection, self._connection = self._connection, None
+        if self._done:
+            return
+        if self._may_retry(connection, error):
+            self._retried = True
+            self.upstream.pool.acquire(self._connected, fresh=True)
+            return
+        self._fail(error)
+
+    def _may_retry(self, connection: UpstreamConnection | None, error: UpstreamLost) -> bool:
+        """A pooled connection that died as we used it: the request was not seen, or is safe to repeat."""
+        return (
+            connection is not None
+            and connection.reused
+            and not self._retried
+            and not error.answered
+            and not error.timeout
+            and not self._sent_body
+            and not self._exchange.upgrade
+            and self._exchange.method in SAFE_METHODS
+        )
+
+    def _fail(self, error: UpstreamLost) -> None:
+        exchange = self._exchange
+        if exchange.head_sent:
+            # Half an answer must not look like a whole one.
+            self._finish(self.status, error)
+            exchange.abort()
+            return
+        self._out.clear()
+        status = 504 if error.timeout else 502 if error.answered or self._sent_body else 503
+        self._finish(status, error)
+        self._answer_failure(self, status)
+
+    def _fail_protocol(self, message: str) -> None:
+        self._drop_upstream()
+        self._fail(UpstreamLost(message, answered=True))
+
+    # --- the tunnel ---
+
+    def response_switched(self, rest: bytes) -> None:
+        exchange, connection = self._exchange, self._connection
+        assert connection is not None
+        if not exchange.upgrade:
+            self._fail_protocol("it switched protocols without being asked")
+            return
+        headers = connection.switch_headers
+        switched = [value.rstrip(b" \t") for name, value in headers if name.lower() == b"upgrade"]
+        if [value.lower() for value in switched] != [exchange.upgrade]:
+            self._fail_protocol("it switched to another protocol than was asked for")
+            return
+        self.status = 101
+        connection.detach()
+        lines = [status_line(101), b"Connection: Upgrade\r\nUpgrade: ", switched[0], b"\r\n"]
+        lines.extend(answered(headers))
+        lines.append(self._extra_head)
+        lines.append(b"\r\n")
+        exchange.write(b"".join(lines) + rest)
+        connection.transport.set_protocol(_UpstreamTunnel(self))
+        exchange.connection.tunnel = self
+        if self._started is not None:
+            self._started(self, 101)
+        # Before what waited is written: it may be more than the upstream can take, and reading pauses again.
+        exchange.connection.read_on()
+        if self._buffer:
+            connection.write(self._buffer)
+            self._buffer = b""
+
+    def from_client(self, data: bytes) -> None:
+        if self._connection is not None:
+            self._connection.transport.write(data)
+
+    def from_upstream(self, data: bytes) -> None:
+        self._exchange.connection.transport.write(data)
+
+    def tunnel_ended(self) -> None:
+        """The upstream hung up: what it sent still reaches the client, then that side ends, too."""
+        self._connection = None
+        connection = self._exchange.connection
+        connection.tunnel = None
+        self._exchange.responder = None
+        self._finish(101, None)
+        connection.close_soon()
+
+    def _close_tunnel(self) -> None:
+        """The client hung up: what it sent still reaches the upstream, if that reads it soon."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.transport.close()
+            self._exchange.connection.loop.call_later(LINGER_SECONDS, connection.transport.abort)
+
+    # --- inside ---
+
+    def _drop_upstream(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+
+    def _finish(self, status: int, error: UpstreamLost | None) -> None:
+        if not self._done:
+            self._done = True
+            self._finished(self, status, error)
+
+
+class _UpstreamTunnel(asyncio.Protocol):
+    """The upstream's end of a tunnel: takes the place of its connection's HTTP."""
+
+    __slots__ = ("_proxied",)
+
+    def __init__(self, proxied: Proxied) -> None:
+        self._proxied = proxied
+
+    def data_received(self, data: bytes) -> None:
+        self._proxied.from_upstream(data)
+
+    def pause_writing(self) -> None:
+        self._proxied.upstream_full()
+
+    def resume_writing(self) -> None:
+        self._proxied.upstream_ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._proxied.tunnel_ended()
+
+
+def _announced_length(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+    return [b"Content-Length: " + value + b"\r\n" for name, value in headers if name.lower() == b"content-length"][:1]

@@ -1,0 +1,94 @@
+"""What a request asks for, where it would go, and whether that is allowed.
+
+Called by the engine for a request that it has no plan for yet. Finds who serves it, has the mapper say what is asked,
+and puts every part of that to the authorizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.errors import ProviderError
+from ostiary.gateway.authorize import Authorizer, Ruling
+from ostiary.gateway.http1.server import Exchange
+from ostiary.gateway.paths import split_target
+from ostiary.gateway.request import Handler, OwnApi, Question
+from ostiary.gateway.self_reviews import is_self_review
+from ostiary.gateway.upstreams import Routes
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+
+
+class NoRoute(Exception):
+    """Nobody serves this host and path."""
+
+
+class Questions:
+    """Says what requests ask for."""
+
+    def __init__(self, routes: Routes, own_apis: Sequence[OwnApi], self_reviews: Handler | None) -> None:
+        self._routes = routes
+        self._own_apis = own_apis
+        self._self_reviews = self_reviews
+
+    def of(self, exchange: Exchange) -> Question:
+        """What the request asks for; raises `ValueError` if that can be read in two ways."""
+        path, query = split_target(exchange.target, host=exchange.host, options=exchange.method == b"OPTIONS")
+        if not exchange.target.startswith(b"/"):
+            # A whole URL, which names us: what is decided on and forwarded is its path.
+            exchange.target = (f"{path}?{query}" if query else path).encode("ascii")
+        host = exchange.host.decode("latin-1")
+        method = exchange.method.decode("ascii")
+        upgrade = exchange.upgrade.decode("ascii")
+        for own in self._own_apis:
+            if path == own.prefix or path.startswith(own.prefix + "/"):
+                info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
+                return Question(info, (info,), handler=own.handler)
+        upstream = self._routes.find(host, path)
+        if upstream is None:
+            raise NoRoute
+        mapped = upstream.mapped_path(path)
+        info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
+        if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
+            # About oneself, and answered from our own policy: nothing has to be allowed.
+            return Question(info, (), handler=self._self_reviews)
+        also = upstream.also_required(info)
+        required = (info,) if also is None else (info, also)
+        return Question(info, required, upstream, long_running=upstream.mapper.long_running(info))
+
+
+# What needs no decision, and so never stops holding.
+_FREE = Ruling(Decision(Verdict.ALLOW), float("-inf"), 0)
+
+
+def rule_at_once(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling | None:
+    """The ruling if nothing must be waited for; None, too, if a provider failed: asking again tells how."""
+    ruling = _FREE
+    try:
+        for info in required:
+            found = authorizer.ruling(Attributes(user, info))
+            if found is None:
+                return None
+            ruling = found if ruling is _FREE else _stricter(ruling, found)
+            if not ruling.decision.allowed:
+                break
+    except ProviderError:
+        return None
+    return ruling
+
+
+async def rule(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
+    """The ruling on all of it; raises `ProviderError` if somebody could not be asked."""
+    ruling = _FREE
+    for info in required:
+        found = await authorizer.rule(Attributes(user, info))
+        ruling = found if ruling is _FREE else _stricter(ruling, found)
+        if not ruling.decision.allowed:
+            break
+    return ruling
+
+
+def _stricter(first: Ruling, second: Ruling) -> Ruling:
+    """Both must allow: the refusal counts, and the shorter life."""
+    decision = second.decision if first.decision.allowed else first.decision
+    return Ruling(decision, min(first.until, second.until), min(first.generation, second.generation))

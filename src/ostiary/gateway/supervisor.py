@@ -1,0 +1,295 @@
+"""Starts the gateway's workers on one port, keeps them running, and passes on what it is told by signals.
+
+    SIGTERM, SIGINT    stop: accept nothing more, finish what was begun      a second one: stop now
+    SIGHUP             read the configuration again; a broken one changes nothing
+
+With one worker everything happens in this process. With more, each is a process of its own that is handed the listening
+socket and a channel to this one; a worker that dies is replaced. Health and metrics are answered here, for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ostiary.core.process import ChildProcess, start_child
+from ostiary.errors import OstiaryError
+from ostiary.gateway.config import default_config, load
+from ostiary.gateway.health import Health, Report
+from ostiary.gateway.metrics import Snapshot
+from ostiary.gateway.settings import GatewayConfig
+from ostiary.gateway.worker import Worker, bind
+
+log = logging.getLogger("ostiary.gateway")
+
+# Told where the gateway listens, and where its health is asked for.
+Told = Callable[[str, str], None]
+
+ASK_SECONDS = 2.0
+RESTART_SECONDS = 1.0
+LONGEST_PAUSE = 30.0
+LONGEST_ANSWER = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the configuration comes from, again at each reload: a file, or nothing at all."""
+
+    path: Path | None = None
+
+    def load(self) -> GatewayConfig:
+        """Raises `ConfigurationError` with every mistake."""
+        return default_config() if self.path is None else load(self.path)
+
+
+def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda address, health: None) -> None:
+    """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
+    with bind(config.listen.address) as listener, bind(config.health) as health:
+        on_listening(_address(listener), _address(health))
+        if config.listen.workers == 1:
+            _run_loop(_serve_alone(source, config, listener, health))
+        else:
+            _run_loop(_Supervisor(source, config, listener, health).run())
+
+
+def run_worker(source: Source, *, listener_fd: int, channel_fd: int) -> None:
+    """Be one of several workers: the sockets were opened by the process that started this one."""
+    with socket.socket(fileno=listener_fd) as listener, socket.socket(fileno=channel_fd) as channel:
+        listener.setblocking(False)
+        _run_loop(_serve_for_supervisor(source, listener, channel))
+
+
+def _run_loop(work: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:  # pragma: no cover - a platform without it
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Stop:
+    """Told by the first signal to stop, and by the second to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+    def __call__(self) -> None:
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+def _on_signals(stop: _Stop, reload: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def _start_worker(source: Source, config: GatewayConfig, listener: socket.socket) -> tuple[Worker, _Stop]:
+    worker, stop = Worker(config, listener), _Stop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = asyncio.get_running_loop().create_task(_reload(worker, source))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    _on_signals(stop, reload)
+    await worker.start()
+    return worker, stop
+
+
+async def _stop_worker(worker: Worker, stop: _Stop) -> None:
+    stopping = asyncio.ensure_future(worker.stop())
+    hurrying = asyncio.ensure_future(stop.hurry.wait())
+    await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not stopping.done():
+        stopping.cancel()
+        with suppress(asyncio.CancelledError):
+            await stopping
+        await worker.stop(drain=0.0)
+
+
+async def _reload(worker: Worker, source: Source) -> None:
+    try:
+        await worker.reload(source.load())
+    except OstiaryError as error:
+        log.error("the configuration was not reloaded", extra={"cause": str(error)})
+
+
+# --- one worker: this process ---
+
+
+async def _serve_alone(source: Source, config: GatewayConfig, listener: socket.socket, health: socket.socket) -> None:
+    worker, stop = await _start_worker(source, config, listener)
+
+    async def reports() -> Sequence[Report]:
+        return [await worker.report()]
+
+    async def snapshots() -> Sequence[Snapshot]:
+        return [worker.snapshot()]
+
+    probes = Health(reports, snapshots)
+    server = await asyncio.get_running_loop().create_server(probes.connection, sock=health.dup())
+    await stop.asked.wait()
+    await _stop_worker(worker, stop)
+    server.close()
+    probes.close()
+
+
+# --- several workers: processes of their own ---
+
+
+@dataclass(slots=True)
+class _Child:
+    process: ChildProcess
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    asked: int = 0
+
+    async def ask(self, question: str) -> Any:
+        """One question, one line of JSON; None from a worker that does not answer."""
+        async with self.lock:
+            self.asked += 1
+            try:
+                self.writer.write(f"{self.asked} {question}\n".encode())
+                return await asyncio.wait_for(self._answer(), ASK_SECONDS)
+            except (OSError, ValueError, TimeoutError):
+                return None
+
+    async def _answer(self) -> Any:
+        while line := await self.reader.readline():
+            number, answer = json.loads(line)
+            # A worker that was too late with an answer still sends it, in front of the next one.
+            if number == self.asked:
+                return answer
+        return None
+
+
+class _Supervisor:
+    def __init__(self, source: Source, config: GatewayConfig, listener: socket.socket, health: socket.socket) -> None:
+        self._source = source
+        self._config = config
+        self._listener = listener
+        self._health = health
+        self._children: list[_Child] = []
+        self._stop = _Stop()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        _on_signals(self._stop, self._reload)
+        for _ in range(self._config.listen.workers):
+            await self._start_child()
+        probes = Health(self._reports, self._snapshots)
+        server = await loop.create_server(probes.connection, sock=self._health.dup())
+        minder = loop.create_task(self._mind_children())
+        await self._stop.asked.wait()
+        minder.cancel()
+        # Whoever connects from now on is turned away at once, and does not wait for somebody who will not come.
+        self._listener.close()
+        self._signal_all(signal.SIGTERM)
+        await self._wait_for_children()
+        server.close()
+        probes.close()
+
+    async def _start_child(self) -> None:
+        ours, theirs = socket.socketpair()
+        fds = (self._listener.fileno(), theirs.fileno())
+        command = [sys.executable, "-m", "ostiary", "serve", "--worker", f"{fds[0]},{fds[1]}"]
+        if self._source.path is not None:
+            command += ["--config", str(self._source.path)]
+        process = start_child(command, keep_open=fds)
+        theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_ANSWER)
+        self._children.append(_Child(process, reader, writer))
+
+    async def _mind_children(self) -> None:
+        """Replace workers that died. Not in a hot loop: one that dies at once would die again."""
+        pause = RESTART_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            ended = self._ended()
+            # Each round in which one ends doubles the pause; a quiet one begins anew.
+            pause = min(pause * 2, LONGEST_PAUSE) if ended else RESTART_SECONDS
+            for child in ended:
+                extra = {"pid": child.process.pid, "exit_code": child.process.returncode}
+                log.error("a worker ended and is replaced", extra=extra)
+                await self._start_child()
+
+    def _ended(self) -> list[_Child]:
+        ended = [child for child in self._children if child.process.poll() is not None]
+        for child in ended:
+            self._children.remove(child)
+            child.writer.close()
+        return ended
+
+    async def _wait_for_children(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.listen.drain.total_seconds() + 5.0
+        while self._children:
+            self._ended()
+            if self._stop.hurry.is_set() or loop.time() > until:
+                self._signal_all(signal.SIGKILL)
+            await asyncio.sleep(0.02)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for child in self._children:
+            child.process.send_signal(number)
+
+    def _reload(self) -> None:
+        try:
+            self._source.load()
+        except OstiaryError as error:
+            log.error("the configuration was not reloaded", extra={"cause": str(error)})
+            return
+        self._signal_all(signal.SIGHUP)
+
+    async def _reports(self) -> Sequence[Report]:
+        answers = [await child.ask("report") for child in list(self._children)]
+        return [
+            Report((("worker", "it does not answer"),))
+            if answer is None
+            else Report(tuple((str(name), str(trouble)) for name, trouble in answer))
+            for answer in answers
+        ]
+
+    async def _snapshots(self) -> Sequence[Snapshot]:
+        answers = [await child.ask("snapshot") for child in list(self._children)]
+        return [answer for answer in answers if answer is not None]
+
+
+async def _serve_for_supervisor(source: Source, listener: socket.socket, channel: socket.socket) -> None:
+    worker, stop = await _start_worker(source, source.load(), listener)
+    reader, writer = await asyncio.open_connection(sock=channel)
+    answering = asyncio.get_running_loop().create_task(_answer_supervisor(worker, reader, writer, stop))
+    await stop.asked.wait()
+    await _stop_worker(worker, stop)
+    answering.cancel()
+
+
+async def _answer_supervisor(
+    worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stop: _Stop
+) -> None:
+    while line := await reader.readline():
+        number, question = line.split()
+        answer: Any = worker.snapshot() if question == b"snapshot" else (await worker.report()).checks
+        writer.write(json.dumps([int(number), answer]).encode() + b"\n")
+    # The supervisor is gone: nobody would ever stop this worker.
+    stop()

@@ -1,0 +1,86 @@
+"""What operators are told, as JSON: the same by the gateway's own API and by the commands that ask locally. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC
+from typing import Any
+
+from ostiary.gateway.authorize import ChainExplanation, WhoCan
+from ostiary.gateway.refusals import Refusal
+from ostiary.interfaces.token_store import Session
+from ostiary.model import Attributes, Decision
+
+API_VERSION = "ostiary.dev/v1"
+
+
+def attributes_json(attributes: Attributes) -> dict[str, Any]:
+    user, info = attributes.user, attributes.request
+    asked_for: dict[str, Any] = {"verb": info.verb}
+    if info.is_resource:
+        asked_for |= {"group": info.api_group, "resource": info.resource, "subresource": info.subresource}
+        asked_for |= {"namespace": info.namespace, "name": info.name}
+    else:
+        asked_for["path"] = info.path
+    return {"user": user.username, "groups": list(user.groups), **{k: v for k, v in asked_for.items() if v}}
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    return {"verdict": decision.verdict.value, "reason": decision.reason, "hidden": decision.hidden}
+
+
+def explanation_json(explanation: ChainExplanation) -> dict[str, Any]:
+    steps = []
+    for step in explanation.steps:
+        told: dict[str, Any] = {"provider": step.name}
+        if step.error:
+            told["error"] = step.error
+        if step.explanation is not None:
+            told |= decision_json(step.explanation.decision)
+            told |= {key: getattr(step.explanation, key) for key in ("closest", "failed", "remedy")}
+        steps.append(told)
+    decision = None if explanation.decision is None else decision_json(explanation.decision)
+    return {"decision": decision, "error": explanation.error, "steps": steps}
+
+
+def sessions_json(sessions: Iterable[Session]) -> dict[str, Any]:
+    return {"kind": "SessionList", "apiVersion": API_VERSION, "items": [session_json(one) for one in sessions]}
+
+
+def who_can_json(found: WhoCan) -> dict[str, Any]:
+    subjects = [
+        {"kind": subject.kind, "name": subject.name, "namespace": subject.namespace, "via": subject.via}
+        for subject in found.subjects
+    ]
+    return {
+        "kind": "SubjectSearch",
+        "apiVersion": API_VERSION,
+        "subjects": subjects,
+        "unknown": list(found.unknown),
+    }
+
+
+def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, Any]:
+    """A decision of the past, and what would be decided now."""
+    return {
+        "kind": "Decision",
+        "apiVersion": API_VERSION,
+        "id": refusal.id,
+        "at": refusal.at.astimezone(UTC).isoformat(),
+        "attributes": attributes_json(refusal.attributes),
+        "then": decision_json(refusal.decision),
+        "now": explanation_json(now),
+    }
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "user": session.user.username,
+        "groups": list(session.user.groups),
+        "sources": dict(session.sources),
+        "provider": session.provider,
+        "client": session.client,
+        "created": session.created_at.astimezone(UTC).isoformat(),
+        "expires": session.expires_at.astimezone(UTC).isoformat(),
+    }

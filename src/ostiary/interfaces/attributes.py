@@ -1,0 +1,43 @@
+"""Attribute mappers: what does this request ask for?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ostiary.model import RequestInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """What a request's first line and headers say that matters for a decision.
+
+    `path` and `query` are the text that is sent upstream, not decoded. The gateway has refused every path that two
+    programs could read differently (dot segments, empty segments, encoded slashes), so a mapper may split it at
+    each slash. `upgrade` is the lower-case protocol that the connection shall switch to, such as ``websocket``.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    upgrade: str = ""
+
+
+class AttributesMapper(Protocol):
+    """Turns a request into what authorization providers decide on. Pure and quick: it is called for every request.
+
+    An API of one's own defines here what its paths and modifiers mean (WATCH, RESTART, PROXY). Raise `ValueError`
+    for a request that cannot be understood: it is refused, never guessed.
+    """
+
+    def request_info(self, line: RequestLine) -> RequestInfo: ...
+
+    def long_running(self, info: RequestInfo) -> bool:
+        """Whether the answer may take as long as it likes: a watch, a log that is followed, a terminal."""
+
+
+class RequiresMore(Protocol):
+    """A mapper that knows requests for which one permission is not enough."""
+
+    def also_required(self, info: RequestInfo) -> RequestInfo | None:
+        """What else must be allowed for *info* to be, if anything."""

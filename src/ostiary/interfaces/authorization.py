@@ -1,0 +1,153 @@
+"""Authorization providers: may they?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ostiary.model import Attributes, Decision, Problem, UserInfo
+
+
+class AuthorizationProvider(Protocol):
+    """Decides whether a user may do something. It owns its policy and where that is kept.
+
+    The gateway calls `authorize` after authentication, for every request whose decision it has not cached, from
+    many requests at once. The first ALLOW or DENY of a chain ends it; NO_OPINION moves on; the end of the chain is
+    a refusal. Set `hidden` on a refusal to answer 404 in place of 403. Raise when the answer cannot be had: the
+    request ends with a 500, and nothing is cached.
+
+    `relevant_groups` names every group that the policy mentions. Group providers are asked about these only. An
+    exception there makes logins fail, because a token without its groups would be a wrong one.
+    """
+
+    async def authorize(self, attributes: Attributes) -> Decision: ...
+
+    async def relevant_groups(self) -> frozenset[str]: ...
+
+
+class DecidesAtOnce(Protocol):
+    """A provider whose decision needs no waiting: the gateway calls this in place of `authorize`."""
+
+    def decide(self, attributes: Attributes) -> Decision: ...
+
+
+class Revised(Protocol):
+    """A provider that knows when its policy changes: decisions of an older revision are dropped at once."""
+
+    @property
+    def revision(self) -> int: ...
+
+
+class ChoosesCacheKey(Protocol):
+    """A provider that knows which attributes matter: equal keys get the same cached decision."""
+
+    def cache_key(self, attributes: Attributes) -> Hashable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRule:
+    verbs: tuple[str, ...]
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NonResourceRule:
+    verbs: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a user may do in a namespace, as a SelfSubjectRulesReview tells it."""
+
+    resource_rules: tuple[ResourceRule, ...] = ()
+    non_resource_rules: tuple[NonResourceRule, ...] = ()
+    incomplete: bool = False
+    error: str = ""
+
+
+class ListsRules(Protocol):
+    def rules_for(self, user: UserInfo, namespace: str) -> Rules: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Somebody a policy names: `kind` is User, Group or ServiceAccount; `via` tells which binding or policy."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    via: str = ""
+
+
+class ListsSubjects(Protocol):
+    def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
+        """Everyone who may do this; the user in *attributes* does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why: the decision, the rule that made it or came closest, and what would change it.
+
+    `closest` names the rule or binding, `failed` the one condition of it that did not hold, `remedy` the smallest
+    manifest or policy text that would allow the request. All are for the operator, never for the caller.
+    """
+
+    decision: Decision
+    closest: str = ""
+    failed: str = ""
+    remedy: str = ""
+
+
+class Explains(Protocol):
+    def explain(self, attributes: Attributes) -> Explanation: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One rule that a policy gives to somebody.
+
+    `namespace` is where it holds, in the words of the policy: a request with exactly this namespace meets the rule.
+    With `subresources` the rule covers those of its resources too, without naming them.
+    """
+
+    subject: Subject
+    rule: ResourceRule | NonResourceRule
+    namespace: str = ""
+    subresources: bool = False
+
+
+class ListsGrants(Protocol):
+    """A provider that can tell its whole policy: who has which rule. Two policies can then be compared."""
+
+    def grants(self) -> tuple[Grant, ...]: ...
+
+
+class Level(Enum):
+    """ERROR: it does not work as written. WARNING: it likely does something else than was meant."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`rule` names what was looked for, and stays the same from release to release."""
+
+    level: Level
+    rule: str
+    problem: Problem
+
+
+class LintsPolicy(Protocol):
+    """A provider whose policy lies in files: its class judges such files, which need not be in force."""
+
+    @staticmethod
+    def lint(paths: Iterable[str | os.PathLike[str]]) -> tuple[Finding, ...]:
+        """What is wrong, or likely not what was meant. Never raises for what is wrong with the files."""

@@ -1,0 +1,52 @@
+"""Group providers: which of the groups that matter is this user in?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Protocol
+
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.model import UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One group the user is in, and how the provider knows: ``via nested group "platform"``."""
+
+    group: str
+    source: str = ""
+
+
+class GroupProvider(Protocol):
+    """Says which groups a user is in, right after identity is known and before any token exists.
+
+    `relevant` holds the groups that some policy mentions; only these can matter, and the gateway drops any other
+    that is returned. So a provider that cannot list a user's groups asks about each relevant one. It has the same
+    two flows as identity: return the memberships, or a `Redirect` after which `groups_from_provider` finishes at
+    ``/auth/groups/provider``.
+
+    One instance serves all requests at once. Any exception closes the door: a token with silently missing groups
+    is never issued.
+    """
+
+    async def groups_of(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...] | Redirect: ...
+
+    async def groups_from_provider(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]: ...
+
+
+class KeepsGroups(Protocol):
+    """A group provider that hears of groups only while the person is there: from a claim, a header, a certificate.
+
+    When a session is renewed, this is called in place of `groups_of`. `before` is what the provider said when the
+    session began, as it said it; it returns what of that is still so. Groups that began to matter later are not known.
+    """
+
+    async def groups_at_renewal(
+        self, user: UserInfo, relevant: AbstractSet[str], before: Sequence[Membership]
+    ) -> tuple[Membership, ...]: ...

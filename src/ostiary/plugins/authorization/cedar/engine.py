@@ -1,0 +1,152 @@
+"""What the Cedar engine is asked: the policies that can concern a user, and the request in Cedar's words.
+
+The engine looks at every policy that it is given, so it is given no others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import cedarpy
+
+from ostiary.core.text import printable
+from ostiary.errors import ProviderError
+from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
+from ostiary.plugins.authorization.policy_files import implied_groups
+
+USER, GROUP, ACTION, RESOURCE, PATH, NAMESPACE = "User", "Group", "Action", "Resource", "Path", "Namespace"
+PERMIT, FORBID = "permit", "forbid"
+
+# How many different sets of policies are kept ready. Users with the same groups share one.
+SLICES = 1024
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One statement. `who` is the entity that its principal must be or be in, as (type, id); None for everybody."""
+
+    id: str
+    effect: str
+    who: tuple[str, str] | None
+    body: Body = field(hash=False, repr=False)
+
+
+class Slice:
+    """The policies that can concern some users, ready for the engine."""
+
+    __slots__ = ("_all", "_forbids", "has_permit", "policies")
+
+    def __init__(self, policies: tuple[Policy, ...]) -> None:
+        self.policies = policies
+        self.has_permit = any(policy.effect == PERMIT for policy in policies)
+        self._all = policy_set(policies)
+        self._forbids = policy_set(policy for policy in policies if policy.effect == FORBID)
+
+    def decide(self, attributes: Attributes) -> tuple[Verdict, list[str]]:
+        """The verdict, and the ids of the policies that made it; raises `ProviderError`."""
+        if not self.policies:
+            return Verdict.NO_OPINION, []
+        verdict, ids, errors = evaluate(self._all, attributes)
+        if errors and verdict is not Verdict.DENY:
+            # The engine leaves out a policy that fails. That is safe for a permit, and never for a forbid.
+            _, _, errors = evaluate(self._forbids, attributes)
+            if errors:
+                raise ProviderError("a forbid policy cannot be evaluated", cause=printable("; ".join(errors)))
+        return verdict, ids
+
+
+class Policies:
+    """A whole policy, by whom its statements concern. Never changed but for the slices it keeps ready."""
+
+    def __init__(self, policies: Iterable[Policy]) -> None:
+        self.all = tuple(policies)
+        self._of: dict[tuple[str, str] | None, list[Policy]] = {}
+        for policy in self.all:
+            self._of.setdefault(policy.who, []).append(policy)
+        self.groups = frozenset(
+            name for policy in self.all for kind, name in entities_in(policy.body) if kind == GROUP
+        )  # fmt: skip
+        self._slices: dict[tuple[tuple[str, str], ...], Slice] = {}
+
+    def named(self, kind: str) -> list[str]:
+        """The users or groups that some permit names in its principal."""
+        found = (who for who, policies in self._of.items() if any(policy.effect == PERMIT for policy in policies))
+        return sorted(who[1] for who in found if who is not None and who[0] == kind)
+
+    def slice_for(self, user: UserInfo) -> Slice:
+        every = [(USER, user.username), *sorted((GROUP, group) for group in {*user.groups, *implied_groups(user)})]
+        key = tuple(who for who in every if who in self._of)
+        found = self._slices.get(key)
+        if found is None:
+            if len(self._slices) >= SLICES:
+                del self._slices[next(iter(self._slices))]
+            concerned: Iterator[tuple[str, str] | None] = iter((None, *key))
+            found = Slice(tuple(policy for who in concerned for policy in self._of.get(who, ())))
+            self._slices[key] = found
+        return found
+
+
+def entities_in(value: Any) -> Iterator[tuple[str, str]]:
+    """Every entity that a policy names, wherever it does, as (type, id)."""
+    if isinstance(value, dict):
+        if isinstance(value.get("type"), str) and isinstance(value.get("id"), str):
+            yield value["type"], value["id"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from entities_in(part)
+
+
+def policy_set(policies: Iterable[Policy]) -> cedarpy.PolicySet:
+    bodies = {policy.id: policy.body for policy in policies}
+    return cedarpy.PolicySet.from_json_str(
+        json.dumps({"staticPolicies": bodies, "templates": {}, "templateLinks": []})
+    )  # fmt: skip
+
+
+def evaluate(policies: cedarpy.PolicySet, attributes: Attributes) -> tuple[Verdict, list[str], list[str]]:
+    """Verdict, ids, and the errors of policies that could not be evaluated; raises `ProviderError`."""
+    user, asked = attributes.user, attributes.request
+    principal = {"type": USER, "id": user.username}
+    resource = {"type": RESOURCE, "id": ""} if asked.is_resource else {"type": PATH, "id": asked.path}
+    request = {
+        "principal": principal,
+        "action": {"type": ACTION, "id": asked.verb},
+        "resource": resource,
+        "context": {"modifier": asked.modifier},
+    }
+    groups = [{"type": GROUP, "id": group} for group in (*user.groups, *implied_groups(user))]
+    namespaces = [{"type": NAMESPACE, "id": asked.namespace}] if asked.namespace else []
+    entities = [
+        {"uid": principal, "attrs": {"name": user.username, "uid": user.uid}, "parents": groups},
+        {"uid": resource, "attrs": _attributes(asked), "parents": namespaces},
+    ]
+    result = cedarpy.is_authorized(request, policies, entities)
+    ids, errors = sorted(result.diagnostics.reasons), list(result.diagnostics.errors)
+    if result.decision is cedarpy.Decision.Allow:
+        return Verdict.ALLOW, ids, errors
+    if result.decision is not cedarpy.Decision.Deny:
+        raise ProviderError("the Cedar engine cannot read this request", cause=printable("; ".join(errors)))
+    return (Verdict.DENY if ids else Verdict.NO_OPINION), ids, errors
+
+
+def _attributes(asked: RequestInfo) -> dict[str, str]:
+    return {
+        "apiGroup": asked.api_group,
+        "apiVersion": asked.api_version,
+        "resource": asked.resource,
+        "subresource": asked.subresource,
+        "namespace": asked.namespace,
+        "name": asked.name,
+        "path": path_of(asked),
+    }
+
+
+def path_of(asked: RequestInfo) -> str:
+    # A resource is the same by whatever path, and in a review it has none: all doors must decide alike.
+    return "" if asked.is_resource else asked.path

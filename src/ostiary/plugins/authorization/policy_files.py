@@ -1,0 +1,179 @@
+"""Policy that lies in files: read whole, looked at again and again, and swapped whole when it has changed.
+
+    looks different?  ->  read and check all of it  ->  the new policy, and another revision
+                                                        or: keep the old one and say why in the log
+
+Used by the file-based authorization providers. Nothing runs in the background: whoever asks for `current` or
+`revision` looks, at most once a second. A directory stands for the files in it that have the right ending.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import ConfigurationError
+from ostiary.model import Place, Problem, UserInfo
+
+AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
+ANONYMOUS = "system:anonymous"
+
+LOOK_SECONDS = 1.0
+# A file that was written this recently may be written again without looking any different.
+UNSETTLED_SECONDS = 2.0
+MAX_BYTES = 64 * 1024 * 1024
+
+T = TypeVar("T")
+_Look = tuple[tuple[str, int, int, int], ...]
+log = logging.getLogger("ostiary.authorization")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """One file of a policy."""
+
+    file: str
+    text: str
+
+
+class PolicyFiles(Generic[T]):
+    """The policy that *parse* makes of the files at *paths*; *parse* raises `ConfigurationError` for a bad one.
+
+    The first reading raises. A later one that fails leaves the old policy in force: `error` tells why, and so does
+    the log, once.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        *,
+        ending: str,
+        parse: Callable[[Sequence[PolicyText]], T],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._paths, self._ending = tuple(os.fspath(path) for path in paths), ending
+        self._parse, self._clock = parse, clock
+        self._revision = 1
+        self.error: ConfigurationError | None = None
+        self._look = self._looks()
+        texts = self._read()
+        self._digest = _digest(texts)
+        self._policy = parse(texts)
+        self._look_again_at = clock.monotonic() + LOOK_SECONDS
+
+    @property
+    def current(self) -> T:
+        self._look_if_due()
+        return self._policy
+
+    @property
+    def revision(self) -> int:
+        self._look_if_due()
+        return self._revision
+
+    def _look_if_due(self) -> None:
+        if self._clock.monotonic() >= self._look_again_at:
+            self._look_again_at = self._clock.monotonic() + LOOK_SECONDS
+            self._look_now()
+
+    def _look_now(self) -> None:
+        look = self._looks()
+        if look == self._look and self._is_settled(look):
+            return
+        # What changes while it is read looks different from what was seen, and is read next time.
+        self._look = look
+        try:
+            texts = self._read()
+            digest = _digest(texts)
+            if digest == self._digest:
+                return
+            self._policy = self._parse(texts)
+        except ConfigurationError as error:
+            self._note(error)
+            return
+        self._digest, self.error = digest, None
+        self._revision += 1
+        log.info("revision %d of the policy in %s is in force", self._revision, ", ".join(self._paths))
+
+    def _note(self, error: ConfigurationError) -> None:
+        # Once, and not at every look while it stays the same.
+        if str(error) != str(self.error):
+            log.error("%s; the old policy stays in force: %s", error.summary, error.cause, extra={"code": error.code})
+        self.error = error
+
+    def _is_settled(self, look: _Look) -> bool:
+        newest = max((modified for _, modified, _, _ in look), default=0)
+        return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
+
+    def _looks(self) -> _Look:
+        try:
+            return tuple(_look_of(file) for path in self._paths for file in self._files(path))
+        except ConfigurationError:
+            return ()
+
+    def _files(self, path: str) -> list[str]:
+        if not os.path.isdir(path):
+            return [path]
+        try:
+            names = os.listdir(path)
+        except OSError as error:
+            raise _unreadable(path, error.strerror or "it cannot be listed") from error
+        # What begins with a dot is somebody's unfinished or hidden file, or the inside of a mounted ConfigMap.
+        return [os.path.join(path, name) for name in sorted(names) if name.endswith(self._ending) and name[0] != "."]
+
+    def _read(self) -> list[PolicyText]:
+        return [PolicyText(file, _text_of(file)) for path in self._paths for file in self._files(path)]
+
+
+def implied_groups(user: UserInfo) -> tuple[str, ...]:
+    """The groups that *user* is in though nobody attested them: whoever is known is ``system:authenticated``."""
+    is_known = user.username not in ("", ANONYMOUS)
+    return (AUTHENTICATED,) if is_known and not {AUTHENTICATED, UNAUTHENTICATED} & set(user.groups) else ()
+
+
+def invalid_policy(problems: Sequence[Problem]) -> ConfigurationError:
+    return ConfigurationError("the policy has mistakes", problems=problems, code="config-invalid")
+
+
+def _look_of(file: str) -> tuple[str, int, int, int]:
+    # Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
+    try:
+        seen = os.stat(file)
+    except (OSError, ValueError):
+        return file, 0, -1, 0
+    return file, seen.st_mtime_ns, seen.st_size, seen.st_ino
+
+
+def _text_of(file: str) -> str:
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or "it is not a usable file name"
+        raise _unreadable(file, why) from error
+    if len(data) > MAX_BYTES:
+        raise _unreadable(file, f"it is larger than {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _unreadable(file, "it is not UTF-8") from None
+
+
+def _unreadable(file: str, why: str) -> ConfigurationError:
+    problem = Problem(why, Place(file))
+    return ConfigurationError("a policy file cannot be read", problems=[problem], code="config-unreadable")
+
+
+def _digest(texts: Sequence[PolicyText]) -> bytes:
+    digest = hashlib.sha256()
+    for one in texts:
+        for part in (one.file, one.text):
+            data = part.encode("utf-8", "surrogateescape")
+            digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()

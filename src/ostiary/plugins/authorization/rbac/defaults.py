@@ -1,0 +1,159 @@
+"""The roles and bindings that every cluster begins with, as far as they mean something in front of one.
+
+An object of the same kind and name in the files takes the place of ours. The roles of people (view, edit, admin) are
+made of others by label, so a policy adds to them by giving its own ClusterRole the label of one of them.
+"""
+
+from __future__ import annotations
+
+from ostiary.interfaces.authorization import Subject
+from ostiary.model import Requirement
+from ostiary.plugins.authorization.rbac.index import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from ostiary.wire.rbac import (
+    ANY,
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    GROUP,
+    USER_GROUP,
+    Binding,
+    LabelSelector,
+    Manifests,
+    PolicyRule,
+    Role,
+)
+
+AGGREGATE_TO = f"{GROUP}/aggregate-to-"
+MONITORING = "system:monitoring"
+
+_READ = ("get", "list", "watch")
+_WRITE = ("create", "delete", "deletecollection", "patch", "update")
+
+
+def with_defaults(manifests: Manifests) -> Manifests:
+    """*manifests*, and of the defaults those that they do not replace."""
+    taken = {(role.kind, role.name) for role in manifests.roles}
+    taken |= {(binding.kind, binding.name) for binding in manifests.bindings}
+    roles = tuple(role for role in DEFAULT_ROLES if (role.kind, role.name) not in taken)
+    bindings = tuple(binding for binding in DEFAULT_BINDINGS if (binding.kind, binding.name) not in taken)
+    return Manifests(roles + manifests.roles, bindings + manifests.bindings, manifests.ignored, manifests.problems)
+
+
+def _rule(verbs: tuple[str, ...], group: str, *resources: str) -> PolicyRule:
+    return PolicyRule(verbs, (group,), resources)
+
+
+def _urls(*urls: str) -> PolicyRule:
+    return PolicyRule(("get",), non_resource_urls=urls)
+
+
+def _role(name: str, *rules: PolicyRule, part_of: str = "") -> Role:
+    labels = ((AGGREGATE_TO + part_of, "true"),) if part_of else ()
+    return Role(CLUSTER_ROLE, name, rules=rules, labels=labels)
+
+
+def _sum(name: str, part_of: str = "") -> Role:
+    """A role that is made of all roles with its label, and that may itself be part of another one."""
+    selector = LabelSelector((Requirement(AGGREGATE_TO + name, "In", ("true",)),))
+    labels = ((AGGREGATE_TO + part_of, "true"),) if part_of else ()
+    return Role(CLUSTER_ROLE, name, labels=labels, aggregates=(selector,))
+
+
+def _with_status(*resources: str) -> tuple[str, ...]:
+    return tuple(name for resource in resources for name in (resource, f"{resource}/status"))
+
+
+_PUBLIC = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_WORKLOADS = ("daemonsets", "deployments", "replicasets", "statefulsets")
+_SCALES = ("deployments/scale", "replicasets/scale", "statefulsets/scale")
+_STREAMS = ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy")
+
+_VIEW = (
+    _rule(
+        _READ,
+        "",
+        *_with_status("persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas", "services"),
+        "bindings",
+        "configmaps",
+        "endpoints",
+        "events",
+        "limitranges",
+        "namespaces",
+        "namespaces/status",
+        "pods/log",
+        "replicationcontrollers/scale",
+        "serviceaccounts",
+    ),
+    _rule(_READ, "apps", "controllerrevisions", *_with_status(*_WORKLOADS), *_SCALES),
+    _rule(_READ, "autoscaling", *_with_status("horizontalpodautoscalers")),
+    _rule(_READ, "batch", *_with_status("cronjobs", "jobs")),
+    _rule(_READ, "discovery.k8s.io", "endpointslices"),
+    _rule(_READ, "networking.k8s.io", *_with_status("ingresses"), "networkpolicies"),
+    _rule(_READ, "policy", *_with_status("poddisruptionbudgets")),
+    _rule(_READ, "resource.k8s.io", *_with_status("resourceclaims"), "resourceclaimtemplates"),
+)
+_EDIT = (
+    _rule(_READ, "", "secrets", "services/proxy", *_STREAMS),
+    _rule(("impersonate",), "", "serviceaccounts"),
+    _rule(
+        _WRITE,
+        "",
+        "configmaps",
+        "events",
+        "persistentvolumeclaims",
+        "pods",
+        "replicationcontrollers",
+        "replicationcontrollers/scale",
+        "secrets",
+        "serviceaccounts",
+        "services",
+        "services/proxy",
+        *_STREAMS,
+    ),
+    _rule(("create",), "", "pods/eviction", "serviceaccounts/token"),
+    _rule(_WRITE, "apps", *_WORKLOADS, "deployments/rollback", *_SCALES),
+    _rule(_WRITE, "autoscaling", "horizontalpodautoscalers"),
+    _rule(_WRITE, "batch", "cronjobs", "jobs"),
+    _rule((*_READ, *_WRITE), "coordination.k8s.io", "leases"),
+    _rule(_WRITE, "networking.k8s.io", "ingresses", "networkpolicies"),
+    _rule(_WRITE, "policy", "poddisruptionbudgets"),
+    _rule(_WRITE, "resource.k8s.io", "resourceclaims", "resourceclaimtemplates"),
+)
+_ADMIN = (
+    _rule(("create",), "authorization.k8s.io", "localsubjectaccessreviews"),
+    _rule((*_READ, *_WRITE), GROUP, "rolebindings", "roles"),
+)
+
+DEFAULT_ROLES = (
+    _role("cluster-admin", _rule((ANY,), ANY, ANY), PolicyRule((ANY,), non_resource_urls=(ANY,))),
+    _role(
+        "system:basic-user",
+        _rule(("create",), "authorization.k8s.io", "selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+        _rule(("create",), "authentication.k8s.io", "selfsubjectreviews"),
+    ),
+    _role("system:discovery", _urls("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PUBLIC)),
+    _role("system:public-info-viewer", _urls(*_PUBLIC)),
+    _role(
+        MONITORING,
+        _urls("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"),
+    ),
+    _sum("admin"),
+    _sum("edit", part_of="admin"),
+    _sum("view", part_of="edit"),
+    _role("system:aggregate-to-admin", *_ADMIN, part_of="admin"),
+    _role("system:aggregate-to-edit", *_EDIT, part_of="edit"),
+    _role("system:aggregate-to-view", *_VIEW, part_of="view"),
+)
+
+
+def _binding(name: str, *groups: str) -> Binding:
+    subjects = tuple(Subject(USER_GROUP, group) for group in groups)
+    return Binding(CLUSTER_ROLE_BINDING, name, role_name=name, subjects=subjects)
+
+
+DEFAULT_BINDINGS = (
+    _binding("cluster-admin", MASTERS),
+    _binding("system:basic-user", AUTHENTICATED),
+    _binding("system:discovery", AUTHENTICATED),
+    _binding("system:public-info-viewer", AUTHENTICATED, UNAUTHENTICATED),
+    _binding(MONITORING, MONITORING),
+)

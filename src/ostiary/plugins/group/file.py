@@ -1,0 +1,78 @@
+"""Groups and their members, in a YAML file that is looked at again at every login.
+
+    groups: [{name: teams, type: file, path: groups.yaml}]
+
+    # groups.yaml
+    developers: [alice, "staff:bob"]
+    operators: [alice]
+
+A member is named as in the token, with the prefix of its identity provider.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from ostiary.core.catalog import Context
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Document, Fields, Reading
+from ostiary.core.watched_file import watched_yaml
+from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.model import UserInfo
+
+_Groups = Mapping[str, frozenset[str]]
+
+
+class FileGroups:
+    def __init__(self, *, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._source = f"file {Path(path).name}"
+        self._file = watched_yaml(path, _groups, clock=clock)
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> FileGroups:
+        path = fields.string("path")
+        provider = cls(path=context.path(path), clock=context.clock)
+        if path == "":
+            fields.problem("it is missing: the file with the groups", "path")
+        else:
+            provider._file.check(fields, "path")
+        return provider
+
+    async def groups_of(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        groups = self._current()
+        found = sorted(group for group in relevant if user.username in groups.get(group, ()))
+        return tuple(Membership(group, self._source) for group in found)
+
+    async def groups_from_provider(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        raise LoginRefused("there is nothing to return from", cause="a group file sends nobody elsewhere")
+
+    def _current(self) -> _Groups:
+        try:
+            return self._file.current()
+        except ConfigurationError as error:
+            raise ProviderError("the groups cannot be read", cause=error.cause, where=error.where) from error
+
+
+def _groups(document: Document) -> _Groups:
+    reading = Reading(document)
+    groups: dict[str, frozenset[str]] = {}
+    for group in reading.root:
+        members = reading.root.strings(group)
+        groups[group] = frozenset(members)
+        if group == "":
+            reading.root.problem("a group without a name", group)
+        # An empty name would be one that no rule was meant for.
+        if "" in members:
+            reading.root.problem("a member without a name", group)
+    # Strictly: of a group that stands twice, one of the two lists of members would be silently ignored.
+    reading.finish("the group file cannot be used", strict=True)
+    return groups

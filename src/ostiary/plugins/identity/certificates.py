@@ -1,0 +1,62 @@
+"""What a client certificate says, once the listener has verified that an authority of ours issued it.
+
+Called by `client_certificate` and `trusted_header`. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+FOR_CLIENTS = frozenset((ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """`common_name` is empty where there is none, or several; `digest` is the SHA-256 of the whole."""
+
+    common_name: str
+    organizations: tuple[str, ...]
+    digest: str
+    not_before: datetime
+    not_after: datetime
+    is_for_clients: bool
+
+    def is_valid(self, now: datetime) -> bool:
+        """The listener looked at it when the connection began, which may be long ago."""
+        return self.is_for_clients and self.not_before <= now <= self.not_after
+
+
+def read_certificate(der: bytes) -> PeerCertificate | None:
+    """None if it cannot be read as a certificate."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = _texts(certificate, NameOID.COMMON_NAME)
+        return PeerCertificate(
+            common_name=names[0] if len(names) == 1 else "",
+            organizations=_texts(certificate, NameOID.ORGANIZATION_NAME),
+            digest=hashlib.sha256(der).hexdigest(),
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
+            is_for_clients=_is_for_clients(certificate),
+        )
+    except (ValueError, TypeError, x509.DuplicateExtension):
+        return None
+
+
+def _texts(certificate: x509.Certificate, name: ObjectIdentifier) -> tuple[str, ...]:
+    values = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(name))
+    return tuple(value for value in values if isinstance(value, str))
+
+
+def _is_for_clients(certificate: x509.Certificate) -> bool:
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        # A certificate without the extension is for every purpose (RFC 5280, 4.2.1.12).
+        return True
+    return any(purpose in FOR_CLIENTS for purpose in usage)

@@ -1,0 +1,236 @@
+"""People sign in at an OpenID Connect issuer: the authorization code flow, with PKCE (S256), state and nonce always.
+
+    handle_client    discovery -> Redirect to the issuer; the gateway remembers state, nonce and verifier
+    handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> UserInfo
+
+    identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
+
+One instance is one issuer; a gateway may have several. What an issuer or a person refuses is a `LoginRefused`; an
+issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups of a claim are told as in `group.claims`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from urllib.parse import parse_qsl, quote_plus, urlsplit, urlunsplit
+
+from ostiary.core.catalog import Context
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.model import UserInfo
+from ostiary.plugins.authorization_code import Returned, begin, returned
+from ostiary.plugins.group.claims import ClaimedGroups
+from ostiary.plugins.identity.oidc_claims import ClaimNames, read_claim_names
+from ostiary.plugins.identity.oidc_issuer import Issuer, Metadata
+from ostiary.plugins.identity.oidc_keys import ALGORITHMS
+from ostiary.plugins.identity.oidc_settings import (
+    SYSTEM,
+    read_algorithms,
+    read_issuer,
+    read_names,
+    read_outbound,
+    read_skew,
+)
+from ostiary.plugins.identity.oidc_tokens import CLOCK_SKEW, Claims, Rules, TokenRefused, verify_with
+from ostiary.plugins.identity.renewal import Renewal, read_renewal, sign_in_again
+from ostiary.plugins.outbound import Answer, Outbound, SecretFile
+
+NONCE = "nonce"
+# How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
+BASIC, POST = "client_secret_basic", "client_secret_post"
+_ERROR_CODE = re.compile(r"[a-z_]{1,64}")
+_AGAIN = "this login cannot be finished: begin again"
+_NOT_BELIEVED = "the identity system's answer is not believed"
+
+
+class OidcIdentity(ClaimedGroups):
+    """A relying party of *issuer*. Without *client_secret_file* it is a public client, which PKCE alone protects.
+
+    *client_authentication* is for a client that is registered for the one way only; left out, the issuer tells.
+    Further *audiences* may stand in an ID token beside the client. With *user_info* the claims about the person come
+    from the issuer's UserInfo endpoint, and none of them from the ID token.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        client_id: str,
+        client_secret_file: str | os.PathLike[str] | None = None,
+        client_authentication: str = "",
+        scopes: Iterable[str] = (),
+        claims: ClaimNames = ClaimNames(),  # noqa: B008  # frozen
+        audiences: Iterable[str] = (),
+        algorithms: Iterable[str] = ALGORITHMS,
+        user_info: bool = False,
+        clock_skew: timedelta = CLOCK_SKEW,
+        renewal: Renewal = Renewal.SESSION,
+        outbound: Outbound | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._outbound = outbound or Outbound(SYSTEM)
+        self._issuer = Issuer(issuer, self._outbound, clock=clock)
+        self._client_id = client_id
+        self._secret = None if client_secret_file is None else SecretFile(client_secret_file, "the client secret")
+        self._authentication = client_authentication
+        self._scope = " ".join(dict.fromkeys(("openid", *scopes)))
+        self._claims = claims
+        self._user_info = user_info
+        self._clock = clock
+        self._rules = Rules(
+            issuer=issuer,
+            audiences=frozenset((client_id, *audiences)),
+            client_id=client_id,
+            algorithms=frozenset(algorithms),
+            skew=clock_skew,
+        )
+        if renewal is Renewal.SIGN_IN:
+            self.revalidate = sign_in_again
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> OidcIdentity:
+        client_id, secret = fields.string("clientID"), fields.optional_string("clientSecretFile")
+        if client_id == "":
+            fields.problem("it is missing: the name of this gateway at the issuer", "clientID")
+        provider = cls(
+            issuer=read_issuer(fields),
+            client_id=client_id,
+            client_secret_file=None if secret is None else context.path(secret),
+            client_authentication=_authentication(fields),
+            scopes=_scopes(fields),
+            claims=read_claim_names(fields.section("claims")),
+            audiences=read_names(fields, "audiences"),
+            algorithms=read_algorithms(fields),
+            user_info=fields.boolean("userInfo"),
+            clock_skew=read_skew(fields),
+            renewal=read_renewal(fields),
+            outbound=read_outbound(fields, context),
+            clock=context.clock,
+        )
+        if provider._secret is not None:
+            provider._secret.check(fields, "clientSecretFile")
+        return provider
+
+    async def handle_client(self, request: LoginRequest) -> Redirect:
+        metadata = await self._issuer.metadata()
+        nonce = secrets.token_urlsafe(32)
+        endpoint = urlsplit(metadata.authorization_endpoint)
+        parameters = {
+            # Some issuers have parameters of their own in the address of the page.
+            **dict(parse_qsl(endpoint.query, keep_blank_values=True)),
+            "response_type": "code",
+            "client_id": self._client_id,
+            "scope": self._scope,
+            "nonce": nonce,
+        }
+        redirect = begin(urlunsplit(endpoint._replace(query="")), parameters, request)
+        return replace(redirect, remember=(*redirect.remember, (NONCE, nonce)))
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        came = returned(request, "the identity system")
+        nonce = dict(request.remembered).get(NONCE, "")
+        if not nonce:
+            raise LoginRefused(_AGAIN, cause="what was remembered of this login is not whole")
+        metadata = await self._issuer.metadata()
+        self._check_sender(request, metadata)
+        tokens = await self._exchange(came, request.callback_url, metadata)
+        return self._claims.user(await self._claims_of(tokens, nonce, metadata))
+
+    async def close(self) -> None:
+        await self._outbound.close()
+
+    def _check_sender(self, request: LoginRequest, metadata: Metadata) -> None:
+        """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
+        issuers = [value for name, value in request.query if name == "iss"]
+        if (issuers or metadata.announces_iss) and issuers != [self._issuer.url]:
+            raise LoginRefused(_AGAIN, cause="the answer in the browser is from another issuer (iss)")
+
+    # --- the code for tokens ---
+
+    async def _exchange(self, came: Returned, redirect_uri: str, metadata: Metadata) -> Mapping[str, object]:
+        form = {
+            "grant_type": "authorization_code",
+            "code": came.code.reveal(),
+            "redirect_uri": redirect_uri,
+            "code_verifier": came.verifier.reveal(),
+        }
+        headers: dict[str, str] = {}
+        secret = None if self._secret is None else self._secret.current()
+        if secret is not None and self._sends_basic(metadata):
+            # Each part is a form value first (RFC 6749, 2.3.1): a colon in the name would otherwise end it.
+            pair = f"{quote_plus(self._client_id)}:{quote_plus(secret.reveal())}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        else:
+            form["client_id"] = self._client_id
+            if secret is not None:
+                form["client_secret"] = secret.reveal()
+        url = metadata.token_endpoint
+        return self._tokens(await self._outbound.ask("POST", url, headers=headers, form=form), url)
+
+    def _sends_basic(self, metadata: Metadata) -> bool:
+        if self._authentication:
+            return self._authentication == BASIC
+        return BASIC in metadata.authentication_methods
+
+    def _tokens(self, answer: Answer, url: str) -> Mapping[str, object]:
+        if answer.status == 200 and isinstance(answer.body, dict):
+            return answer.body
+        error = answer.text("error")
+        if answer.status == 400 and error == "invalid_grant":
+            raise LoginRefused(_AGAIN, cause="the issuer does not take the code: used, expired, or not for us")
+        told = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
+        hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
+        raise self._outbound.failed(url, f"it answered a code with status {answer.status}{told}", hint)
+
+    # --- what the tokens say ---
+
+    async def _claims_of(self, tokens: Mapping[str, object], nonce: str, metadata: Metadata) -> Claims:
+        id_token, access = tokens.get("id_token"), tokens.get("access_token")
+        if not isinstance(id_token, str):
+            hint = "the scope openid must be allowed there"
+            raise self._outbound.failed(metadata.token_endpoint, "it gave no ID token", hint)
+        access_token = access if isinstance(access, str) else None
+        now = self._clock.now()
+        try:
+            claims = await verify_with(
+                self._issuer, id_token, self._rules, now=now, nonce=nonce, access_token=access_token
+            )
+        except TokenRefused as refused:
+            raise LoginRefused(_NOT_BELIEVED, cause=f"ID token: {refused}") from None
+        return await self._user_info_of(claims, access_token, metadata) if self._user_info else claims
+
+    async def _user_info_of(self, claims: Claims, access_token: str | None, metadata: Metadata) -> Claims:
+        url = metadata.user_info_endpoint
+        if not url or access_token is None:
+            why = "it has no UserInfo endpoint, or gave no access token"
+            raise self._outbound.failed(metadata.token_endpoint, why, "leave out userInfo")
+        answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {access_token}"})
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            raise self._outbound.failed(url, f"its UserInfo is not a JSON object (status {answer.status})")
+        # OpenID Connect Core 5.3.2: else it may be about anybody.
+        if answer.body.get("sub") != claims["sub"]:
+            raise LoginRefused(_NOT_BELIEVED, cause="UserInfo is about another person")
+        return answer.body
+
+
+def _authentication(fields: Fields) -> str:
+    method = fields.string("clientAuthentication")
+    if method not in ("", BASIC, POST):
+        fields.problem(f"it must be {BASIC} or {POST}", "clientAuthentication")
+    return method
+
+
+def _scopes(fields: Fields) -> tuple[str, ...]:
+    scopes = read_names(fields, "scopes")
+    if any(not re.fullmatch(r"[!#-\[\]-~]+", scope) for scope in scopes):
+        fields.problem("a scope is one word of ASCII, without quotes", "scopes")
+        return ()
+    return scopes

@@ -1,0 +1,115 @@
+"""From what an issuer says about a person to a `UserInfo`. Pure; called by `oidc` and `sso_cookie`.
+
+    claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
+
+Texts are taken as they are. A claim that is missing is a "no" for the username and nothing for the others; a claim
+of the wrong shape closes the door, since nobody can tell what it was meant to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused, ProviderError
+from ostiary.model import UserInfo
+
+EMAIL = "email"
+MAX_USERNAME = 256
+# As Kubernetes wants the keys of extra to be: a name of somebody's domain, and in small letters.
+EXTRA_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-_.a-z0-9/]{0,126}[a-z0-9])?")
+RESERVED = re.compile(r"(.*\.)?(kubernetes|k8s)\.io/.*")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNames:
+    """Which claim is what. By default the username is ``sub``: the only one that an issuer never gives to another."""
+
+    username: str = "sub"
+    uid: str = ""
+    groups: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def user(self, claims: Mapping[str, object]) -> UserInfo:
+        """Raises `LoginRefused` if the claims name nobody, and `ProviderError` if they cannot be read."""
+        return UserInfo(
+            username=_username(self.username, claims),
+            uid=_one(self.uid, claims) if self.uid else "",
+            groups=self._groups(claims),
+            extra=tuple((key, values) for key, claim in sorted(self.extra) if (values := _many(claim, claims))),
+        )
+
+    def _groups(self, claims: Mapping[str, object]) -> tuple[str, ...]:
+        elsewhere = claims.get("_claim_names")
+        if self.groups and isinstance(elsewhere, dict) and self.groups in elsewhere:
+            # How Entra ID says that there are too many: without them the token would be a wrong one.
+            raise ProviderError(
+                "the groups of this person are not known",
+                cause=f'the issuer leaves out the claim "{self.groups}", and has it elsewhere',
+                hint="let the issuer send only the groups that are assigned to this application",
+            )
+        return tuple(dict.fromkeys(_many(self.groups, claims))) if self.groups else ()
+
+
+def read_claim_names(fields: Fields) -> ClaimNames:
+    default = ClaimNames()
+    extra = fields.section("extra")
+    pairs = tuple((key, extra.string(key)) for key in extra)
+    for key, claim in pairs:
+        if not EXTRA_KEY.fullmatch(key) or RESERVED.fullmatch(key):
+            extra.problem("it is not a key such as example.com/team, in small letters and of one's own domain", key)
+        if not claim:
+            extra.problem("it names no claim", key)
+    username, uid, groups = (_claim_name(fields, name) for name in ("username", "uid", "groups"))
+    return ClaimNames(username or default.username, uid, groups, pairs)
+
+
+def _claim_name(fields: Fields, name: str) -> str:
+    claim = fields.optional_string(name)
+    if claim == "":
+        fields.problem("it names no claim", name, "leave it out")
+    return claim or ""
+
+
+def _username(claim: str, claims: Mapping[str, object]) -> str:
+    username = _one(claim, claims)
+    if username == "" or len(username) > MAX_USERNAME or not username.isprintable() or username != username.strip():
+        raise LoginRefused("the issuer gives you no name that can be used", cause=f'the claim "{claim}" is no username')
+    return username
+
+
+def _one(claim: str, claims: Mapping[str, object]) -> str:
+    found = _many(claim, claims)
+    if len(found) > 1:
+        raise _unreadable(claim)
+    return found[0] if found else ""
+
+
+def _many(claim: str, claims: Mapping[str, object]) -> tuple[str, ...]:
+    value = claims.get(claim)
+    if value is None:
+        return ()
+    values = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+    if not isinstance(value, (list, str)) or (isinstance(value, list) and len(values) != len(value)):
+        raise _unreadable(claim)
+    if claim == EMAIL:
+        _check_email(values, claims)
+    return tuple(values)
+
+
+def _check_email(values: list[str], claims: Mapping[str, object]) -> None:
+    """An address that somebody merely typed in is not theirs, and of two signs ``@`` each reader takes another one."""
+    if claims.get("email_verified") is not True:
+        raise LoginRefused("your e-mail address is not verified", cause="email_verified is not true")
+    for address in values:
+        local, _, domain = address.partition("@")
+        if not local or not domain or "@" in domain or not address.isprintable() or " " in address:
+            raise LoginRefused("your e-mail address cannot be used", cause="it is not of the form name@domain")
+
+
+def _unreadable(claim: str) -> ProviderError:
+    return ProviderError(
+        "the issuer's answer cannot be used", cause=f'the claim "{claim}" is neither a text nor a list of texts'
+    )

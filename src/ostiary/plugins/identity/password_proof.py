@@ -1,0 +1,63 @@
+"""A name and a password, as a client sends them: HTTP Basic, or the two fields of a form.
+
+Read by the identity providers that check passwords. What could not be right is not told from nothing at all, so the
+client is asked again, and nobody downstream has to think of an empty password: to a directory it is no wrong one.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+
+from ostiary.core.catalog import Context
+from ostiary.core.config import Fields
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.model import Secret
+
+MAX_PASSWORD_BYTES = 1024
+
+
+def password_proof(request: LoginRequest) -> tuple[str, Secret] | None:
+    """The name and the password; None if there are none that could be right."""
+    sent = _basic(request.header("authorization") or "") or _form(request)
+    if sent is None:
+        return None
+    username, password = sent
+    encoded = password.reveal().encode("utf-8", "surrogatepass")
+    # bcrypt would read a password up to its first NUL.
+    if username == "" or not password or b"\0" in encoded or len(encoded) > MAX_PASSWORD_BYTES:
+        return None
+    return username, password
+
+
+def basic_challenge(realm: str) -> str:
+    return f'Basic realm="{realm}", charset="UTF-8"'
+
+
+def read_realm(fields: Fields, context: Context) -> str:
+    """What a client shows to a person who is asked; without the setting, the name of the provider."""
+    realm = fields.optional_string("realm")
+    if realm is not None and not re.fullmatch(r"[ !#-\[\]-~]+", realm):
+        fields.problem("it must be printable ASCII without quotes and backslashes", "realm")
+        realm = None
+    return realm or context.name or "ostiary"
+
+
+def _basic(header: str) -> tuple[str, Secret] | None:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        username, colon, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return (username, Secret(password)) if colon else None
+
+
+def _form(request: LoginRequest) -> tuple[str, Secret] | None:
+    names = [value for key, value in request.form if key == "username"]
+    passwords = [value for key, value in request.form if key == "password"]
+    if len(names) != 1 or len(passwords) != 1 or request.method != "POST":
+        return None
+    return names[0], Secret(passwords[0])

@@ -1,0 +1,80 @@
+"""One user, whoever asks from this machine: what the gateway does when nothing is configured.
+
+identity: [{name: me, type: single_user, username: alice}]
+"""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+from urllib.parse import urlsplit
+
+from ostiary.core.catalog import Context
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.identity import LoginRequest, SignIn
+from ostiary.model import UserInfo
+
+_OF_PROXIES = frozenset(("forwarded", "via", "x-forwarded-for", "x-real-ip"))
+
+
+class SingleUserIdentity:
+    """Lets in everybody who connects over the loopback, as *username*; the user of this process by default."""
+
+    sign_in = SignIn.AMBIENT
+
+    def __init__(self, *, username: str | None = None) -> None:
+        self._user = UserInfo(username or _os_user())
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> SingleUserIdentity:
+        username = fields.optional_string("username")
+        if username == "":
+            fields.problem("it must not be empty", "username", "leave it out to be the user of the process")
+        return cls(username=username or None)
+
+    async def handle_client(self, request: LoginRequest) -> UserInfo:
+        if not _is_loopback(request.remote_address):
+            raise LoginRefused("this gateway knows its own machine only", cause="the client is not on the loopback")
+        # A proxy on this machine lets in whom it likes, and they all come from the loopback.
+        if any(name in _OF_PROXIES for name, _ in request.headers):
+            raise LoginRefused("this gateway knows its own machine only", cause="the request came through a proxy")
+        # A web page may point its own host name at 127.0.0.1 and then read what we answer (DNS rebinding).
+        if not _is_our_name(_host(f"//{request.header('host') or ''}"), request.callback_url):
+            raise LoginRefused("this gateway does not go by that name", cause="the Host header is not ours")
+        return self._user
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        raise LoginRefused("there is nothing to return from", cause="a single user is never sent elsewhere")
+
+    async def revalidate(self, user: UserInfo) -> UserInfo:
+        if user.username != self._user.username:
+            raise LoginRefused("the user of this gateway is another one now")
+        return self._user
+
+
+def _os_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        return "user"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return bool((mapped or ip).is_loopback)
+
+
+def _is_our_name(host: str, callback_url: str) -> bool:
+    return host == "localhost" or _is_loopback(host) or (host != "" and host == _host(callback_url))
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

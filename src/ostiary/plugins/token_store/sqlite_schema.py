@@ -1,0 +1,418 @@
+"""How sessions, tokens, revocations and records lie in a SQLite file, and the statements that change them.
+
+Called by the SQLite token store, always inside its transactions. Times are microseconds since 1970, so that expiry
+is exact. A session's user is one compact JSON row; its username and its groups are indexed beside it as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ostiary.interfaces.token_store import (
+    MOST_RECORDS,
+    Found,
+    Revocation,
+    RevocationKind,
+    Session,
+    TokenKind,
+    TokenRecord,
+)
+from ostiary.model import UserInfo
+
+APPLICATION_ID = 0x6F737469
+VERSION = 1
+# How long another process may hold the file before we give up.
+WAIT_SECONDS = 5.0
+# How long a revocation stays in the log: it also ends a session that was just about to begin.
+REMEMBERED = timedelta(hours=1)
+ENDED_AT_A_TIME = 1000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_KINDS = {TokenKind.ACCESS: 0, TokenKind.RENEWAL: 1, TokenKind.SPENT: 2, TokenKind.BROWSER: 3}
+_KIND_OF = {number: kind for kind, number in _KINDS.items()}
+_RENEWAL, _SPENT, _ACCESS = _KINDS[TokenKind.RENEWAL], _KINDS[TokenKind.SPENT], _KINDS[TokenKind.ACCESS]
+
+_TABLES = (
+    """CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, username TEXT NOT NULL,
+        created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, body TEXT NOT NULL)""",
+    "CREATE INDEX sessions_of_user ON sessions (username)",
+    "CREATE INDEX sessions_by_creation ON sessions (created_at)",
+    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
+    # A table of its own, and not a list in a column: a group's name may hold any separator.
+    "CREATE TABLE session_groups (name TEXT, session INTEGER, PRIMARY KEY (name, session)) WITHOUT ROWID",
+    """CREATE TABLE tokens (
+        digest BLOB PRIMARY KEY, session INTEGER NOT NULL, kind INTEGER NOT NULL,
+        issued_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX tokens_of_session ON tokens (session)",
+    "CREATE INDEX tokens_by_expiry ON tokens (expires_at)",
+    # AUTOINCREMENT: a number is never used again, so a gap tells a reader that it missed something.
+    """CREATE TABLE revocations (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL,
+        author TEXT NOT NULL, keep_until INTEGER NOT NULL)""",
+    "CREATE INDEX revocations_by_value ON revocations (kind, value, at)",
+    "CREATE INDEX revocations_by_time ON revocations (at)",
+    # Numbers are never used again here either: the latest so many are found without counting.
+    """CREATE TABLE records (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB NOT NULL UNIQUE, expires_at INTEGER NOT NULL,
+        data BLOB NOT NULL)""",
+    "CREATE INDEX records_by_expiry ON records (expires_at)",
+)
+
+_SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body"
+FIND = f"""SELECT t.kind, t.issued_at, t.expires_at, {_SESSION_COLUMNS}
+    FROM tokens t JOIN sessions s ON s.number = t.session
+    WHERE t.digest = ? AND t.expires_at > ? AND s.expires_at > ?"""  # noqa: S608
+SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > ?"  # noqa: S608
+COUNT = "SELECT count(*) FROM tokens"
+RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
+_SESSION_REVOKED_OR_ANY_SINCE = """SELECT 1 FROM revocations WHERE kind = 'session' AND value = ?
+    UNION ALL SELECT 2 FROM revocations WHERE at >= ? LIMIT 1"""
+REVOCATIONS_AFTER = "SELECT sequence, kind, value, at, author FROM revocations WHERE sequence > ? ORDER BY sequence"
+
+
+# --- the file ---
+
+
+class NotOurs(Exception):
+    """The file is not a token store that this version can use."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def create_file(path: str) -> None:
+    """Make sure of the file, readable for its owner only. SQLite gives its other files the same mode."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+    # Whoever can write here can write themselves a session. A mounted volume's group is the operator's choice.
+    if mode & stat.S_IWOTH:
+        raise NotOurs("everybody on this machine may write to the file", f"chmod 600 {path}")
+
+
+def connect(path: str, *, wait_seconds: float = WAIT_SECONDS) -> sqlite3.Connection:
+    # Transactions are begun and ended by us, and a connection is used by one thread at a time, if not always the same.
+    connection = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = FULL")
+    # In KiB: enough for the upper levels of a large file, and all the memory that a store of any size takes.
+    connection.execute("PRAGMA cache_size = -16384")
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables if the file is empty; raises `NotOurs` if it is something else."""
+    _check_version(connection)
+    _use_wal(connection)
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Once more, now that nobody else can be creating them too.
+        if _check_version(connection) == 0:
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (objects or application):
+        raise NotOurs("the file belongs to another program", "name another file in store.path")
+    if version not in (0, VERSION):
+        hint = "use the version of ostiary that wrote it, or name another file in store.path"
+        raise NotOurs(f"the file has the schema version {version}, and this ostiary knows {VERSION} only", hint)
+    return int(version)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # Two processes that make this change at once are not put in order by SQLite's own waiting.
+            if not is_busy(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.005)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    # The upper bits tell more, such as that the file is being recovered. What Python itself finds wrong has no code.
+    code = getattr(error, "sqlite_errorcode", 0)
+    return bool(code & 0xFF == sqlite3.SQLITE_BUSY)
+
+
+# --- rows to values ---
+
+
+def micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _moment(value: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def found(digest: bytes, row: Sequence[Any]) -> Found:
+    kind, issued_at, expires_at, *rest = row
+    belongs_to = session(rest)
+    token = TokenRecord(digest, belongs_to.id, _moment(issued_at), _moment(expires_at), _KIND_OF[kind])
+    return Found(token, belongs_to)
+
+
+def session(row: Sequence[Any]) -> Session:
+    session_id, username, created_at, expires_at, body = row
+    uid, groups, extra, provider, sources, client = json.loads(body)
+    return Session(
+        id=session_id,
+        user=UserInfo(username, uid, tuple(groups), tuple([(key, tuple(values)) for key, values in extra])),
+        provider=provider,
+        created_at=_moment(created_at),
+        expires_at=_moment(expires_at),
+        sources=tuple([(group, source) for group, source in sources]),
+        client=client,
+    )
+
+
+def revocation(row: Sequence[Any]) -> Revocation:
+    _, kind, value, at, author = row
+    return Revocation(RevocationKind(kind), value, _moment(at), author)
+
+
+def _body(of: Session) -> str:
+    user = of.user
+    parts = [user.uid, user.groups, user.extra, of.provider, of.sources, of.client]
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+def _groups_in(body: str) -> list[str]:
+    groups: list[str] = json.loads(body)[1]
+    return groups
+
+
+# --- reading ---
+
+
+def select_sessions(
+    username: str | None, group: str | None, *, now: datetime, limit: int
+) -> tuple[str, tuple[Any, ...]]:
+    where, arguments = ["s.expires_at > ?"], [micros(now)]  # type: tuple[list[str], list[Any]]
+    if username is not None:
+        where.append("s.username = ?")
+        arguments.append(username)
+    if group is not None:
+        where.append("s.number IN (SELECT session FROM session_groups WHERE name = ?)")
+        arguments.append(group)
+    query = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {' AND '.join(where)} ORDER BY s.created_at DESC LIMIT ?"  # noqa: S608
+    return query, (*arguments, limit)
+
+
+def last_revocation(db: sqlite3.Connection) -> int:
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'revocations'").fetchone()
+    return int(row[0]) if row else 0
+
+
+# --- writing ---
+
+
+def add(db: sqlite3.Connection, added: Session, tokens: Sequence[TokenRecord]) -> bool:
+    """False, and nothing is stored, if a revocation covers the session."""
+    if _is_revoked(db, added, began_at=added.created_at):
+        return False
+    _insert_tokens(db, _put_session(db, added), tokens)
+    return True
+
+
+def renew(
+    db: sqlite3.Connection,
+    spent: bytes,
+    renewed: Session,
+    tokens: Sequence[TokenRecord],
+    *,
+    at: datetime,
+    now: datetime,
+) -> bool:
+    row = db.execute(FIND, (spent, micros(now), micros(now))).fetchone()
+    if row is None:
+        return False
+    before = found(spent, row)
+    if before.token.kind is not TokenKind.RENEWAL or before.session.id != renewed.id:
+        return False
+    if _is_revoked(db, renewed, began_at=at):
+        return False
+    number = _put_session(db, renewed)
+    if before.session.user != renewed.user:
+        _end_access_tokens(db, number, at=at, now=now)
+    db.execute("UPDATE tokens SET kind = ?, issued_at = ? WHERE digest = ?", (_SPENT, micros(at), spent))
+    _insert_tokens(db, number, tokens)
+    return True
+
+
+def revoke(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> int:
+    if revoked.kind is RevocationKind.TOKEN:
+        ended = _end_token(db, bytes.fromhex(revoked.value), now)
+    else:
+        ended = _end_sessions(db, *_concerned(revoked), now=now)
+    _log(db, revoked, now)
+    return ended
+
+
+def sweep(db: sqlite3.Connection, *, now: datetime, limit: int) -> tuple[int, bool]:
+    """Delete some of what has expired; how many tokens that were, and whether there may be more."""
+    at = micros(now)
+    expired = db.execute(
+        "DELETE FROM tokens WHERE digest IN (SELECT digest FROM tokens WHERE expires_at <= ? LIMIT ?)", (at, limit)
+    ).rowcount
+    rows = db.execute("SELECT number, body FROM sessions WHERE expires_at <= ? LIMIT ?", (at, limit)).fetchall()
+    swept = expired + _delete_sessions(db, rows)
+    more = expired == limit or len(rows) == limit
+    if not more:
+        db.execute("DELETE FROM revocations WHERE keep_until <= ?", (at,))
+        # There are never so many of these that they would need portions.
+        db.execute("DELETE FROM records WHERE expires_at <= ?", (at,))
+    return swept, more
+
+
+def put_record(db: sqlite3.Connection, digest: bytes, data: bytes, *, expires_at: datetime, now: datetime) -> bool:
+    db.execute("DELETE FROM records WHERE digest = ? AND expires_at <= ?", (digest, micros(now)))
+    inserted = db.execute(
+        "INSERT OR IGNORE INTO records (digest, expires_at, data) VALUES (?, ?, ?)", (digest, micros(expires_at), data)
+    )
+    if not inserted.rowcount:
+        return False
+    assert inserted.lastrowid is not None, "a row was inserted"
+    db.execute("DELETE FROM records WHERE number <= ?", (inserted.lastrowid - MOST_RECORDS,))
+    return True
+
+
+def take_record(db: sqlite3.Connection, digest: bytes, *, now: datetime) -> bytes | None:
+    row = db.execute(RECORD, (digest, micros(now))).fetchone()
+    if row is None:
+        return None
+    db.execute("DELETE FROM records WHERE digest = ?", (digest,))
+    return bytes(row[0])
+
+
+def _put_session(db: sqlite3.Connection, put: Session) -> int:
+    body, created_at, expires_at = _body(put), micros(put.created_at), micros(put.expires_at)
+    old = db.execute("SELECT number, body FROM sessions WHERE id = ?", (put.id,)).fetchone()
+    if old is None:
+        row = (put.id, put.user.username, created_at, expires_at, body)
+        columns = "id, username, created_at, expires_at, body"
+        inserted = db.execute(f"INSERT INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
+        number = inserted.lastrowid
+        assert number is not None, "a row was inserted"
+    else:
+        number = int(old[0])
+        db.execute(
+            "UPDATE sessions SET username = ?, created_at = ?, expires_at = ?, body = ? WHERE number = ?",
+            (put.user.username, created_at, expires_at, body, number),
+        )
+        _delete_groups(db, [old])
+    groups = [(group, number) for group in put.user.groups]
+    db.executemany("INSERT OR IGNORE INTO session_groups (name, session) VALUES (?, ?)", groups)
+    return number
+
+
+def _insert_tokens(db: sqlite3.Connection, number: int, tokens: Sequence[TokenRecord]) -> None:
+    rows = [
+        (token.digest, number, _KINDS[token.kind], micros(token.issued_at), micros(token.expires_at))
+        for token in tokens
+    ]
+    db.executemany("INSERT INTO tokens (digest, session, kind, issued_at, expires_at) VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def _is_revoked(db: sqlite3.Connection, new: Session, *, began_at: datetime) -> bool:
+    """Whether some revocation was quicker than the session that it is about."""
+    since = micros(began_at)
+    # Hardly ever is there one this new, and then not every group need be looked up.
+    row = db.execute(_SESSION_REVOKED_OR_ANY_SINCE, (new.id, since)).fetchone()
+    if row is None or row[0] == 1:
+        return row is not None
+    values = [(RevocationKind.BEFORE, ""), (RevocationKind.USER, new.user.username)]
+    values += [(RevocationKind.GROUP, group) for group in new.user.groups]
+    return any(_is_logged(db, kind, value, since) for kind, value in values)
+
+
+def _is_logged(db: sqlite3.Connection, kind: RevocationKind, value: str, since: int) -> bool:
+    query = "SELECT 1 FROM revocations WHERE kind = ? AND value = ? AND at >= ? LIMIT 1"
+    return db.execute(query, (kind.value, value, since)).fetchone() is not None
+
+
+def _concerned(revoked: Revocation) -> tuple[str, tuple[Any, ...]]:
+    """The condition that a session must meet for *revoked* to end it: `ostiary.core.tokens.ends`, in SQL."""
+    at = micros(revoked.at)
+    if revoked.kind is RevocationKind.SESSION:
+        return "id = ?", (revoked.value,)
+    if revoked.kind is RevocationKind.USER:
+        return "username = ? AND created_at <= ?", (revoked.value, at)
+    if revoked.kind is RevocationKind.GROUP:
+        return "number IN (SELECT session FROM session_groups WHERE name = ?) AND created_at <= ?", (revoked.value, at)
+    return "created_at <= ?", (at,)
+
+
+def _end_sessions(db: sqlite3.Connection, condition: str, arguments: tuple[Any, ...], *, now: datetime) -> int:
+    living, at = 0, micros(now)
+    query = f"SELECT number, body, expires_at FROM sessions WHERE {condition} LIMIT {ENDED_AT_A_TIME}"  # noqa: S608
+    # In portions, but in one transaction: a million sessions need not fit into memory.
+    while rows := db.execute(query, arguments).fetchall():
+        living += sum(expires_at > at for _, _, expires_at in rows)
+        _delete_sessions(db, rows)
+    return living
+
+
+def _delete_sessions(db: sqlite3.Connection, rows: Sequence[Any]) -> int:
+    """Delete sessions, given as (number, body, ...), with all that hangs on them; how many tokens that were."""
+    if not rows:
+        return 0
+    numbers = [(row[0],) for row in rows]
+    _delete_groups(db, rows)
+    tokens = db.executemany("DELETE FROM tokens WHERE session = ?", numbers).rowcount
+    db.executemany("DELETE FROM sessions WHERE number = ?", numbers)
+    return tokens
+
+
+def _delete_groups(db: sqlite3.Connection, rows: Sequence[Any]) -> None:
+    pairs = [(group, row[0]) for row in rows for group in _groups_in(row[1])]
+    db.executemany("DELETE FROM session_groups WHERE name = ? AND session = ?", pairs)
+
+
+def _end_token(db: sqlite3.Connection, digest: bytes, now: datetime) -> int:
+    row = db.execute(FIND, (digest, micros(now), micros(now))).fetchone()
+    # A spent one stays, so that its second use is noticed.
+    if row is None or row[0] == _SPENT:
+        return 0
+    return db.execute("DELETE FROM tokens WHERE digest = ?", (digest,)).rowcount
+
+
+def _end_access_tokens(db: sqlite3.Connection, number: int, *, at: datetime, now: datetime) -> None:
+    rows = db.execute("SELECT digest FROM tokens WHERE session = ? AND kind = ?", (number, _ACCESS)).fetchall()
+    for (digest,) in rows:
+        db.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
+        _log(db, Revocation(RevocationKind.TOKEN, digest.hex(), at, "ostiary: the user has changed"), now)
+
+
+def _log(db: sqlite3.Connection, revoked: Revocation, now: datetime) -> None:
+    keep_until = micros(max(revoked.at, now)) + REMEMBERED // _MICROSECOND
+    row = (revoked.kind.value, revoked.value, micros(revoked.at), revoked.by, keep_until)
+    db.execute("INSERT INTO revocations (kind, value, at, author, keep_until) VALUES (?, ?, ?, ?, ?)", row)

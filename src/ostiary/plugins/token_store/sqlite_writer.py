@@ -1,0 +1,129 @@
+"""The one thread that writes: whatever waits together is committed together, and costs one fsync.
+
+Called by the SQLite token store. While the disk is busy with one transaction, the next one gathers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+# More than this many pieces of work do not wait for each other.
+BATCH = 256
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Work
+    done: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    result: Any = None
+    error: Exception | None = None
+
+
+class Writer:
+    """Owns *connection* from now on; one event loop asks it to write."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # A daemon: what was acknowledged is on the disk, so a program may end without a word to us.
+        self._thread = threading.Thread(target=self._run, name="ostiary-token-store", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do *work* inside a transaction; returns when that is on the disk. All of the work counts, or none.
+
+        Cancelling the caller does not undo it.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put(_Job(work, done))
+        return await done
+
+    async def close(self) -> None:
+        """Finish what was asked for before, then close the connection."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            batch, last = self._gather()
+            if batch:
+                _tell(batch, self._commit(batch))
+        self._connection.close()
+
+    def _gather(self) -> tuple[list[_Job], bool]:
+        """The work that waits, at least one piece; and whether it is the last."""
+        batch: list[_Job] = []
+        job = self._jobs.get()
+        with suppress(Empty):
+            while job is not None:
+                batch.append(job)
+                if len(batch) == BATCH:
+                    return batch, False
+                job = self._jobs.get_nowait()
+            return batch, True
+        return batch, False
+
+    def _commit(self, batch: Sequence[_Job]) -> list[_Outcome]:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            if len(batch) == 1:
+                # Nobody else's work needs protection from this one, and every statement costs a turn of the GIL.
+                outcomes = [_Outcome(batch[0].work(self._connection))]
+            else:
+                outcomes = [self._do(job.work) for job in batch]
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            # Nothing of it is on the disk, so nobody is told otherwise.
+            self._roll_back()
+            return [_Outcome(error=error)] * len(batch)
+        return outcomes
+
+    def _do(self, work: Work) -> _Outcome:
+        self._connection.execute("SAVEPOINT work")
+        try:
+            outcome = _Outcome(work(self._connection))
+        except Exception as error:
+            if not self._connection.in_transaction:
+                # SQLite has undone the whole transaction by itself, with what the others wrote in it.
+                raise
+            self._connection.execute("ROLLBACK TO work")
+            outcome = _Outcome(error=error)
+        self._connection.execute("RELEASE work")
+        return outcome
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
+
+def _tell(batch: Sequence[_Job], outcomes: Sequence[_Outcome]) -> None:
+    def tell() -> None:
+        for job, outcome in zip(batch, outcomes, strict=True):
+            if job.done.done():
+                continue
+            if outcome.error is None:
+                job.done.set_result(outcome.result)
+            else:
+                job.done.set_exception(outcome.error)
+
+    # The loop may be gone by then, and those who waited with it.
+    with suppress(RuntimeError):
+        batch[0].done.get_loop().call_soon_threadsafe(tell)

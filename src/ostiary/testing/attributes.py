@@ -1,0 +1,106 @@
+"""The conformance suite for attribute mappers: what `ostiary.interfaces.attributes` promises, as tests.
+
+    class TestMyMapper(AttributesMapperContract):
+        @pytest.fixture
+        def mapper(self):
+            return MyMapper()
+
+It needs pytest. The requests are of all kinds; a mapper may refuse any of them with `ValueError`, and fail none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ostiary.interfaces.attributes import AttributesMapper, RequestLine
+from ostiary.model import RequestInfo
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW")
+PATHS = (
+    "/",
+    "*",
+    "/healthz",
+    "/healthz/",
+    "/api",
+    "/api/v1",
+    "/api/v1/watch",
+    "/api/v1/pods",
+    "/api/v1/namespaces/dev/pods/web-0",
+    "/api/v1/namespaces/dev/pods/web-0/exec",
+    "/api/v1/namespaces/dev/services/https:web:443/proxy/a/b",
+    "/apis/apps/v1/deployments",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:node",
+    "/a/b/c/d/e/f/g/h",
+    "/with%20space/%C3%A9",
+)
+QUERIES = (
+    "",
+    "watch=true",
+    "watch=0&watch=1",
+    "watch",
+    "fieldSelector=metadata.name%3Dweb-0",
+    "labelSelector=app+in+(a,b)",
+    "labelSelector=%ff",
+    "limit=x&&=&a=b=c",
+)
+UPGRADES = ("", "websocket", "spdy/3.1")
+
+
+def lines() -> Iterator[RequestLine]:
+    for method in METHODS:
+        for path in PATHS:
+            for query in QUERIES:
+                yield RequestLine(method, path, query, UPGRADES[len(path) % len(UPGRADES)])
+
+
+class AttributesMapperContract:
+    """Inherit from it, and give the fixture `mapper`."""
+
+    def test_a_request_is_understood_or_refused_with_value_error(self, mapper: AttributesMapper) -> None:
+        assert all(isinstance(info, RequestInfo) for _, info in _understood(mapper)), (
+            "what is not refused has a meaning"
+        )
+
+    def test_some_request_is_understood(self, mapper: AttributesMapper) -> None:
+        assert next(_understood(mapper), None) is not None
+
+    def test_the_same_request_always_means_the_same(self, mapper: AttributesMapper) -> None:
+        for line, info in _understood(mapper):
+            again = mapper.request_info(line)
+            assert again == info
+            assert hash(again) == hash(info), "decisions are remembered by what is asked"
+
+    def test_the_method_is_kept_as_it_came(self, mapper: AttributesMapper) -> None:
+        assert all(info.method == line.method for line, info in _understood(mapper))
+
+    def test_what_is_no_resource_has_a_path_and_a_verb_and_nothing_else(self, mapper: AttributesMapper) -> None:
+        for _, info in _understood(mapper):
+            if not info.is_resource:
+                expected = RequestInfo(
+                    info.verb, info.method, info.path, modifier=info.modifier, capabilities=info.capabilities
+                )
+                assert info == expected
+                assert info.verb
+                assert info.path
+
+    def test_what_is_a_resource_names_it(self, mapper: AttributesMapper) -> None:
+        assert all(info.resource for _, info in _understood(mapper) if info.is_resource)
+
+    def test_it_tells_whether_the_answer_may_take_long(self, mapper: AttributesMapper) -> None:
+        for _, info in _understood(mapper):
+            assert isinstance(mapper.long_running(info), bool)
+
+    def test_what_else_is_required_is_about_the_same_object(self, mapper: AttributesMapper) -> None:
+        also_required = getattr(mapper, "also_required", lambda info: None)
+        for _, info in _understood(mapper):
+            more = also_required(info)
+            assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
+
+
+def _understood(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, RequestInfo]]:
+    for line in lines():
+        try:
+            info = mapper.request_info(line)
+        except ValueError:
+            continue
+        yield line, info

@@ -1,0 +1,427 @@
+"""The audit API of Kubernetes (``audit.k8s.io/v1``): the policy that says what is recorded, and the events.
+
+    policy file  ->  Policy  ->  scope of a request  ->  Frame (what equal requests share)  ->  one line per stage
+
+Called by gateway.audit. Pure, and Kubernetes' own rules: the first rule that matches wins, and what no rule
+matches is not recorded. An event is ASCII text without a line break, and is built in two steps, because the greater
+part of it is the same whenever somebody sends the same request again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+from urllib.parse import unquote_plus
+
+from ostiary.core.config import Document, Fields, Reading, Source, parse, read
+from ostiary.model import RequestInfo, UserInfo
+
+API_VERSION = "audit.k8s.io/v1"
+# v1beta1 has the same fields; policies of that time are still around.
+VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
+
+DECISION = "authorization.k8s.io/decision"
+REASON = "authorization.k8s.io/reason"
+REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
+RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
+
+LONGEST_USER_AGENT = 1024
+TRUNCATED = "...TRUNCATED"
+REDACTED = "REDACTED"
+
+
+class Level(IntEnum):
+    """How much of a request is recorded. Ordered: each level includes the ones before it."""
+
+    NONE = 0
+    METADATA = 1
+    REQUEST = 2
+    REQUEST_RESPONSE = 3
+
+
+class Stage(Enum):
+    RECEIVED = "RequestReceived"
+    STARTED = "ResponseStarted"
+    COMPLETE = "ResponseComplete"
+    PANIC = "Panic"
+
+
+LEVELS = {"None": Level.NONE, "Metadata": Level.METADATA, "Request": Level.REQUEST}
+LEVELS["RequestResponse"] = Level.REQUEST_RESPONSE
+LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
+STAGES = {stage.value: stage for stage in Stage}
+
+
+# --- the policy ---
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResources:
+    """Resources of one API group. No resources means all of the group; no names means all objects."""
+
+    group: str = ""
+    resources: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    def matches(self, request: RequestInfo) -> bool:
+        if self.group != request.api_group:
+            return False
+        if not self.resources:
+            return True
+        if self.names and request.name not in self.names:
+            return False
+        return any(_resource_matches(pattern, request) for pattern in self.resources)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What it says, and about which requests; an empty condition is met by every request."""
+
+    level: Level
+    users: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    verbs: frozenset[str] = frozenset()
+    resources: tuple[GroupResources, ...] = ()
+    namespaces: frozenset[str] = frozenset()
+    urls: tuple[str, ...] = ()
+    omit_stages: frozenset[Stage] = frozenset()
+    omit_managed_fields: bool | None = None
+
+    def matches(self, request: RequestInfo, user: UserInfo | None) -> bool:
+        if self.users and (user is None or user.username not in self.users):
+            return False
+        if self.groups and (user is None or self.groups.isdisjoint(user.groups)):
+            return False
+        if self.verbs and request.verb not in self.verbs:
+            return False
+        if self.namespaces or self.resources:
+            return request.is_resource and self._resource_matches(request)
+        if self.urls:
+            return not request.is_resource and any(_url_matches(pattern, request.path) for pattern in self.urls)
+        return True
+
+    def _resource_matches(self, request: RequestInfo) -> bool:
+        if self.namespaces and request.namespace not in self.namespaces:
+            return False
+        return not self.resources or any(group.matches(request) for group in self.resources)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the policy wants to know of one request."""
+
+    level: Level
+    omit_stages: frozenset[Stage] = frozenset()
+    omit_managed_fields: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    rules: tuple[Rule, ...]
+    omit_stages: frozenset[Stage] = frozenset()
+    omit_managed_fields: bool = False
+
+    def scope(self, request: RequestInfo, user: UserInfo | None) -> Scope:
+        """The first rule that matches decides. *user* is None when nobody could be identified."""
+        for rule in self.rules:
+            if rule.matches(request, user):
+                own = rule.omit_managed_fields
+                without_managed_fields = self.omit_managed_fields if own is None else own
+                return Scope(rule.level, self.omit_stages | rule.omit_stages, without_managed_fields)
+        return Scope(Level.NONE, self.omit_stages, self.omit_managed_fields)
+
+
+# Every request once, when it is over: what the gateway records when it is given no policy file.
+DEFAULT_POLICY = Policy((Rule(Level.METADATA),), omit_stages=frozenset({Stage.RECEIVED}))
+
+
+def _resource_matches(pattern: str, request: RequestInfo) -> bool:
+    resource, subresource = request.resource, request.subresource
+    if pattern in ("*", f"{resource}/{subresource}" if subresource else resource):
+        return True
+    if subresource and pattern.startswith("*/"):
+        return pattern[2:] == subresource
+    # Unlike in RBAC, this form covers the resource itself too.
+    return pattern.endswith("/*") and pattern[:-2] == resource
+
+
+def _url_matches(pattern: str, path: str) -> bool:
+    if pattern in ("*", path):
+        return True
+    return pattern.endswith("*") and path.startswith(pattern.rstrip("*"))
+
+
+# --- reading the policy ---
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """The policy of a file; raises `ConfigurationError` with every mistake in it."""
+    return _policy(read(path))
+
+
+def parse_policy(source: Source, *, file: str | None = None) -> Policy:
+    return _policy(parse(source, file=file))
+
+
+def _policy(document: Document) -> Policy:
+    reading = Reading(document)
+    root = reading.root
+    if root.string("apiVersion") not in VERSIONS:
+        root.problem(f"expected {API_VERSION}", "apiVersion")
+    if root.string("kind") != "Policy":
+        root.problem("expected Policy", "kind")
+    root.ignore("metadata")
+    rules = tuple(_rule(fields) for fields in root.sections("rules"))
+    if not rules:
+        root.problem("there must be a rule", "rules", "to record nothing, write one rule with the level None")
+    omit_managed_fields = root.boolean("omitManagedFields")
+    policy = Policy(rules, _stages(root), omit_managed_fields)
+    # Strict, unlike the API server: a misspelled condition would make a rule match more than its author meant.
+    reading.finish("the audit policy cannot be used", strict=True)
+    return policy
+
+
+def _rule(fields: Fields) -> Rule:
+    rule = Rule(
+        level=_level(fields),
+        users=frozenset(fields.strings("users")),
+        groups=frozenset(fields.strings("userGroups")),
+        verbs=frozenset(fields.strings("verbs")),
+        resources=tuple(_group_resources(group) for group in fields.sections("resources")),
+        namespaces=frozenset(fields.strings("namespaces")),
+        urls=_urls(fields),
+        omit_stages=_stages(fields),
+        omit_managed_fields=fields.optional_boolean("omitManagedFields"),
+    )
+    if rule.urls and (rule.resources or rule.namespaces):
+        message = "a rule is about resources or about other URLs, and not about both"
+        fields.problem(message, "nonResourceURLs", "make it two rules")
+    return rule
+
+
+def _level(fields: Fields) -> Level:
+    name = fields.optional_string("level")
+    if name not in LEVELS:
+        fields.problem(f"expected one of {', '.join(LEVELS)}", "level")
+        return Level.NONE
+    return LEVELS[name]
+
+
+def _stages(fields: Fields) -> frozenset[Stage]:
+    names = fields.strings("omitStages")
+    if any(name not in STAGES for name in names):
+        fields.problem(f"there are only the stages {', '.join(STAGES)}", "omitStages")
+    return frozenset(STAGES[name] for name in names if name in STAGES)
+
+
+def _group_resources(fields: Fields) -> GroupResources:
+    group = fields.string("group")
+    if "/" in group:
+        fields.problem("an API group has no version here", "group", "write apps, not apps/v1")
+    resources, names = fields.strings("resources"), frozenset(fields.strings("resourceNames"))
+    if names and not resources:
+        fields.problem("names need the resources that they are names of", "resourceNames")
+    return GroupResources(group, resources, names)
+
+
+def _urls(fields: Fields) -> tuple[str, ...]:
+    urls = fields.strings("nonResourceURLs")
+    for url in urls:
+        if url != "*" and not url.startswith("/"):
+            fields.problem("a URL begins with a slash", "nonResourceURLs")
+        if "*" in url[:-1]:
+            fields.problem("a star may only stand at the end of a URL", "nonResourceURLs")
+    return urls
+
+
+# --- what must not be recorded ---
+
+_SECRET_PARAMETERS = frozenset(
+    [
+        "access_token",
+        "code",
+        "state",
+        "token",
+        "id_token",
+        "refresh_token",
+        "client_secret",
+        "client_assertion",
+        "assertion",
+        "password",
+    ]
+)
+# A token of ours, or a signed one, where none belongs: in a path, in a user agent.
+_STRAY_TOKEN = re.compile(r"os[trb]_[A-Za-z0-9_-]{16,}+|eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_.-]++")
+_PARAMETER = re.compile(r"[^&;#]+")
+
+
+def redacted_uri(uri: str) -> str:
+    """*uri* without the values that are secrets. A parameter's name is compared as a server would read it."""
+    path, mark, query = uri.partition("?")
+    if mark:
+        query = _PARAMETER.sub(lambda found: _redacted_parameter(found[0]), query)
+    return _STRAY_TOKEN.sub(REDACTED, path + mark + query)
+
+
+def _redacted_parameter(parameter: str) -> str:
+    name, equals, value = parameter.partition("=")
+    secret = equals and value and unquote_plus(name).strip().lower() in _SECRET_PARAMETERS
+    return f"{name}={REDACTED}" if secret else parameter
+
+
+# What these carry in their bodies is itself a credential. A record of it would be a second place to steal it from.
+_CREDENTIALS = frozenset({("", "secrets", ""), ("", "serviceaccounts", "token")})
+_REVIEWS = ("authentication.k8s.io", "tokenreviews")
+
+
+def carries_credentials(request: RequestInfo) -> bool:
+    """Whether the bodies of such a request or of its answer are never recorded, whatever the level."""
+    if (request.api_group, request.resource) == _REVIEWS:
+        return True
+    return (request.api_group, request.resource, request.subresource) in _CREDENTIALS
+
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What all events of equal requests share, as pieces of JSON text, by stage."""
+
+    head: str
+    middles: Mapping[Stage, str]
+    annotations: Mapping[str, str]
+    tail: str
+
+
+def frame(
+    level: Level,
+    request: RequestInfo,
+    user: UserInfo | None,
+    *,
+    request_uri: str,
+    impersonated: UserInfo | None = None,
+    impersonation_constraint: str = "",
+    annotations: Mapping[str, str] | None = None,
+) -> Frame:
+    about = _about(request, user, request_uri, impersonated, impersonation_constraint)
+    opening = {"kind": "Event", "apiVersion": API_VERSION, "level": LEVEL_NAMES[level], "auditID": ""}
+    # Up to the quote that opens the id; the id and everything after it is joined on by `line`.
+    head = _json(opening)[: -len('"}')]
+    middles = {stage: f'","stage":"{stage.value}",{about}' for stage in Stage}
+    annotations = dict(annotations or {})
+    return Frame(head, middles, annotations, tail(annotations))
+
+
+def _about(
+    request: RequestInfo, user: UserInfo | None, uri: str, impersonated: UserInfo | None, constraint: str
+) -> str:
+    fields: dict[str, Any] = {"requestURI": redacted_uri(uri), "verb": request.verb, "user": _user(user)}
+    if impersonated is not None:
+        fields["impersonatedUser"] = _user(impersonated)
+    if constraint:
+        fields["authenticationMetadata"] = {"impersonationConstraint": constraint}
+    if request.is_resource:
+        fields["objectRef"] = _object_ref(request)
+    return _json(fields)[1:-1]
+
+
+def _user(user: UserInfo | None) -> dict[str, Any]:
+    if user is None:
+        return {}
+    extra = {key: list(values) for key, values in user.extra}
+    return _filled(username=user.username, uid=user.uid, groups=list(user.groups), extra=extra)
+
+
+def _object_ref(request: RequestInfo) -> dict[str, Any]:
+    return _filled(
+        resource=request.resource,
+        namespace=request.namespace,
+        name=request.name,
+        apiGroup=request.api_group,
+        apiVersion=request.api_version,
+        subresource=request.subresource,
+    )
+
+
+def origin(source_ips: Iterable[str], user_agent: str) -> str:
+    """Where requests come from, as the piece of JSON that `line` wants."""
+    agent = _STRAY_TOKEN.sub(REDACTED, user_agent)
+    if len(agent) > LONGEST_USER_AGENT:
+        agent = agent[:LONGEST_USER_AGENT] + TRUNCATED
+    fields = _filled(sourceIPs=list(source_ips), userAgent=agent)
+    return f",{_json(fields)[1:-1]}" if fields else ""
+
+
+def outcome(code: int, *, reason: str = "", message: str = "") -> str:
+    """How the request was answered, as a piece of JSON for `line`."""
+    status = "Failure" if code >= 400 and (reason or message) else ""
+    fields = _filled(status=status, message=message, reason=reason)
+    return f',"responseStatus":{_json({"metadata": {}, **fields, "code": code})}'
+
+
+def tail(annotations: Mapping[str, str]) -> str:
+    return f'","annotations":{_json(annotations)}}}' if annotations else '"}'
+
+
+def line(
+    head: str, audit_id: str, middle: str, origin: str, outcome: str, received: str, stamped: str, tail: str
+) -> str:
+    """One event. Called once or twice for every request, so it only joins."""
+    return (
+        f'{head}{audit_id}{middle}{origin}{outcome},"requestReceivedTimestamp":"{received}"'
+        f',"stageTimestamp":"{stamped}{tail}\n'
+    )
+
+
+def event_list(events: Sequence[str]) -> str:
+    """Many events as the body of one request to an audit webhook."""
+    return f'{{"kind":"EventList","apiVersion":"{API_VERSION}","metadata":{{}},"items":[{",".join(events)}]}}'
+
+
+def body_object(body: bytes, *, without_managed_fields: bool = False) -> str | None:
+    """A body as JSON text on one line; None if it is not a JSON object."""
+    try:
+        value = json.loads(body)
+        if not isinstance(value, dict):
+            return None
+        if without_managed_fields:
+            _drop_managed_fields(value)
+        return _json(value)
+    except (ValueError, RecursionError):
+        # Protobuf, a table, half an answer: there is nothing here that a reader of events could read.
+        return None
+
+
+def _drop_managed_fields(value: dict[str, Any]) -> None:
+    items = value.get("items")
+    for entry in (value, *(items if isinstance(items, list) else ())):
+        metadata = entry.get("metadata") if isinstance(entry, dict) else None
+        if isinstance(metadata, dict):
+            metadata.pop("managedFields", None)
+
+
+def authentication_failed(attempted: Sequence[str]) -> str:
+    """The words of the API server for a 401, with the kinds of credential that were shown, such as ``bearer``."""
+    if not attempted:
+        return "Authentication failed, no credentials provided"
+    return f"Authentication failed, attempted: {', '.join(attempted)}"
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _json(value: Any) -> str:
+    # Escaped to ASCII, so that nothing in it can end the line. NaN, which a body may hold, is not JSON.
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if "\\ud" not in text:
+        return text
+    # A header may hold bytes that are no text. Half of a surrogate pair would make the event unreadable to many.
+    whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(whole), separators=(",", ":"))

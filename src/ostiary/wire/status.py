@@ -1,0 +1,169 @@
+"""The body of every answer that is not the upstream's: a Kubernetes ``Status``, worded as kube-apiserver words it.
+
+Called by the engine, the webhooks and the self reviews. Pure: each function gives the status code and the bytes. They
+tell the caller what Kubernetes would, and nothing of the gateway; the detail is in the log and the audit record.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ostiary.model import Attributes, RequestInfo
+from ostiary.wire.go_json import go_json
+
+_MISSING = "the server could not find the requested resource"
+_UPSTREAM = {
+    502: ("", "the server behind the gateway gave no usable answer"),
+    503: ("ServiceUnavailable", "the server behind the gateway cannot be reached"),
+    504: ("Timeout", "the server behind the gateway did not answer in time"),
+}
+# Kubernetes escapes these in the words of a refusal, besides what its JSON encoder does.
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
+_ESCAPES |= {'"': '\\"', "\\": "\\\\"}
+
+
+class Answer(NamedTuple):
+    """A status code and a body of ``application/json``."""
+
+    code: int
+    body: bytes
+
+
+def failure(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> Answer:
+    """A ``Status`` as Go encodes it, down to the line end."""
+    status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    status["message"] = message
+    if reason:
+        status["reason"] = reason
+    if details is not None:
+        status["details"] = details
+    status["code"] = code
+    return Answer(code, (go_json(status) + "\n").encode("utf-8", "replace"))
+
+
+# --- who, and may they ---
+
+_UNAUTHORIZED = failure(401, "Unauthorized", "Unauthorized")
+
+
+def unauthorized() -> Answer:
+    """The same bytes whether there was no token, or an unknown, expired or revoked one."""
+    return _UNAUTHORIZED
+
+
+def www_authenticate(error: bool, realm: str = "ostiary") -> str:
+    """The challenge that goes with a 401 (RFC 6750, section 3): *error* if there was a token, and it is no good."""
+    quoted = realm.replace("\\", "\\\\").replace('"', '\\"')
+    return f'Bearer realm="{quoted}"' + (', error="invalid_token"' if error else "")
+
+
+def forbidden(attributes: Attributes, reason: str = "") -> Answer:
+    """Names who asked for what. *reason* is shown to the caller."""
+    info = attributes.request
+    words = _cannot(attributes).translate(_HTML) + (f": {reason}" if reason else "")
+    return failure(403, "Forbidden", f"{_forbidden_subject(info)}: {words}", _details(info))
+
+
+def _forbidden_subject(info: RequestInfo) -> str:
+    if not info.resource and not info.api_group:
+        return "forbidden"
+    name = f" {_quote(info.name)}" if info.name else ""
+    return f"{_qualified(info)}{name} is forbidden"
+
+
+def _cannot(attributes: Attributes) -> str:
+    info = attributes.request
+    who = f"User {_quote(attributes.user.username)} cannot {info.verb}"
+    if not info.is_resource:
+        return f"{who} path {_quote(info.path)}"
+    resource = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
+    scope = f"in the namespace {_quote(info.namespace)}" if info.namespace else "at the cluster scope"
+    return f"{who} resource {_quote(resource)} in API group {_quote(info.api_group)} {scope}"
+
+
+def not_found(info: RequestInfo) -> Answer:
+    """The bytes that Kubernetes gives for an object that does not exist.
+
+    They name the object and never its namespace: whoever may see nothing there learns only what they wrote. A request
+    that names no object gets what an unknown path gets.
+    """
+    if not info.is_resource or not info.name:
+        return no_route()
+    return failure(404, "NotFound", f"{_qualified(info)} {_quote(info.name)} not found", _details(info))
+
+
+_NO_ROUTE = failure(404, "NotFound", _MISSING, {})
+
+
+def no_route() -> Answer:
+    """Nobody serves this host and path."""
+    return _NO_ROUTE
+
+
+def _qualified(info: RequestInfo) -> str:
+    return f"{info.resource}.{info.api_group}" if info.api_group else info.resource
+
+
+def _details(info: RequestInfo) -> dict[str, str]:
+    details = {"name": info.name, "group": info.api_group, "kind": info.resource}
+    return {key: value for key, value in details.items() if value}
+
+
+# --- what is wrong with the request ---
+
+
+def bad_request(message: str) -> Answer:
+    return failure(400, "BadRequest", message)
+
+
+def method_not_allowed() -> Answer:
+    return failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+
+
+def too_large() -> Answer:
+    return failure(413, "RequestEntityTooLarge", "the request is larger than this resource allows")
+
+
+def unsupported_media_type(*accepted: str) -> Answer:
+    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+    return failure(415, "UnsupportedMediaType", message)
+
+
+def too_many(retry_after: float) -> Answer:
+    """*retry_after* is rounded up to whole seconds, as in the header of that name."""
+    seconds = max(1, math.ceil(retry_after))
+    message = "Too many requests, please try again later."
+    return failure(429, "TooManyRequests", message, {"retryAfterSeconds": seconds})
+
+
+# --- what is wrong with us, or behind us ---
+
+
+def internal(request_id: str = "") -> Answer:
+    """*request_id* leads the operator to the cause, which the caller is not told."""
+    message = f"Internal error occurred: see request {request_id} in the gateway's log" if request_id else ""
+    return failure(500, "InternalError", message or "Internal error occurred")
+
+
+def upstream_failed(code: int) -> Answer:
+    """502, 503 or 504."""
+    reason, message = _UPSTREAM[code]
+    return failure(code, reason, message)
+
+
+def _quote(text: str) -> str:
+    """*text* as Go's ``%q`` prints it."""
+    return '"' + "".join(map(_quoted, text)) + '"' if not text.isalnum() else f'"{text}"'
+
+
+def _quoted(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,28 @@
+"""The bundled attribute mappers keep their contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.plugins.attributes.http import HttpAttributes, Modifier
+from ostiary.plugins.attributes.kubernetes import KubernetesAttributes
+from ostiary.testing.attributes import AttributesMapperContract
+
+
+class TestKubernetesAttributes(AttributesMapperContract):
+    @pytest.fixture
+    def mapper(self) -> KubernetesAttributes:
+        return KubernetesAttributes()
+
+
+class TestHttpAttributes(AttributesMapperContract):
+    @pytest.fixture
+    def mapper(self) -> HttpAttributes:
+        return HttpAttributes()
+
+
+class TestHttpAttributesWithTemplates(AttributesMapperContract):
+    @pytest.fixture
+    def mapper(self) -> HttpAttributes:
+        modifiers = [Modifier("Watch", query="watch"), Modifier("Run", suffix="/exec")]
+        return HttpAttributes(modifiers=modifiers, templates=["/{version}/{namespace}/{resource}", "/a/{resource}"])

@@ -1,0 +1,89 @@
+"""The providers whose policy lies in files, and the one without a policy, through the shipped suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary.plugins.authorization.abac import AbacAuthorization
+from ostiary.plugins.authorization.allow_all import AllowAll
+from ostiary.plugins.authorization.cedar import CedarAuthorization
+from ostiary.testing import FakeClock
+from ostiary.testing.authorization import AuthorizationContract
+
+POD = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", True, "", "", "v1", "dev", "pods", "", "web")
+
+
+class TestAllowAll(AuthorizationContract):
+    """S2, S15."""
+
+    @pytest.fixture
+    def provider(self) -> AllowAll:
+        return AllowAll()
+
+    @pytest.fixture
+    def allowed(self) -> Attributes:
+        return Attributes(UserInfo("anybody"), POD)
+
+
+class FromFiles(AuthorizationContract):
+    name: str
+    policy: str
+    more: str
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        (tmp_path / self.name).write_text(self.policy)
+        return tmp_path / self.name
+
+    @pytest.fixture
+    def allowed(self) -> Attributes:
+        return Attributes(UserInfo("alice", groups=("dev",)), POD)
+
+    @pytest.fixture
+    def refused(self) -> Attributes:
+        return Attributes(UserInfo("bob", groups=("ops",)), POD)
+
+    @pytest.fixture
+    def change_policy(self, file: Path, clock: FakeClock) -> Callable[[], None]:
+        def change() -> None:
+            file.write_text(self.policy + self.more)
+            clock.advance(1)
+
+        return change
+
+
+class TestAbac(FromFiles):
+    """S2, S13, S35, S45."""
+
+    name = "policy.jsonl"
+    policy = """
+# readers, and everybody's paths
+{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"group":"dev","namespace":"dev","resource":"*","apiGroup":"*","readonly":true}}
+{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"a,b","group":"dev","namespace":"*","resource":"pods"}}
+{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"*","nonResourcePath":"/healthz*","readonly":true}}
+"""
+    more = '{"user":"bob"}\n'
+
+    @pytest.fixture
+    def provider(self, file: Path, clock: FakeClock) -> AbacAuthorization:
+        return AbacAuthorization([file], clock=clock)
+
+
+class TestCedar(FromFiles):
+    """S2, S13, S35, S45."""
+
+    name = "policy.cedar"
+    policy = """
+permit(principal in Group::"dev", action in [Action::"get", Action::"list"], resource in Namespace::"dev");
+permit(principal == User::"a,b", action, resource) when { resource.resource == "pods" };
+forbid(principal, action, resource is Path) unless { principal in Group::"ops" };
+"""
+    more = 'permit(principal == User::"bob", action, resource);\n'
+
+    @pytest.fixture
+    def provider(self, file: Path, clock: FakeClock) -> CedarAuthorization:
+        return CedarAuthorization([file.parent], clock=clock)

@@ -1,0 +1,20 @@
+"""The memory store keeps the contract of a token store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ostiary.interfaces.token_store import TokenStore
+from ostiary.plugins.token_store.memory import MemoryTokenStore
+from ostiary.testing import FakeClock
+from ostiary.testing.token_store import RecordStoreContract, TokenStoreContract
+
+
+class TestMemoryTokenStore(TokenStoreContract, RecordStoreContract):
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> AsyncIterator[TokenStore]:
+        store = MemoryTokenStore(clock=clock)
+        yield store
+        await store.close()

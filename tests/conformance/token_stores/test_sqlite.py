@@ -1,0 +1,27 @@
+"""The SQLite store keeps the contract of a token store, alone and with a second process at the same file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ostiary.interfaces.token_store import TokenStore
+from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.testing import FakeClock
+from ostiary.testing.token_store import SharedRecordStoreContract, SharedTokenStoreContract
+
+
+class TestSqliteTokenStore(SharedTokenStoreContract, SharedRecordStoreContract):
+    @pytest.fixture
+    async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
+        store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
+        store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)
+        yield store
+        await store.close()

@@ -1,0 +1,334 @@
+"""Who is it, may they: what the gateway answers by itself, before anything reaches the cluster.
+
+A provider that the test scripts stands in the chain: it allows, hides, denies, raises, hangs and returns nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trustme
+
+from ostiary.gateway.settings import Authorization, AuthorizationSettings, GatewayConfig
+from ostiary.model import Attributes, Decision, Verdict
+from ostiary.testing import FakeClock
+from tests.support import slow_provider
+from tests.support.cluster import Cluster
+from tests.support.gateway import Gateway, InProcessGateway, Site, role
+
+PODS = "/api/v1/namespaces/team/pods"
+READER = {"apiGroups": [""], "resources": ["pods", "configmaps"], "verbs": ["get", "list", "create"]}
+
+
+class Scripted:
+    """Does what the name of the object says. `gate` holds every answer back until it is opened."""
+
+    def __init__(self) -> None:
+        self.asked: list[Attributes] = []
+        self.gate: asyncio.Event | None = None
+
+    async def authorize(self, attributes: Attributes) -> Decision:
+        self.asked.append(attributes)
+        if self.gate is not None:
+            await self.gate.wait()
+        match attributes.request.name:
+            case "denied":
+                return Decision(Verdict.DENY, "the operator's reason")
+            case "hidden":
+                return Decision(Verdict.DENY, "the operator's reason", hidden=True)
+            case "raises":
+                raise RuntimeError("the provider's own words")
+            case "hangs":
+                await asyncio.Event().wait()
+            case "nothing":
+                return cast("Decision", None)
+        return Decision(Verdict.ALLOW)
+
+    async def relevant_groups(self) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.fixture
+def site(tmp_path: Path, ca: trustme.CA) -> Site:
+    site = Site(tmp_path / "gateway", ca)
+    site.users("alice", "bob")
+    site.policy(role("team", READER, User="alice"))
+    return site
+
+
+@pytest.fixture
+def cluster(ca: trustme.CA) -> Iterator[Cluster]:
+    with Cluster(ca) as cluster:
+        cluster.add_namespace("team")
+        cluster.add_pod("team", "web")
+        yield cluster
+
+
+@pytest.fixture
+def scripted() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def gateway(site: Site, cluster: Cluster, scripted: Scripted) -> Iterator[InProcessGateway]:
+    """Its only provider is the scripted one."""
+
+    def with_script(config: GatewayConfig) -> GatewayConfig:
+        chain = (Authorization("script", "script", scripted),)
+        return replace(config, authorization=AuthorizationSettings(chain, timeout=timedelta(seconds=0.2)))
+
+    with site.in_process(with_script, upstreams=[site.impersonating(cluster)]) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def by_policy(site: Site, cluster: Cluster) -> Iterator[InProcessGateway]:
+    """Decides by RBAC: alice is somebody in the namespace, bob is not."""
+    with site.in_process(upstreams=[site.impersonating(cluster)]) as gateway:
+        yield gateway
+
+
+def raw(gateway: Gateway, request: bytes) -> bytes:
+    """What is answered to exactly these bytes, until the gateway closes."""
+    with gateway.connect() as connection, connection.makefile("rb") as answer:
+        connection.sendall(request)
+        return answer.read()
+
+
+def head(method: str, path: str, token: str, *lines: str) -> bytes:
+    start = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}"]
+    return "\r\n".join([*start, *lines, "", ""]).encode()
+
+
+def without_ids(answer: bytes) -> bytes:
+    """The parts that are different for any two answers, taken out."""
+    return re.sub(rb"(?mi)^(audit-id|date): .*\r\n", b"", answer)
+
+
+class TestWhoIsIt:
+    def test_without_a_token_there_is_a_challenge_and_it_is_only_bearer(
+        self, gateway: InProcessGateway, cluster: Cluster, scripted: Scripted
+    ) -> None:
+        """S9, S17, S38, S41."""
+        answer = gateway.get(PODS)
+        assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (401, ['Bearer realm="ostiary"'])
+        assert answer.json()["message"] == "Unauthorized"
+        # A password is for /auth, and opens nothing else.
+        assert gateway.get(PODS, auth=("alice", "password-of-alice")).status_code == 401
+        assert (cluster.requests, scripted.asked) == ([], [])
+
+    def test_the_identity_provider_may_add_its_challenge_to_auth_only(self, gateway: InProcessGateway) -> None:
+        """S41."""
+        assert gateway.get("/auth").headers["WWW-Authenticate"].startswith("Basic ")
+        assert "Basic" not in gateway.get(PODS).headers["WWW-Authenticate"]
+
+    def test_unknown_expired_and_revoked_tokens_are_answered_alike(self, site: Site, cluster: Cluster) -> None:
+        """S39, S24: and the expired one before any sweep."""
+        clock = FakeClock()
+        with site.in_process(clock=clock, upstreams=[site.impersonating(cluster)]) as gateway:
+            expired, revoked = gateway.login("alice").token, gateway.login("alice").token
+            assert gateway.get(f"{PODS}/web", revoked).status_code == 200
+            with gateway.http(revoked) as http:
+                assert http.post("/auth/logout").status_code == 204
+            assert gateway.get(f"{PODS}/web", expired).status_code == 200
+            answers = [raw(gateway, head("GET", f"{PODS}/web", revoked, "Connection: close"))]
+            clock.advance(minutes=15)
+            unknown = expired[:8] + ("a" if expired[8] != "a" else "b") + expired[9:]
+            for token in (expired, unknown, "not-even-a-token"):
+                answers.append(raw(gateway, head("GET", f"{PODS}/web", token, "Connection: close")))
+        assert len({without_ids(answer) for answer in answers}) == 1
+        assert answers[0].startswith(b"HTTP/1.1 401 ")
+        assert b'WWW-Authenticate: Bearer realm="ostiary", error="invalid_token"\r\n' in answers[0]
+
+    def test_user_and_groups_come_from_the_token_only(self, site: Site, cluster: Cluster) -> None:
+        """S11, S40: what the providers would say by now does not matter until the next login or renewal."""
+        site.groups({"dev": ["alice"]})
+        site.policy(role("team", READER, Group="dev"))
+        groups = [{"name": "teams", "type": "file", "path": "groups.yaml"}]
+        with site.in_process(upstreams=[site.impersonating(cluster)], groups=groups) as gateway:
+            token = gateway.login("alice").token
+            site.groups({"dev": ["bob"]})
+            site.users("bob")
+            assert gateway.get(f"{PODS}/web", token).status_code == 200
+            assert cluster.requests[-1].values("Impersonate-Group") == ["dev"]
+
+    def test_many_calls_cost_a_slow_provider_one_of_each(self, site: Site, cluster: Cluster, tmp_path: Path) -> None:
+        """S4, S5, S6: third-party code, in a package of its own, in a gateway that is a process of its own."""
+        slow = {"type": "slow", "journal": "journal"}
+        sections: dict[str, Any] = {
+            "upstreams": [site.impersonating(cluster)],
+            "identity": [{"name": "theirs", **slow}],
+            "groups": [{"name": "theirs", **slow}],
+            "authorization": {"chain": [{"name": "theirs", **slow}], "cacheTTL": "10m"},
+        }
+        with site.serving(environment=slow_provider.install(tmp_path / "site"), **sections) as gateway:
+            token = gateway.get("/auth", headers={"X-Badge": "zoe"}).json()["token"]
+            with gateway.http(token) as http, ThreadPoolExecutor(8) as pool:
+                codes = list(pool.map(lambda _: http.get(f"{PODS}/web").status_code, range(40)))
+        assert codes == [200] * 40
+        assert {record.user.username for record in cluster.requests if record.user} == {"zoe"}
+        journal = (site.folder / "journal").read_text().split()
+        assert Counter(journal) == {"identity": 1, "groups": 1, "decision": 1}
+
+
+class TestMayThey:
+    def test_every_call_is_decided(self, gateway: InProcessGateway, scripted: Scripted) -> None:
+        """S42, S43: whatever its path, and with everything that is known of it."""
+        with gateway.http(gateway.login("alice").token) as http:
+            for path in ("/version", "/api", PODS, f"{PODS}/web", f"{PODS}/web/log", "/no/such/path"):
+                http.get(path)
+            http.post("/api/v1/namespaces/team/configmaps", json={"metadata": {"name": "x"}})
+        asked = [(each.user.username, each.request.verb, each.request.path) for each in scripted.asked]
+        assert [path for _, _, path in asked] == [
+            *("/version", "/api", PODS, f"{PODS}/web", f"{PODS}/web/log", "/no/such/path"),
+            "/api/v1/namespaces/team/configmaps",
+        ]
+        assert {user for user, _, _ in asked} == {"alice"}
+        assert [verb for _, verb, _ in asked] == ["get", "get", "list", "get", "get", "get", "create"]
+
+    @pytest.mark.parametrize(
+        ("name", "code", "reason"),
+        [
+            ("denied", 403, "Forbidden"),
+            ("hidden", 404, "NotFound"),
+            ("raises", 500, "InternalError"),
+            ("hangs", 500, "InternalError"),
+            ("nothing", 500, "InternalError"),
+        ],
+    )
+    def test_what_is_not_allowed_stays_outside(
+        self, gateway: InProcessGateway, cluster: Cluster, name: str, code: int, reason: str
+    ) -> None:
+        """S51, S52, S53: and no word of the provider reaches the client."""
+        cluster.add_pod("team", name)
+        answer = gateway.get(f"{PODS}/{name}", gateway.login("alice").token)
+        assert (answer.status_code, answer.json()["reason"], answer.json()["code"]) == (code, reason, code)
+        assert "reason" not in answer.json()["message"]
+        assert "words" not in answer.text
+        assert cluster.requests == []
+
+    def test_what_is_allowed_proceeds(self, gateway: InProcessGateway, cluster: Cluster) -> None:
+        """S50."""
+        token = gateway.login("alice").token
+        assert gateway.get(f"{PODS}/web", token).json()["metadata"]["name"] == "web"
+        # (a) of S55: what does not exist is the cluster's to say.
+        missing = gateway.get(f"{PODS}/nope", token)
+        assert (missing.status_code, missing.json()["message"]) == (404, 'pods "nope" not found')
+        assert len(cluster.requests) == 2
+
+    def test_a_provider_that_failed_is_asked_again(self, gateway: InProcessGateway, scripted: Scripted) -> None:
+        """S53: an error is never kept as an answer."""
+        token = gateway.login("alice").token
+        for _ in range(2):
+            assert gateway.get(f"{PODS}/raises", token).status_code == 500
+        assert [each.request.name for each in scripted.asked].count("raises") >= 2
+
+
+class TestHiding:
+    def test_hidden_and_missing_are_the_same_answer(self, by_policy: InProcessGateway, cluster: Cluster) -> None:
+        """S55: (a) the object does not exist, (b) the user has no permission there."""
+        cluster.add_pod("team", "here")
+        alice, bob = by_policy.login("alice").token, by_policy.login("bob").token
+        hidden = raw(by_policy, head("GET", f"{PODS}/here", bob, "Connection: close"))
+        cluster.remove("pods", "team", "here")
+        missing = raw(by_policy, head("GET", f"{PODS}/here", alice, "Connection: close"))
+        assert [record.path for record in cluster.requests] == [f"{PODS}/here"]
+        assert hidden.partition(b"\r\n\r\n")[2] == missing.partition(b"\r\n\r\n")[2]
+        assert header_lines(hidden) == header_lines(missing)
+        assert b"team" not in hidden
+
+    def test_whether_it_exists_cannot_be_told_from_outside(self, by_policy: InProcessGateway) -> None:
+        """S55: the same bytes for an object that is there, one that is not, and a namespace that is not."""
+        bob = by_policy.login("bob").token
+        paths = [f"{PODS}/web", "/api/v1/namespaces/nowhere/pods/web"]
+        answers = {without_ids(raw(by_policy, head("GET", path, bob, "Connection: close"))) for path in paths}
+        assert len(answers) == 1
+
+    def test_some_permission_there_but_not_this_one_is_forbidden(self, by_policy: InProcessGateway) -> None:
+        """S55: (c)."""
+        with by_policy.http(by_policy.login("alice").token) as http:
+            answer = http.delete(f"{PODS}/web")
+        assert (answer.status_code, answer.json()["reason"]) == (403, "Forbidden")
+
+
+def header_lines(answer: bytes) -> list[bytes]:
+    return without_ids(answer.partition(b"\r\n\r\n")[0] + b"\r\n").splitlines()
+
+
+class TestOrder:
+    """S56: authenticate, read the request line, decide; and only then the body."""
+
+    @pytest.mark.parametrize(("user", "code"), [("alice", 403), ("bob", 404)])
+    @pytest.mark.parametrize("body", [b"{not json", b"\xff\xfe", b""], ids=["half", "binary", "empty"])
+    def test_a_malformed_body_without_permission_is_no_bad_request(
+        self, by_policy: InProcessGateway, cluster: Cluster, user: str, code: int, body: bytes
+    ) -> None:
+        """S56."""
+        with by_policy.http(by_policy.login(user).token) as http:
+            answer = http.put(f"{PODS}/web", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == code
+        assert cluster.requests == []
+
+    def test_validation_comes_after_permission(self, by_policy: InProcessGateway, cluster: Cluster) -> None:
+        """S56: who may do it hears from the cluster what is wrong."""
+        with by_policy.http(by_policy.login("alice").token) as http:
+            answer = http.post(PODS, content=b"{not json", headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert [record.body for record in cluster.requests] == [b"{not json"]
+
+    @pytest.mark.parametrize(("name", "first"), [("denied", b"HTTP/1.1 403 "), ("web", b"HTTP/1.1 100 ")])
+    def test_the_body_is_not_asked_for_before_the_decision(
+        self, gateway: InProcessGateway, scripted: Scripted, name: str, first: bytes
+    ) -> None:
+        """S56: the client waits to be told to go on, and is told only if it may."""
+        token = gateway.login("alice").token
+        scripted.gate = asyncio.Event()
+        lines = ["Content-Length: 2", "Expect: 100-continue"]
+        with gateway.connect() as connection, connection.makefile("rb") as answer:
+            connection.sendall(head("PUT", f"{PODS}/{name}", token, *lines))
+            while not scripted.asked:
+                pass
+            connection.setblocking(False)
+            with pytest.raises(ssl.SSLWantReadError):
+                connection.recv(1)
+            connection.settimeout(20)
+            gateway.call(self._open(scripted))
+            assert answer.readline().startswith(first)
+
+    def _open(self, scripted: Scripted) -> Any:
+        async def opened() -> None:
+            assert scripted.gate is not None
+            scripted.gate.set()
+
+        return opened
+
+    def test_a_refusal_does_not_wait_for_a_body_that_never_comes(self, gateway: InProcessGateway) -> None:
+        """S56."""
+        with gateway.connect() as connection, connection.makefile("rb") as answer:
+            connection.sendall(head("PUT", f"{PODS}/denied", gateway.login("alice").token, "Content-Length: 1000000"))
+            connection.sendall(b"{")
+            assert answer.readline().startswith(b"HTTP/1.1 403 ")
+
+
+def test_the_audit_record_tells_the_operator_what_the_client_is_not_told(gateway: InProcessGateway, site: Site) -> None:
+    """S52."""
+    answer = gateway.get(f"{PODS}/hidden", gateway.login("alice").token)
+    gateway.call(gateway.worker.app.auditor.flush)
+    (event,) = [event for event in site.events() if event["auditID"] == answer.headers["Audit-Id"]]
+    assert event["responseStatus"]["code"] == 404
+    assert event["annotations"] == {
+        "authorization.k8s.io/decision": "forbid",
+        "authorization.k8s.io/reason": "the operator's reason",
+    }
+    assert json.dumps(event).count("alice") == 1

@@ -1,0 +1,450 @@
+"""Running a gateway: reload, drain, several workers, crashes, probes, logs. All with real processes and signals."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from tests.support.cluster import Cluster
+from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
+from tests.support.streams import line
+
+PODS = "/api/v1/namespaces/team/pods"
+ADMIN = "/apis/ostiary.dev/v1"
+OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
+SLOW = {"nonResourceURLs": ["/slow*"], "verbs": ["*"]}
+ALICE = [role("team", "pods pods/log", User="alice"), role("", OURS, SLOW, User="root")]
+TWO_WORKERS = {"workers": 2}
+
+
+@pytest.fixture
+def site(tmp_path: Path, ca: trustme.CA) -> Site:
+    site = Site(tmp_path / "gateway", ca)
+    site.users("alice", "bob", "root")
+    site.policy(*ALICE)
+    return site
+
+
+@pytest.fixture
+def cluster(ca: trustme.CA) -> Iterator[Cluster]:
+    with Cluster(ca) as cluster:
+        cluster.add_namespace("team")
+        cluster.add_pod("team", "web")
+        yield cluster
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Ask until it is so: for what no event tells."""
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+
+
+def kept_alive(gateway: Gateway) -> http.client.HTTPSConnection:
+    """A connection that a reload must not drop: it does not connect a second time by itself."""
+    connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=SECONDS, context=gateway.trust)
+    connection.connect()
+    connection.auto_open = 0
+    return connection
+
+
+def status(connection: http.client.HTTPConnection, path: str, token: str) -> int:
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        answer.read()
+    except (http.client.RemoteDisconnected, ConnectionError):
+        return 0
+    return answer.status
+
+
+# --- a new configuration ---
+
+
+class TestReload:
+    @pytest.mark.needs("kubectl")
+    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    def test_nobody_notices_but_by_the_new_policy(self, site: Site, cluster: Cluster, listen: dict[str, Any]) -> None:
+        """S44: an open watch and a kept connection go on, and the next request is decided anew."""
+        sections: dict[str, Any] = {"listen": listen, "upstreams": [site.impersonating(cluster)]}
+        with site.serving(**sections) as gateway:
+            alice, bob = gateway.login("alice").token, gateway.login("bob").token
+            connection = kept_alive(gateway)
+            assert [status(connection, PODS, token) for token in (alice, bob)] == [200, 404]
+            with gateway.kubectl(alice).running("get", "pods", "--watch", "-o", "name") as watching:
+                assert line(watching) == "pod/web\n"
+                cluster.wait_for(lambda record: record.flag("watch"))
+                site.policy(*ALICE, role("team", "pods", User="bob"), folder="more")
+                chain = [{"name": "cluster", "type": "rbac", "paths": ["more"]}]
+                site.write_config(**sections, authorization={"chain": chain})
+                gateway.signal(signal.SIGHUP)
+                gateway.line("the configuration was reloaded", after=listen.get("workers", 1) - 1)
+                assert [status(connection, PODS, token) for token in (alice, bob)] == [200, 200]
+                cluster.add_pod("team", "later")
+                assert line(watching) == "pod/later\n"
+                (site.folder / "gateway.yaml").write_text("{not yaml")
+                gateway.signal(signal.SIGHUP)
+                gateway.line("the configuration was not reloaded")
+                assert status(connection, PODS, bob) == 200
+            connection.close()
+
+    def test_what_the_new_configuration_forbids_is_cut(self, site: Site, cluster: Cluster) -> None:
+        """S44: a stream does not live on by a policy that is gone."""
+        with site.serving(upstreams=[site.impersonating(cluster)]) as gateway:
+            with gateway.http(gateway.login("alice").token) as client, client.stream("GET", f"{PODS}?watch=1") as watch:
+                lines = watch.iter_lines()
+                assert "ADDED" in next(lines)
+                site.policy(folder="none")
+                chain = [{"name": "cluster", "type": "rbac", "paths": ["none"]}]
+                site.write_config(upstreams=[site.impersonating(cluster)], authorization={"chain": chain})
+                gateway.signal(signal.SIGHUP)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    next(lines)
+            assert "the policy no longer allows it" in gateway.line("a stream was cut")
+
+    def test_a_broken_file_changes_nothing_and_is_told(self, site: Site, cluster: Cluster) -> None:
+        sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}
+        with site.serving(**sections) as gateway:
+            token = gateway.login("alice").token
+            connection = kept_alive(gateway)
+            broken = ["{not yaml", json.dumps(site.config(**sections, authorization={"chain": []}))]
+            # An address cannot change while it is listened on.
+            broken.append(json.dumps(site.config(**sections, listen={"address": "127.0.0.1:1"})))
+            for number, text in enumerate(broken):
+                (site.folder / "gateway.yaml").write_text(text)
+                gateway.signal(signal.SIGHUP)
+                assert "ERROR" in gateway.line("the configuration was not reloaded", after=number)
+                assert status(connection, PODS, token) == 200
+            assert "the configuration was reloaded" not in gateway.stderr
+            connection.close()
+
+    def test_a_new_certificate_is_shown_to_whoever_connects_next(self, site: Site, cluster: Cluster) -> None:
+        sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}
+        with site.serving(**sections) as gateway:
+            token = gateway.login("alice").token
+            connection, old = kept_alive(gateway), certificate(gateway)
+            site.new_certificate()
+            gateway.signal(signal.SIGHUP)
+            gateway.line("the configuration was reloaded")
+            assert certificate(gateway) != old
+            assert status(connection, PODS, token) == 200
+            connection.close()
+            # A certificate without its key is not one that could be shown.
+            new = certificate(gateway)
+            (site.folder / "server.pem").write_text("")
+            gateway.signal(signal.SIGHUP)
+            gateway.line("the configuration was not reloaded")
+            assert certificate(gateway) == new
+
+
+def certificate(gateway: Gateway) -> bytes | None:
+    with gateway.connect() as connection:
+        return connection.getpeercert(binary_form=True)
+
+
+# --- stopping ---
+
+
+class Slow:
+    """A plain HTTP API that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+
+
+@contextmanager
+def slow_api() -> Iterator[tuple[Slow, dict[str, Any]]]:
+    slow = Slow()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            slow.asked.set()
+            slow.may_answer.wait(SECONDS)
+            self.send_response(200)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"done")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A gateway that went away is no news."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield slow, {"name": "slow", "server": address, "prefix": "/slow", "attributes": "http"}
+    finally:
+        slow.may_answer.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class TestStopping:
+    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    def test_what_was_begun_ends_and_nobody_else_is_let_in(self, site: Site, listen: dict[str, Any]) -> None:
+        with slow_api() as (slow, upstream), site.serving(listen=listen, upstreams=[upstream]) as gateway:
+            token, idle = gateway.login("root").token, kept_alive(gateway)
+            with ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(gateway.get, "/slow/report", token)
+                assert slow.asked.wait(SECONDS)
+                gateway.signal(signal.SIGTERM)
+                until(lambda: not accepts(gateway))
+                assert gateway.process.poll() is None
+                slow.may_answer.set()
+                assert answer.result(SECONDS).text == "done"
+            gateway.wait()
+            idle.close()
+
+    def test_who_asks_twice_does_not_wait(self, site: Site) -> None:
+        with slow_api() as (slow, upstream), site.serving(upstreams=[upstream]) as gateway:
+            token = gateway.login("root").token
+            with ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(gateway.get, "/slow/report", token)
+                assert slow.asked.wait(SECONDS)
+                gateway.signal(signal.SIGTERM)
+                until(lambda: not accepts(gateway))
+                gateway.signal(signal.SIGTERM)
+                gateway.wait()
+                assert isinstance(answer.exception(SECONDS), httpx.TransportError)
+
+
+def accepts(gateway: Gateway) -> bool:
+    try:
+        gateway.connect().close()
+    except OSError:
+        return False
+    return True
+
+
+# --- several workers ---
+
+
+@contextmanager
+def many_connections(gateway: Gateway, number: int = 12) -> Iterator[list[http.client.HTTPSConnection]]:
+    """So many that each worker has some."""
+    connections = [kept_alive(gateway) for _ in range(number)]
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def answers_of_all(gateway: Gateway, token: str, path: str = PODS) -> set[int]:
+    """What every worker says; 0 for a connection that was cut."""
+    with many_connections(gateway) as connections:
+        return {status(connection, path, token) for connection in connections}
+
+
+def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
+    """S22, S64, T3: a token of one is good at the other, and so is its end; the figures are those of both."""
+    with site.serving(listen=TWO_WORKERS, upstreams=[site.impersonating(cluster)]) as gateway:
+        until(lambda: gateway.probe("/readyz").status_code == 200)
+        assert len(gateway.workers()) == 2
+        root = gateway.login("root").token
+        tokens = [gateway.login("alice").token for _ in range(6)]
+        with many_connections(gateway) as connections:
+            for connection in connections:
+                assert {status(connection, PODS, token) for token in tokens} == {200}
+            served = gateway.metric("ostiary_gateway_requests_total", code="200", verb="list")
+            assert served == len(connections) * len(tokens)
+            with gateway.http(root) as client:
+                assert client.post(f"{ADMIN}/revocations", json={"type": "user", "value": "alice"}).status_code == 201
+        # A request that was under way is cut, so these are asked over connections of their own.
+        until(lambda: answers_of_all(gateway, tokens[0]) == {401})
+        for token in tokens:
+            assert answers_of_all(gateway, token) == {401}
+
+        before = gateway.workers()
+        os.kill(min(before), signal.SIGKILL)
+        gateway.line("a worker ended and is replaced")
+        until(lambda: len(gateway.workers()) == 2 and gateway.probe("/readyz").status_code == 200)
+        assert len(before & gateway.workers()) == 1
+        assert answers_of_all(gateway, root, f"{ADMIN}/sessions") == {200}
+
+        # Workers do not outlive whoever started them.
+        workers = gateway.workers()
+        os.kill(gateway.pid, signal.SIGKILL)
+        gateway.process.wait(SECONDS)
+        until(lambda: not any(Path(f"/proc/{worker}/exe").exists() for worker in workers))
+
+
+# --- crashes ---
+
+
+def test_what_was_acknowledged_survives_a_crash(site: Site, cluster: Cluster) -> None:
+    """S22, S64: every token that a client was given still works, and every confirmed revocation still holds."""
+    names = [f"user-{number}" for number in range(4)]
+    site.users(*names, "root")
+    site.policy(*(role("team", "pods", User=name) for name in names), role("", OURS, User="root"))
+    kept: set[str] = set()
+    revoked: set[str] = set()
+    enough = threading.Event()
+    with site.serving(upstreams=[site.impersonating(cluster)]) as gateway:
+        root = gateway.login("root").token
+
+        def sign_in_and_out(name: str) -> None:
+            with gateway.http(root) as client:
+                for number in range(10_000):
+                    try:
+                        answer = client.get("/auth", auth=(name, password(name))).json()
+                        if number % 3 == 0:
+                            # Until it is confirmed, either is right.
+                            client.delete(f"{ADMIN}/sessions/{answer['session']}").raise_for_status()
+                            revoked.add(answer["token"])
+                        else:
+                            kept.add(answer["token"])
+                    except (httpx.HTTPError, ValueError):
+                        return
+                    if min(len(kept), 2 * len(revoked)) >= 20:
+                        enough.set()
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            for name in names:
+                pool.submit(sign_in_and_out, name)
+            assert enough.wait(SECONDS)
+            gateway.kill()
+        gateway.start()
+        with gateway.http() as client:
+
+            def answered(token: str) -> int:
+                return client.get(PODS, headers={"Authorization": f"Bearer {token}"}).status_code
+
+            with ThreadPoolExecutor(4) as pool:
+                assert set(pool.map(answered, kept)) == {200}
+                assert set(pool.map(answered, revoked)) == {401}
+
+
+# --- what operators see ---
+
+
+FIELDS = {
+    *("kind", "apiVersion", "level", "auditID", "stage", "requestURI", "verb", "user", "sourceIPs", "userAgent"),
+    *("responseStatus", "requestReceivedTimestamp", "stageTimestamp"),
+}
+
+
+def test_probes_figures_and_audit_tell_all_but_secrets(site: Site, cluster: Cluster) -> None:
+    """H4, L6: one gateway that sees the good and the bad, and whatever it says about that."""
+    sections: dict[str, Any] = {
+        "upstreams": [
+            site.impersonating(cluster),
+            {"name": "gone", "server": "http://127.0.0.1:1", "prefix": "/slow", "attributes": "http"},
+        ],
+        "log": {"level": "debug", "format": "json"},
+    }
+    with site.serving(**sections) as gateway:
+        login, root = gateway.login("alice"), gateway.login("root")
+        assert gateway.probe("/readyz").status_code == 200
+        assert gateway.probe("/livez").text == "ok\n"
+        # Probes have a port of their own; on the other one these are paths like any.
+        assert gateway.get("/readyz", headers={"User-Agent": "kube-probe/1.33"}).status_code == 401
+        gateway.get(PODS, login.token, headers={"User-Agent": "marked-agent"})
+        gateway.get(f"{PODS}?token={login.token}&access_token={login.token}&code=secret-code", login.token)
+        gateway.get("/api/v1/namespaces/team/secrets/x", login.token)
+        gateway.get(PODS, login.token[:-1] + "x")
+        gateway.get("/auth", auth=("alice", "wrong-password"))
+        gateway.get(f"/auth?password={password('alice')}", auth=("alice", "wrong-password"))
+        gateway.get(f"/{login.token}", login.token)
+        gateway.get("/a//b", login.token)
+        for _ in range(3):
+            assert gateway.get("/slow/x", root.token).status_code == 503
+        unready = gateway.probe("/readyz")
+        assert (unready.status_code, "[-] upstream gone" in unready.text) == (503, True)
+        answers = "".join(gateway.get(path, login.token).text for path in (PODS, "/slow/x", "/a//b"))
+        gateway.get(f"{PODS}?as", login.token, headers={"Impersonate-User": "root"})
+        with gateway.http() as client:
+            client.post("/auth/renew", data={"renewal_token": login.renewal_token})
+            # The second use of a renewal token is refused, and told.
+            client.post("/auth/renew", data={"renewal_token": login.renewal_token})
+        metrics = gateway.probe("/metrics").text
+        assert gateway.metric("ostiary_gateway_requests_total", code="200", upstream="cluster") >= 2
+        assert gateway.metric("ostiary_gateway_requests_total", code="403") == 4
+    events = site.events()
+    assert {event["apiVersion"] for event in events} == {"audit.k8s.io/v1"}
+    (event,) = [event for event in events if event.get("userAgent") == "marked-agent"]
+    assert set(event) >= FIELDS
+    assert (event["verb"], event["user"]["username"], event["sourceIPs"]) == ("list", "alice", ["127.0.0.1"])
+    assert event["objectRef"] == {"resource": "pods", "namespace": "team", "apiVersion": "v1"}
+    assert event["annotations"]["authorization.k8s.io/decision"] == "allow"
+    assert event["auditID"] in {record.value("Audit-ID") for record in cluster.requests}
+    assert any(event["responseStatus"]["code"] == 401 and event["user"] == {} for event in events)
+    for row in gateway.stderr.splitlines():
+        assert row.startswith("ostiary: ") or json.loads(row)
+    everything = {
+        "log": gateway.stderr,
+        "stdout": (site.folder / "stdout").read_text(),
+        "audit": site.audit_log.read_text(),
+        "metrics": metrics,
+        "readyz": unready.text,
+        "answers": answers,
+    }
+    credential = (site.folder / "token").read_text()
+    secrets = [login.token, login.renewal_token, root.token, password("alice"), credential, "secret-code"]
+    secrets += ["wrong-password", base64.b64encode(b"alice:wrong-password").decode()]
+    found = [(where, secret) for where, text in everything.items() for secret in secrets if secret in text]
+    assert found == []
+
+
+# --- no configuration at all ---
+
+
+@pytest.mark.needs("curl")
+def test_without_a_configuration_it_is_one_user_on_this_machine_and_says_so(site: Site) -> None:
+    """S15."""
+    gateway = ServedGateway(site, None, {})
+    try:
+        gateway.start()
+    except AssertionError:
+        if "cannot listen on" in gateway.stderr:
+            pytest.skip("the default port is taken")
+        raise
+    with gateway_running(gateway):
+        assert gateway.url("127.0.0.1") == "http://127.0.0.1:8443"
+        for warning in ("one user, and all actions allowed", "kept in memory", "there is no upstream"):
+            assert warning in gateway.stderr
+        said = json.loads(curl(gateway.url("127.0.0.1") + "/auth"))
+        sessions = curl(f"{gateway.url('127.0.0.1')}{ADMIN}/sessions", f"Authorization: Bearer {said['token']}")
+        assert [item["user"] for item in json.loads(sessions)["items"]] == [said["user"]]
+        # A page that points its own name at this machine gets nothing.
+        assert "token" not in json.loads(curl(gateway.url("127.0.0.1") + "/auth", "Host: evil.test"))
+        assert json.loads(curl(f"{gateway.url('127.0.0.1')}{ADMIN}/sessions"))["code"] == 401
+
+
+@contextmanager
+def gateway_running(gateway: ServedGateway) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        gateway.kill()
+        raise
+    gateway.stop()
+
+
+def curl(url: str, *headers: str) -> str:
+    lines = [argument for header in headers for argument in ("--header", header)]
+    return subprocess.run(
+        ["curl", "--silent", "--max-time", "20", *lines, url], check=True, capture_output=True, text=True
+    ).stdout

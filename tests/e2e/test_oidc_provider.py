@@ -1,0 +1,180 @@
+"""Signing in at a certified OpenID Connect issuer, through a gateway and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import trustme
+
+from ostiary.errors import LoginRefused
+from ostiary.gateway.settings import GatewayConfig, Groups, Identity
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.model import UserInfo
+from ostiary.plugins.identity.client_certificate import ClientCertificateIdentity
+from ostiary.plugins.identity.oidc import OidcIdentity
+from ostiary.plugins.identity.oidc_claims import ClaimNames
+from tests.support.gateway import InProcessGateway, Site, role
+from tests.support.oidc_provider import OidcProvider, installed
+
+CALLBACK = "https://gateway.example.com/auth/provider"
+SECRET = "s3cret:with+signs%"
+CLIENTS = [
+    {"client_id": "gate:way", "client_secret": SECRET, "redirect_uris": [CALLBACK]},
+    {
+        "client_id": "post",
+        "client_secret": SECRET,
+        "redirect_uris": [CALLBACK],
+        "token_endpoint_auth_method": "client_secret_post",
+    },
+    {"client_id": "public", "redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"},
+]
+ACCOUNTS = {
+    "alice": {"email": "alice@example.com", "email_verified": True, "groups": ["developers", "drinkers"]},
+    "mallory": {"email": "alice@example.com", "email_verified": False},
+}
+PEOPLE = ClaimNames(username="email", uid="sub", groups="groups")
+VISIT = LoginRequest("GET", "/auth", callback_url=CALLBACK)
+
+pytestmark = pytest.mark.needs("node", "npm")
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest) -> Path:
+    return installed(request.config)
+
+
+@pytest.fixture(scope="module")
+def issuer(folder: Path) -> Iterator[OidcProvider]:
+    with OidcProvider.running(folder, clients=CLIENTS, accounts=ACCOUNTS) as running:
+        yield running
+
+
+@pytest.fixture
+def make(issuer: OidcProvider, tmp_path: Path) -> Callable[..., OidcIdentity]:
+    (tmp_path / "secret").write_text(SECRET)
+
+    def make(**settings: Any) -> OidcIdentity:
+        given: dict[str, Any] = {
+            "issuer": issuer.url,
+            "client_id": "gate:way",
+            "client_secret_file": tmp_path / "secret",
+            "scopes": ("email", "groups"),
+            "claims": PEOPLE,
+        }
+        return OidcIdentity(**{**given, **settings})
+
+    return make
+
+
+def returning(back: str, redirect: Redirect) -> LoginRequest:
+    query = tuple(parse_qsl(urlsplit(back).query, keep_blank_values=True))
+    return replace(VISIT, path="/auth/provider", query=query, remembered=redirect.remember)
+
+
+async def come_back(provider: OidcIdentity, issuer: OidcProvider, login: str) -> LoginRequest:
+    redirect = await provider.handle_client(VISIT)
+    return returning(await issuer.sign_in(redirect.url, login), redirect)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"client_id": "public", "client_secret_file": None},
+        {"client_id": "post", "client_authentication": "client_secret_post"},
+        {"user_info": True},
+    ],
+    ids=str,
+)
+async def test_a_person_signs_in(make: Callable[..., OidcIdentity], issuer: OidcProvider, settings: Any) -> None:
+    """S1, S29, L2."""
+    provider = make(**settings)
+    user = await provider.handle_provider(await come_back(provider, issuer, "alice"))
+    assert user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
+    await provider.close()
+
+
+async def test_a_code_is_good_once_and_for_its_own_login(
+    make: Callable[..., OidcIdentity], issuer: OidcProvider
+) -> None:
+    """L1, L2."""
+    provider = make()
+    first, second = [await come_back(provider, issuer, "alice") for _ in range(2)]
+    with pytest.raises(LoginRefused):
+        await provider.handle_provider(replace(first, remembered=second.remembered))
+    smuggled = (("code", dict(first.query)["code"]), *(pair for pair in second.query if pair[0] != "code"))
+    with pytest.raises(LoginRefused, match="begin again"):
+        await provider.handle_provider(replace(second, query=smuggled))
+    third = await come_back(provider, issuer, "alice")
+    await provider.handle_provider(third)
+    with pytest.raises(LoginRefused, match="begin again"):
+        await provider.handle_provider(third)
+    await provider.close()
+
+
+async def test_who_says_no_or_has_an_unverified_address_is_refused(
+    make: Callable[..., OidcIdentity], issuer: OidcProvider
+) -> None:
+    """L7."""
+    provider = make()
+    redirect = await provider.handle_client(VISIT)
+    with pytest.raises(LoginRefused, match="not allowed to say who you are"):
+        await provider.handle_provider(returning(await issuer.decline(redirect.url), redirect))
+    with pytest.raises(LoginRefused, match="not verified"):
+        await provider.handle_provider(await come_back(provider, issuer, "mallory"))
+    await provider.close()
+
+
+# --- through a gateway ---
+
+
+def served(site: Site, provider: Any, name: str = "acme", **sections: Any) -> AbstractContextManager[InProcessGateway]:
+    """A gateway with *provider* for identity and for groups, and a policy that mentions some of them."""
+    site.policy(role("team", "pods", Group="developers"), role("", "nodes", Group="operators"))
+
+    def change(config: GatewayConfig) -> GatewayConfig:
+        identity = Identity(name, "oidc", provider)
+        return replace(
+            config, identity=(identity,), groups=(Groups("teams", "oidc", provider, identities=(name,), own=True),)
+        )
+
+    return site.in_process(change, **sections)
+
+
+async def test_the_gateway_attests_the_groups_that_matter(
+    make: Callable[..., OidcIdentity], issuer: OidcProvider, ca: trustme.CA, tmp_path: Path
+) -> None:
+    """S29, S36, L1, L6."""
+    site = Site(tmp_path / "site", ca)
+    with (
+        served(site, make(), externalURL="https://gateway.example.com") as gateway,
+        gateway.http(headers=[("Accept", "application/json")]) as browser,
+    ):
+        away = browser.get("/auth")
+        back = urlsplit(await issuer.sign_in(away.headers["Location"], "alice"))
+        answer = browser.get(f"{back.path}?{back.query}")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["user"] == "alice@example.com"
+        assert answer.json()["groups"] == ["developers"]
+        assert dict(parse_qsl(back.query))["code"] not in answer.text
+        again = browser.get(f"{back.path}?{back.query}")
+        assert again.status_code == 403
+        assert SECRET not in site.audit_log.read_text()
+
+
+def test_a_client_certificate_signs_in_at_the_listener(ca: trustme.CA, tmp_path: Path) -> None:
+    """S28, S41."""
+    site = Site(tmp_path / "site", ca)
+    leaf = ca.issue_cert("alice@example.test", common_name="alice", organization_name="developers")
+    tls = {"certificate": "server.pem", "key": "server.key", "clientCA": "ca.pem"}
+    with served(site, ClientCertificateIdentity(), "machines", listen={"tls": tls}) as gateway:
+        assert gateway.get("/auth").status_code == 403
+        leaf.configure_cert(gateway.trust)
+        said = gateway.get("/auth", headers={"Accept": "application/json"}).json()
+        assert (said["user"], said["groups"]) == ("alice", ["developers"])

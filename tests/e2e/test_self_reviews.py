@@ -1,0 +1,120 @@
+"""The real kubectl asks the gateway's self reviews: it sends protobuf, and takes JSON for an answer."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+import subprocess
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from ostiary.gateway.authorize import Authorizer, Link
+from ostiary.gateway.self_reviews import SelfReviews, is_self_review
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
+from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from ostiary.wire import status
+from ostiary.wire.request_info import request_info
+from tests.support.kubectl import find_kubectl
+from tests.support.plugins import write_kubeconfig
+
+pytestmark = pytest.mark.needs("kubectl")
+
+ANN = UserInfo("ann", "u1", ("dev", "ops"), (("team", ("x", "y")),))
+
+
+class Policy:
+    """Ann may get pods in the namespace dev, and metrics."""
+
+    def decide(self, attributes: Attributes) -> Decision:
+        request = attributes.request
+        pods = (request.verb, request.resource, request.namespace) == ("get", "pods", "dev")
+        metrics = (request.verb, request.path, request.is_resource) == ("get", "/metrics", False)
+        return Decision(Verdict.ALLOW if pods or metrics else Verdict.NO_OPINION, "canary-reason")
+
+    async def authorize(self, attributes: Attributes) -> Decision:
+        return self.decide(attributes)
+
+    async def relevant_groups(self) -> frozenset[str]:
+        return frozenset()
+
+    def rules_for(self, user: UserInfo, namespace: str) -> Rules:
+        return Rules((ResourceRule(("get",), ("",), ("pods",)),), (NonResourceRule(("get",), ("/metrics",)),))
+
+
+class Gateway(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    reviews = SelfReviews(Authorizer([Link("policy", Policy())]))
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        info = request_info(RequestLine(self.command, self.path.partition("?")[0]))
+        answer = status.no_route()
+        if is_self_review(info):
+            found = self.reviews.answer(info, ANN, body, self.headers["Content-Type"])
+            assert not inspect.isawaitable(found)
+            answer = found
+        self.send_response(answer.code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    do_GET = do_POST = handle_any
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def kubeconfig(ca: trustme.CA, tmp_path: Path) -> Iterator[Path]:
+    cluster = {"certificate-authority-data": b64encode(ca.cert_pem.bytes()).decode()}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("localhost").configure_cert(context)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        server.daemon_threads = True
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        url = f"https://localhost:{server.server_port}"
+        yield write_kubeconfig(tmp_path / "config", server=url, user={"token": "t"}, cluster=cluster, namespace="dev")
+        server.shutdown()
+        thread.join()
+
+
+def kubectl(kubeconfig: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [str(find_kubectl()), "--kubeconfig", str(kubeconfig), "--cache-dir", str(kubeconfig.parent / "cache")]
+    return subprocess.run([*command, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+
+
+def test_kubectl_auth_can_i_tells_our_policy(kubeconfig: Path) -> None:
+    assert kubectl(kubeconfig, "auth", "can-i", "get", "pods").stdout == "yes\n"
+    assert kubectl(kubeconfig, "auth", "can-i", "get", "/metrics").stdout == "yes\n"
+    for asked in (["delete", "pods"], ["get", "pods", "-n", "other"], ["get", "/healthz"]):
+        refused = kubectl(kubeconfig, "auth", "can-i", *asked)
+        assert (refused.returncode, refused.stdout) == (1, "no\n")
+
+
+def test_kubectl_auth_can_i_list_shows_our_rules(kubeconfig: Path) -> None:
+    shown = kubectl(kubeconfig, "auth", "can-i", "--list")
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()[1:]]
+    assert sorted(rows) == [["[/metrics]", "[]", "[get]"], ["pods", "[]", "[]", "[get]"]]
+
+
+def test_kubectl_auth_whoami_shows_who_the_token_says(kubeconfig: Path) -> None:
+    """S40."""
+    shown = kubectl(kubeconfig, "auth", "whoami")
+    assert shown.returncode == 0, shown.stderr
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in shown.stdout.splitlines()[1:]}
+    assert rows["Username"] == "ann"
+    assert rows["UID"] == "u1"
+    assert rows["Groups"] == "[dev ops]"
+    assert rows["Extra: team"] == "[x y]"

@@ -1,0 +1,360 @@
+"""The pages in a real browser, at a real gateway: by mouse or keyboard, in light and dark, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import trustme
+import yaml
+
+from ostiary.interfaces.token_store import RevocationKind
+from tests.support.chromium import DESKTOP, PHONE, Chromium
+from tests.support.cluster import Cluster
+from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
+
+pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
+
+PODS = "/api/v1/namespaces/team/pods"
+# With OSTIARY_PICTURES=1 the pictures of the documentation are taken anew.
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
+SHOWN = {
+    *("choose-light", "password-wrong-light", "home-light", "home-dark", "token-light", "token-phone"),
+    *("sessions-light", "sessions-phone", "device-confirm-light", "device-confirm-dark", "device-confirm-phone"),
+    *("command-line-light", "error-light", "admin-refusals-dark", "admin-who-can-light"),
+}
+ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
+HOSTILE = "<img src=x onerror=document.title=1>"
+
+
+@dataclass
+class Running:
+    gateway: InProcessGateway
+    chromium: Chromium
+    url: str
+
+    def sign_in(self, user: str, provider: str = "staff") -> None:
+        """As a new person, with the form."""
+        self.chromium.person()
+        self.chromium.go(f"{self.url}/auth/{provider}")
+        self.fill_in(user)
+        assert self.chromium.url == f"{self.url}/auth/token"
+
+    def fill_in(self, user: str, secret: str | None = None) -> None:
+        self.chromium.fill("Name", user)
+        self.chromium.fill("Password", password(user) if secret is None else secret)
+        self.chromium.click("button", "Sign in")
+
+    def looked_at(self, name: str) -> None:
+        """Nothing on the page is broken, for anybody; and here is a picture of it."""
+        chromium = self.chromium
+        looks: dict[str, dict[str, Any]] = {
+            "light": {"colorScheme": "light", "viewport": DESKTOP},
+            "dark": {"colorScheme": "dark", "viewport": DESKTOP},
+            "phone": {"colorScheme": "light", "viewport": PHONE},
+        }
+        for look, settings in looks.items():
+            chromium("look", **settings)
+            if look != "phone":
+                # What differs in the dark are the colours.
+                rules = [] if look == "light" else ["color-contrast"]
+                assert chromium("judged", rules=rules) == [], f"{name}, {look}"
+            wide, window = chromium("width")
+            assert wide <= window, f"{name}, {look}: it must not be scrolled sideways"
+            if os.environ.get("OSTIARY_PICTURES") and f"{name}-{look}" in SHOWN:
+                PICTURES.mkdir(exist_ok=True)
+                chromium("picture", path=str(PICTURES / f"{name}-{look}.png"))
+        chromium("look", **looks["light"])
+        # A browser tells of every answer that is an error; that is no problem of the page.
+        problems = [text for text in chromium("problems") if "Failed to load resource" not in text]
+        assert problems == []
+
+
+@pytest.fixture(scope="module")
+def running(
+    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    site = Site(tmp_path_factory.mktemp("gateway"), ca)
+    site.users("alice", "root", HOSTILE)
+    site.groups({"developers": ["staff:alice"], "on call": ["staff:alice"]})
+    site.policy(
+        role("team", "pods", Group="developers"),
+        role("team", "configmaps", Group="on call"),
+        role("", ADMIN, User="staff:root"),
+    )
+    with socket.create_server(("127.0.0.1", 8443 if os.environ.get("OSTIARY_PICTURES") else 0)) as free:
+        port = free.getsockname()[1]
+    url = f"https://localhost:{port}"
+    with Cluster(ca) as cluster, Chromium.running(request.config) as chromium:
+        cluster.add_namespace("team")
+        with site.in_process(
+            upstreams=[site.impersonating(cluster)],
+            listen={"address": f"127.0.0.1:{port}"},
+            externalURL=url,
+            identity=[
+                {"name": "staff", "type": "htpasswd", "path": "users", "prefix": "staff:"},
+                {"name": "guests", "type": "htpasswd", "path": "users", "prefix": "guest:"},
+            ],
+            groups=[{"name": "teams", "type": "file", "path": "groups.yaml"}],
+        ) as gateway:
+            yield Running(gateway, chromium, url)
+
+
+def test_a_person_chooses_a_provider_and_signs_in_with_the_keyboard_alone(running: Running) -> None:
+    """S18, S31."""
+    chromium = running.chromium
+    chromium.person()
+    assert chromium.go(f"{running.url}/auth") == 200
+    running.looked_at("choose")
+    chromium.press("Tab", "Tab")
+    assert chromium("focused") == ["A", "Sign in with staff"]
+    chromium.press("Enter")
+    chromium("text", of="#username ~ button")
+    assert chromium("focused") == ["INPUT", "username"]
+    running.looked_at("password")
+    chromium("type", text="alice")
+    chromium.press("Tab")
+    chromium("type", text=password("alice"))
+    chromium.press("Enter")
+    chromium("text", of="text=You are signed in")
+    assert chromium.url == f"{running.url}/auth/token"
+    assert "staff:alice" in chromium.text
+    running.looked_at("home")
+
+
+def test_a_wrong_password_is_told_on_the_form(running: Running) -> None:
+    """S20."""
+    chromium = running.chromium
+    chromium.person()
+    chromium.go(f"{running.url}/auth/staff")
+    running.fill_in("alice", "wrong")
+    assert "The name or the password is wrong." in chromium.text
+    assert chromium("title").startswith("Error: ")
+    assert chromium("focused") == ["INPUT", "password"], "the name stays"
+    running.looked_at("password-wrong")
+    chromium("type", text=password("alice"))
+    chromium.press("Enter")
+    chromium("text", of="text=You are signed in")
+
+
+def test_a_token_is_shown_once_can_be_copied_and_works(running: Running) -> None:
+    """S8, S18, S21."""
+    running.sign_in("alice")
+    chromium = running.chromium
+    chromium.click("button", "Show a new token")
+    token = chromium("text", of="#token").strip()
+    assert re.fullmatch(r"ost_\w{51}", token)
+    running.looked_at("token")
+    chromium.click("button", "Copy the token")
+    assert "Copied." in chromium.text
+    assert chromium("clipboard") == token
+    assert running.gateway.get(PODS, token).status_code == 200
+    chromium.click("link", "Done")
+    assert token not in chromium.text
+
+
+def test_the_cookie_is_kept_from_scripts_and_the_pages_from_them_too(running: Running) -> None:
+    """L4, L5."""
+    running.sign_in("alice")
+    (cookie,) = [one for one in running.chromium("cookies") if one["name"] == "__Host-ostiary-session"]
+    assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Lax")
+    # Our own policy lets no script of ours ask either; an upstream's page may have another.
+    with running.gateway.http(headers=[("Sec-Fetch-Mode", "cors"), ("Accept", "text/html")]) as http:
+        http.cookies.set(cookie["name"], cookie["value"])
+        assert http.get("/auth/sessions").status_code == 403
+
+
+def test_a_person_ends_one_session_and_then_all(running: Running) -> None:
+    chromium = running.chromium
+    # Others of these tests have signed her in, too.
+    tokens = running.gateway.worker.app.shared.tokens
+    running.gateway.call(lambda: tokens.revoke(RevocationKind.USER, "staff:alice"))
+    running.sign_in("alice")
+    laptop = running.gateway.get(
+        "/auth/staff", auth=("alice", password("alice")), headers={"User-Agent": "kubectl/1.38 (laptop)"}
+    ).json()["token"]
+    assert running.gateway.get(PODS, laptop).status_code == 200
+    chromium.click("link", "My sessions")
+    assert "kubectl/1.38 (laptop) from 127.0.0.1" in chromium.text
+    assert "teams: file groups.yaml" in chromium.text, "where the groups come from"
+    running.looked_at("sessions")
+    chromium.click("button", "End the session of kubectl/1.38 (laptop)")
+    assert "laptop" not in chromium.text
+    assert running.gateway.get(PODS, laptop).status_code == 401
+    chromium.click("button", "Sign out everywhere")
+    assert "This browser is signed out." in chromium.text
+    running.looked_at("signed-out")
+    chromium.go(f"{running.url}/auth/sessions")
+    assert chromium.url == f"{running.url}/auth"
+
+
+def test_a_device_is_approved(running: Running) -> None:
+    """L5."""
+    chromium = running.chromium
+    with running.gateway.http() as http:
+        asked = http.post("/auth/device", data={"client": "ostiary on build-7"}).json()
+        chromium.person()
+        chromium.go(asked["verification_uri"])
+        running.looked_at("device")
+        chromium.fill("Code", asked["user_code"].lower())
+        chromium.click("button", "Continue")
+        chromium.click("link", "Sign in with staff")
+        running.fill_in("alice")
+        assert all(text in chromium.text for text in (asked["user_code"], "ostiary on build-7", "127.0.0.1"))
+        running.looked_at("device-confirm")
+        chromium.click("button", "Approve")
+        assert "The device is signed in" in chromium.text
+        running.looked_at("device-approved")
+        told = http.post("/auth/device/token", data={"device_code": asked["device_code"]}).json()
+    assert running.gateway.get(PODS, told["token"]).status_code == 200
+    chromium.go(f"{running.url}/auth/device")
+    chromium.fill("Code", "BCDF-GHJK")
+    chromium.click("button", "Continue")
+    assert "This code is not known" in chromium.text
+    running.looked_at("device-unknown")
+
+
+def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running: Running) -> None:
+    """S19, L2: a form of ours may end at the command line, and a browser agrees."""
+    chromium, verifier = running.chromium, "v" * 43
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    with Callback() as callback, running.gateway.http() as http:
+        address = f"{running.url}/auth/cli?challenge={challenge}&port={callback.port}&state=s&client=ostiary+login"
+        chromium.person()
+        chromium.go(address)
+        running.looked_at("command-line-choose")
+        chromium.click("link", "Sign in with staff")
+        running.fill_in("alice")
+        for step in ("signed in", "a word"):
+            (code,) = callback.got(1)["code"]
+            told = http.post("/auth/cli/token", data={"code": code, "verifier": verifier}).json()
+            assert told["user"] == "staff:alice", step
+            if step == "signed in":
+                chromium.go(address)
+                assert "A program on this computer asks to act as staff:alice" in chromium.text
+                running.looked_at("command-line")
+                chromium.click("button", "Continue")
+    assert "You can go back" in chromium.text
+
+
+class Callback(HTTPServer):
+    """A command line that waits for its browser."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _CallbackHandler)
+        self.port = self.server_address[1]
+        self.asked: list[dict[str, list[str]]] = []
+        self.news = threading.Condition()
+
+    def __enter__(self) -> Callback:
+        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    def got(self, count: int) -> dict[str, list[str]]:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.asked) >= count, SECONDS)
+            return self.asked.pop(0)
+
+
+class _CallbackHandler(BaseHTTPRequestHandler):
+    server: Callback
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        if parts.path == "/callback":
+            with self.server.news:
+                self.server.asked.append(parse_qs(parts.query))
+                self.server.news.notify_all()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        self.wfile.write(b"You can go back to your terminal.")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_what_went_wrong_is_told_with_a_number(running: Running) -> None:
+    """S20."""
+    chromium = running.chromium
+    chromium.person()
+    assert chromium.go(f"{running.url}/auth/staff/provider?code=1") == 403
+    assert "There is nothing to return from." in chromium.text
+    assert re.search(r"tell them this number: \S{10,}", chromium.text)
+    running.looked_at("error")
+    assert chromium.go(f"{running.url}/auth/nobody") == 404
+
+
+def test_a_name_that_looks_like_html_is_a_name(running: Running) -> None:
+    chromium = running.chromium
+    running.sign_in(HOSTILE)
+    for path in ("/auth/token", "/auth/sessions"):
+        chromium.go(running.url + path)
+        assert f"staff:{HOSTILE}" in chromium.text
+        assert "ostiary" in chromium("title")
+
+
+def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
+    """S42, S52."""
+    chromium = running.chromium
+    alice = running.gateway.get("/auth/staff", auth=("alice", password("alice"))).json()
+    refused = running.gateway.get("/api/v1/namespaces/team/secrets/payroll", alice["token"])
+    assert refused.status_code == 403
+    running.sign_in("root")
+    chromium.click("link", "Administration")
+    assert "staff:alice" in chromium.text
+    running.looked_at("admin-sessions")
+    chromium.click("link", "Recent refusals")
+    assert "staff:alice: get secrets payroll in team" in chromium.text
+    running.looked_at("admin-refusals")
+    chromium.click("link", "Explain the refusal")
+    assert refused.headers["Audit-Id"] in chromium.text
+    running.looked_at("admin-explained")
+    chromium.click("link", "Who can?")
+    chromium.fill("Verb", "get")
+    chromium.fill("Resource", "pods")
+    chromium.fill("Namespace", "team")
+    chromium.click("button", "Ask")
+    assert "developers" in chromium.text
+    running.looked_at("admin-who-can")
+    chromium.go(f"{running.url}/auth/admin?user=staff:alice")
+    chromium.click("button", "End the session")
+    assert running.gateway.get(PODS, alice["token"]).status_code == 401
+    running.sign_in("alice")
+    assert "Administration" not in chromium.text
+    assert chromium.go(f"{running.url}/auth/admin") == 403
+
+
+@pytest.mark.needs("kubectl")
+def test_the_commands_on_the_page_are_ones_that_kubectl_takes(running: Running, tmp_path: Path) -> None:
+    """S18, S19: they make what the download is."""
+    running.sign_in("alice")
+    commands = running.chromium("text", of="#commands")
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
+    subprocess.run(["bash", "-ec", commands], check=True, env=environment, capture_output=True, timeout=SECONDS)
+    made = yaml.safe_load((tmp_path / "config").read_text())
+    given = yaml.safe_load(running.gateway.get("/auth/kubeconfig").text)
+    run, other = (config["users"][0]["user"]["exec"] for config in (made, given))
+    assert {key: run[key] for key in ("apiVersion", "command", "args", "interactiveMode")} == {
+        key: other[key] for key in ("apiVersion", "command", "args", "interactiveMode")
+    }
+    for key in ("clusters", "contexts", "current-context"):
+        assert made[key] == given[key]

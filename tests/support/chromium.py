@@ -1,0 +1,112 @@
+"""Headless Chromium in the hands of a test: what a person sees, clicks and types.
+
+    with Chromium.running(request.config) as chromium:
+        chromium.person(); chromium.go(url); chromium.fill("Name", "alice"); chromium.click("button", "Sign in")
+
+Chromium is Debian's. What drives it (Playwright), and what judges the pages (axe), is installed once, under the lock
+file beside the driver, into pytest's cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+SOURCE = Path(__file__).parent / "browser"
+INSTALL_SECONDS = 300
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1000, "height": 700}
+
+
+class Chromium:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._answer()
+
+    @classmethod
+    @contextmanager
+    def running(cls, config: pytest.Config) -> Iterator[Self]:
+        found = shutil.which("chromium")
+        assert found is not None, "a test that comes here needs chromium"
+        with subprocess.Popen(
+            ["node", "driver.js", found],
+            cwd=_installed(config),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            yield cls(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(30)
+
+    def person(self, **look: Any) -> None:
+        """Somebody else, whose browser knows nothing yet."""
+        self("person", look={"viewport": DESKTOP, "colorScheme": "light", **look})
+
+    def go(self, url: str) -> int:
+        status: int = self("go", url=url)
+        return status
+
+    def fill(self, label: str, text: str) -> None:
+        self("fill", label=label, text=text)
+
+    def click(self, role: str, name: str) -> None:
+        self("click", role=role, name=name)
+
+    def press(self, *keys: str) -> None:
+        self("press", keys=keys)
+
+    @property
+    def text(self) -> str:
+        return str(self("text"))
+
+    @property
+    def url(self) -> str:
+        return str(self("url"))
+
+    def __call__(self, step: str, **parts: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": step, **parts}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the browser has ended"
+        answer = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+
+def _installed(config: pytest.Config) -> Path:
+    assert config.cache is not None
+    content = b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()) if path.is_file())
+    folder = Path(config.cache.mkdir(f"browser-{hashlib.sha256(content).hexdigest()[:16]}"))
+    with (folder / "lock").open("w") as lock:
+        # Several processes of one test run come here at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _install(folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _install(folder: Path) -> None:
+    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
+    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    if done.returncode != 0:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing(f"what drives the browser cannot be installed: {done.stderr[-500:]}")

@@ -1,0 +1,263 @@
+"""What each path answers: discovery, stored objects, reviews of oneself, and the pods' streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from ostiary.model import UserInfo
+from ostiary.wire.go_json import go_json
+from tests.support.cluster import patch, protobuf, resources
+from tests.support.cluster.http import Answer, Exchange, Record, json_answer, text_answer
+from tests.support.cluster.kubelet import Container, serve_exec, serve_log, serve_port_forward
+from tests.support.cluster.resources import Asked, Resource
+from tests.support.cluster.status import (
+    bad_request,
+    deleted,
+    forbidden,
+    method_not_allowed,
+    unsupported_media_type,
+)
+from tests.support.cluster.store import Change, Object, Store, selector
+
+VERSION = {
+    "major": "1",
+    "minor": "33",
+    "gitVersion": "v1.33.1",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2025-05-15T00:00:00Z",
+    "goVersion": "go1.24.2",
+    "compiler": "gc",
+    "platform": "linux/amd64",
+}
+Refuse = Callable[[UserInfo, Asked], str | None]
+"""Called for every request: None lets it pass, a text is the reason of a 403."""
+
+
+class Api:
+    def __init__(self) -> None:
+        self.store = Store()
+        self.containers: dict[tuple[str, str], Container] = {}
+        self.refuse: Refuse | None = None
+
+    def container(self, namespace: str, pod: str) -> Container:
+        return self.containers.setdefault((namespace, pod), Container())
+
+    async def serve(self, exchange: Exchange, user: UserInfo) -> None:
+        asked = resources.read_asked(exchange.record)
+        reason = self.refuse(user, asked) if self.refuse else None
+        if reason is not None:
+            raise forbidden(user.username, asked, reason)
+        kind = asked.kind
+        if not asked.resource:
+            await exchange.answer(_non_resource(asked))
+        elif kind is None:
+            await exchange.answer(_no_such_page())
+        elif asked.subresource:
+            await self._stream(exchange, asked)
+        elif kind.plural.startswith("selfsubject"):
+            await exchange.answer(self._review(exchange.record, asked, user))
+        else:
+            await self._object(exchange, asked, kind)
+
+    # --- stored objects ---
+
+    async def _object(self, exchange: Exchange, asked: Asked, kind: Resource) -> None:
+        if asked.verb == "watch":
+            await exchange.stream("application/json", self._events(exchange.record, asked))
+            return
+        await exchange.answer(self._stored(exchange.record, asked, kind))
+
+    def _stored(self, record: Record, asked: Asked, kind: Resource) -> Answer:
+        match asked.verb:
+            case "get":
+                return json_answer(200, self.store.get(asked))
+            case "list":
+                return json_answer(200, self._list(asked, kind, self.store.list(asked, _selector(record))))
+            case "create" if not asked.name:
+                return json_answer(201, self.store.create(asked, _body(record)))
+            case "update":
+                return json_answer(200, self.store.update(asked, _body(record)))
+            case "patch":
+                return json_answer(200, self.store.update(asked, _patched(record, self.store.get(asked))))
+            case "delete":
+                return json_answer(200, deleted(asked, self.store.delete(asked)["metadata"]["uid"]))
+            case "deletecollection":
+                chosen = self.store.list(asked, _selector(record))
+                gone = [self.store.delete(_named(asked, each)) for each in chosen]
+                return json_answer(200, self._list(asked, kind, gone))
+        raise method_not_allowed()
+
+    def _list(self, asked: Asked, kind: Resource, items: list[Object]) -> Object:
+        # The items of a list do not repeat what the list's kind says.
+        bare = [{key: value for key, value in each.items() if key not in ("kind", "apiVersion")} for each in items]
+        metadata = {"resourceVersion": str(self.store.revision)}
+        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata, "items": bare}
+
+    def _events(self, record: Record, asked: Asked) -> AsyncIterator[bytes]:
+        seconds = record.parameter("timeoutSeconds")
+        changes = self.store.watch(
+            asked,
+            _selector(record),
+            since=record.parameter("resourceVersion"),
+            initial=record.flag("sendInitialEvents"),
+            seconds=float(seconds) if seconds.isdecimal() else None,
+        )
+        return _event_lines(changes, bookmarks=record.flag("allowWatchBookmarks"))
+
+    # --- streams of pods ---
+
+    async def _stream(self, exchange: Exchange, asked: Asked) -> None:
+        record, kind = exchange.record, asked.kind
+        if kind is None or asked.subresource not in dict(kind.subresources):
+            await exchange.answer(_no_such_page())
+            return
+        pod = self.store.get(asked)
+        container = self.container(asked.namespace, asked.name)
+        if asked.subresource == "portforward":
+            await serve_port_forward(exchange, container.ports)
+        elif asked.subresource == "exec":
+            _container_name(record, pod)
+            await serve_exec(exchange)
+        else:
+            await serve_log(exchange, container.log(_container_name(record, pod)))
+
+    # --- reviews ---
+
+    def _review(self, record: Record, asked: Asked, user: UserInfo) -> Answer:
+        if asked.verb != "create":
+            raise method_not_allowed()
+        review = _body(record)
+        spec = review.get("spec") or {}
+        match asked.resource:
+            case "selfsubjectreviews":
+                status: Object = {"userInfo": _user_info(user)}
+            case "selfsubjectaccessreviews":
+                reason = self.refuse(user, _reviewed(spec)) if self.refuse else None
+                status = {"allowed": reason is None, **({"reason": reason} if reason else {})}
+            case _:
+                status = self._rules()
+        type_ = {key: review.get(key) for key in ("kind", "apiVersion")}
+        return json_answer(201, {**type_, "metadata": {"creationTimestamp": None}, "spec": spec, "status": status})
+
+    def _rules(self) -> Object:
+        if self.refuse is not None:
+            return {"resourceRules": [], "nonResourceRules": [], "incomplete": True}
+        return {
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": False,
+        }
+
+
+async def _event_lines(changes: AsyncIterator[Change], *, bookmarks: bool) -> AsyncIterator[bytes]:
+    async for change in changes:
+        if bookmarks or change.kind != "BOOKMARK":
+            yield go_json({"type": change.kind, "object": change.object}).encode() + b"\n"
+
+
+def _non_resource(asked: Asked) -> Answer:
+    if asked.path in ("/healthz", "/livez", "/readyz"):
+        return text_answer(200, "ok")
+    match asked.path.strip("/").split("/", 2):
+        case ["version"]:
+            found: Any = VERSION
+        case ["api"]:
+            found = resources.api_versions()
+        case ["apis"]:
+            found = resources.api_groups()
+        case ["api", version]:
+            found = resources.api_resources("", version)
+        case ["apis", group, version]:
+            found = resources.api_resources(group, version)
+        case ["openapi", "v3"]:
+            found = resources.openapi_index()
+        case ["openapi", "v3", name]:
+            found = resources.openapi_document(name)
+        case _:
+            found = None
+    return _no_such_page() if found is None else json_answer(200, found)
+
+
+def _no_such_page() -> Answer:
+    return text_answer(404, "404 page not found\n")
+
+
+def _selector(record: Record) -> Callable[[Object], bool]:
+    return selector(record.parameter("labelSelector"), record.parameter("fieldSelector"))
+
+
+def _content_type(record: Record) -> str:
+    return (record.value("Content-Type") or "application/json").partition(";")[0].strip()
+
+
+def _body(record: Record) -> Object:
+    content_type = _content_type(record)
+    decoders: dict[str, Callable[[bytes], Any]] = {
+        "application/json": json.loads,
+        protobuf.CONTENT_TYPE: protobuf.decode,
+    }
+    if content_type not in decoders:
+        raise unsupported_media_type(list(decoders))
+    return _decoded(record, decoders[content_type])
+
+
+def _decoded(record: Record, decode: Callable[[bytes], Any]) -> Object:
+    try:
+        value = decode(record.body)
+    except (ValueError, KeyError, IndexError) as error:
+        raise bad_request(f"the object provided is unrecognized: {error}") from None
+    if not isinstance(value, dict):
+        raise bad_request("the object provided is unrecognized (must be of type object)")
+    return value
+
+
+def _patched(record: Record, target: Object) -> Object:
+    merges = {patch.MERGE: patch.merge, patch.STRATEGIC: patch.strategic_merge}
+    merge = merges.get(_content_type(record))
+    if merge is None:
+        raise unsupported_media_type(patch.ACCEPTED)
+    patched: Object = merge(target, _decoded(record, json.loads))
+    return patched
+
+
+def _named(asked: Asked, item: Object) -> Asked:
+    metadata = item["metadata"]
+    return Asked(
+        "delete",
+        asked.path,
+        asked.group,
+        asked.version,
+        asked.resource,
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+    )
+
+
+def _container_name(record: Record, pod: Object) -> str:
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    name = record.parameter("container")
+    if not name and len(names) > 1:
+        choice = " ".join(names)
+        pod_name = pod["metadata"]["name"]
+        raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: [{choice}]")
+    if name and name not in names:
+        raise bad_request(f"container {name} is not valid for pod {pod['metadata']['name']}")
+    return name or str(names[0])
+
+
+def _user_info(user: UserInfo) -> Object:
+    fields: Object = {"username": user.username, "uid": user.uid, "groups": list(user.groups)}
+    fields["extra"] = {key: list(values) for key, values in user.extra}
+    return {key: value for key, value in fields.items() if value}
+
+
+def _reviewed(spec: Object) -> Asked:
+    path = spec.get("nonResourceAttributes")
+    if path is not None:
+        return Asked(path.get("verb", ""), path.get("path", ""))
+    wanted = spec.get("resourceAttributes") or {}
+    names = ("group", "version", "resource", "subresource", "namespace", "name")
+    return Asked(wanted.get("verb", ""), "", **{name: wanted.get(name, "") for name in names})

@@ -1,0 +1,161 @@
+"""A small OpenID Connect issuer that does as it should, or lies as a test tells it to.
+
+    issuer.claims["aud"] = "somebody-else"; issuer.header["alg"] = "none"; issuer.metadata["token_endpoint"] = ...
+
+A value of `ABSENT` leaves the field out. Keys are rotated with `rotate`; what fails, fails by `failures` of its base.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
+
+import trustme
+from joserfc.jwk import ECKey, KeyParameters, RSAKey
+from joserfc.jws import JWSRegistry
+
+from ostiary.core.clock import Clock
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from tests.support.oauth_server import Asked, Code, OAuthServer, Reply
+
+ABSENT = object()
+LIFETIME = 300
+Key = ECKey | RSAKey
+
+
+def ec_key(kid: str = "ec-1") -> ECKey:
+    return ECKey.generate_key("P-256", KeyParameters(kid=kid))
+
+
+@cache
+def rsa_key(kid: str = "rsa-1") -> RSAKey:
+    """Made once: it takes long."""
+    return RSAKey.generate_key(2048, KeyParameters(kid=kid))
+
+
+class Issuer(OAuthServer):
+    client_id = "gate:way"
+    client_secret = "client+secret/canary%"
+
+    def __init__(self, ca: trustme.CA, clock: Clock) -> None:
+        super().__init__(ca)
+        self.clock = clock
+        self.person: dict[str, Any] = {"sub": "7f3a", "email": "alice@example.com", "email_verified": True}
+        self.claims: dict[str, Any] = {}
+        self.header: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
+        self.user_info: dict[str, Any] = {}
+        self.returns: dict[str, Any] = {}
+        self.tokens: dict[str, Any] = {}
+        self.key: Key = ec_key()
+        self.published: list[Any] = [public(self.key)]
+        self._nonces: dict[str, str] = {}
+
+    def rotate(self, key: Key) -> None:
+        self.key, self.published = key, [public(key)]
+
+    def visit(self, redirect: Redirect) -> LoginRequest:
+        """What a browser does: it opens the page, where a person signs in at once, and comes back."""
+        query = dict(parse_qsl(urlsplit(redirect.url).query))
+        back = urlsplit(self._authorize(Asked("GET", "/authorize", query, {}, {})).headers["Location"])
+        return LoginRequest(
+            "GET",
+            back.path,
+            query=tuple(parse_qsl(back.query, keep_blank_values=True)),
+            callback_url=back._replace(query="").geturl(),
+            remembered=redirect.remember,
+        )
+
+    def answer(self, asked: Asked) -> Reply:
+        match asked.path:
+            case "/.well-known/openid-configuration":
+                return Reply(body=_changed(self._true_metadata(), self.metadata))
+            case "/keys":
+                return Reply(body={"keys": self.published})
+            case "/authorize":
+                return self._authorize(asked)
+            case "/token":
+                return self._token(asked)
+            case "/userinfo" if asked.bearer == "access-canary":
+                return Reply(body=_changed(self.person, self.user_info))
+        return Reply(404)
+
+    def id_token(self, nonce: str | None = None, access_token: str | None = None) -> str:
+        now = int(self.clock.now().timestamp())
+        true = {"iss": self.url, "aud": self.client_id, "exp": now + LIFETIME, "iat": now, **self.person}
+        if nonce is not None:
+            true["nonce"] = nonce
+        if access_token is not None:
+            digest = hashlib.sha256(access_token.encode()).digest()
+            true["at_hash"] = base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
+        return token(_changed(true, self.claims), self.key, **self.header)
+
+    def _true_metadata(self) -> dict[str, Any]:
+        return {
+            "issuer": self.url,
+            "authorization_endpoint": f"{self.url}/authorize?tenant=a+b",
+            "token_endpoint": f"{self.url}/token",
+            "jwks_uri": f"{self.url}/keys",
+            "userinfo_endpoint": f"{self.url}/userinfo",
+        }
+
+    def _authorize(self, asked: Asked) -> Reply:
+        assert asked.query["tenant"] == "a b", "the issuer's own parameters stay"
+        before = set(self.codes)
+        reply = self.send_back(asked, "alice")
+        for code in set(self.codes) - before:
+            self._nonces[code] = asked.query["nonce"]
+        more = "".join(f"&{name}={quote(value, safe='')}" for name, value in self.returns.items())
+        return Reply(302, headers={"Location": reply.headers["Location"] + more})
+
+    def _token(self, asked: Asked) -> Reply:
+        name, secret = self._client(asked)
+        if (name, secret) not in ((self.client_id, self.client_secret), (self.client_id, None)):
+            return Reply(401, {"error": "invalid_client"})
+        code = asked.form.get("code", "")
+        known: Code | None = self.codes.pop(code, None)
+        if known is None or not known.fits({**asked.form, "client_id": name}):
+            return Reply(400, {"error": "invalid_grant"})
+        true = {"token_type": "Bearer", "access_token": "access-canary"}
+        true["id_token"] = self.id_token(self._nonces[code], "access-canary")
+        return Reply(body=_changed(true, self.tokens))
+
+    def _client(self, asked: Asked) -> tuple[str, str | None]:
+        scheme, _, encoded = asked.headers.get("authorization", "").partition(" ")
+        if scheme != "Basic":
+            return asked.form.get("client_id", ""), asked.form.get("client_secret")
+        name, _, secret = base64.b64decode(encoded).decode().partition(":")
+        return unquote_plus(name), unquote_plus(secret)
+
+
+def public(key: Key, **more: Any) -> dict[str, Any]:
+    return {**key.as_dict(private=False), **more}
+
+
+def token(claims: dict[str, Any], key: Key, **header: Any) -> str:
+    """A token as its maker wants it; with an ``alg`` that needs no key of ours, a forgery."""
+    header = _changed({"alg": "ES256" if isinstance(key, ECKey) else "RS256", "kid": key.kid}, header)
+    signed = b".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
+    return b".".join((signed, _encoded(_signature(header["alg"], signed, key)))).decode()
+
+
+def _signature(algorithm: str, signed: bytes, key: Key) -> bytes:
+    if algorithm == "none":
+        return b""
+    if algorithm == "HS256":
+        # With the public key, as though it were a secret.
+        return hmac.digest(key.as_pem(private=False), signed, "sha256")
+    return JWSRegistry.algorithms[algorithm].sign(signed, key)
+
+
+def _encoded(part: bytes) -> bytes:
+    return base64.urlsafe_b64encode(part).rstrip(b"=")
+
+
+def _changed(true: dict[str, Any], lies: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**true, **lies}.items() if value is not ABSENT}

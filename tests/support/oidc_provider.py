@@ -1,0 +1,106 @@
+"""The certified ``oidc-provider`` of npm as a process on loopback, and a person who signs in there without a browser.
+
+    with OidcProvider.running(folder_of(request.config), clients=[...], accounts={...}) as issuer:
+        back = await issuer.sign_in(redirect.url, "alice")     # where the browser is sent in the end
+
+It is installed once, under the lock file beside it, into pytest's cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+import pytest
+
+SOURCE = Path(__file__).parent / "oidc"
+INSTALL_SECONDS = 300
+HOPS = 20
+_ACTION = re.compile(r'<form[^>]* action="([^"]+)"')
+_ABORT = re.compile(r'href="([^"]+/abort)"')
+
+
+def installed(config: pytest.Config) -> Path:
+    """The folder with the server and its packages."""
+    assert config.cache is not None
+    content = b"".join((SOURCE / name).read_bytes() for name in ("package.json", "package-lock.json", "server.js"))
+    folder = Path(config.cache.mkdir(f"oidc-{hashlib.sha256(content).hexdigest()[:16]}"))
+    with (folder / "lock").open("w") as lock:
+        # Several processes of one test run come here at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _install(folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _install(folder: Path) -> None:
+    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
+    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    if done.returncode != 0:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing(f"oidc-provider cannot be installed: {done.stderr[-500:]}")
+
+
+class OidcProvider:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls, folder: Path, *, clients: Sequence[Mapping[str, Any]], accounts: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[Self]:
+        command = ["node", "server.js", json.dumps({"clients": clients, "accounts": accounts})]
+        with subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, "oidc-provider does not start"
+            yield cls(url)
+            process.stdin.close()
+            process.wait(30)
+
+    async def sign_in(self, page: str, login: str) -> str:
+        """Fill in the forms that follow from *page*; gives the first address that is not the issuer's."""
+        return await self._walk(page, login)
+
+    async def decline(self, page: str) -> str:
+        return await self._walk(page, None)
+
+    async def _walk(self, page: str, login: str | None) -> str:
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as browser:
+            response = await browser.get(page)
+            for _ in range(HOPS):
+                if response.is_redirect:
+                    there = str(response.url.join(response.headers["location"]))
+                    if not there.startswith(f"{self.url}/"):
+                        return there
+                    response = await browser.get(there)
+                    continue
+                assert response.status_code == 200, response.text
+                response = await self._filled_in(browser, response.text, login)
+        raise AssertionError("the issuer's pages have no end")
+
+    async def _filled_in(self, browser: httpx2.AsyncClient, text: str, login: str | None) -> httpx2.Response:
+        if login is None:
+            return await browser.get(unescape(_ABORT.findall(text)[0]))
+        form = _ACTION.search(text)
+        assert form is not None, text
+        prompt = "login" if 'name="login"' in text else "consent"
+        fields = {"prompt": prompt, "login": login, "password": "any"} if prompt == "login" else {"prompt": prompt}
+        return await browser.post(unescape(form[1]), data=fields)

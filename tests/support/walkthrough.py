@@ -1,0 +1,186 @@
+"""Follows a page of the docs as a reader would: writes its files, types its commands, compares what they print.
+
+A block whose first line is a comment with a file name (``# gateway.yaml``) becomes that file. In a ``console`` block
+the lines that begin with ``$ `` are typed, in one shell and in the order of the page; what stands below a command is
+what it must print, where ``...`` stands for anything. ``ostiary serve`` runs on in the background, as in a second
+terminal, and so does a command that ends with ``&``. The ports that a page uses are replaced by free ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+PORTS = ("8443", "8444", "9000")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_END = "@@end@@"
+
+
+@dataclass(frozen=True)
+class WriteFile:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    line: str
+    shows: tuple[str, ...]
+
+
+def sections(path: Path) -> list[str]:
+    """A page as a whole, and the README door by door."""
+    text = path.read_text()
+    return re.split(r"^(?=## )", text, flags=re.MULTILINE) if path.name == "README.md" else [text]
+
+
+def is_followed(section: str) -> bool:
+    """Whether this is to be followed as a whole: it has a gateway of its own."""
+    return any(isinstance(step, WriteFile) and step.name == "gateway.yaml" for step in steps(section))
+
+
+def steps(page: str) -> Iterator[WriteFile | Command]:
+    for language, text in _BLOCK.findall(page):
+        named = _FILE.match(text)
+        if named is not None:
+            yield WriteFile(named[1], text)
+        elif language == "console":
+            yield from _commands(text)
+
+
+def _commands(text: str) -> Iterator[Command]:
+    line, shows = "", list[str]()
+    for row in text.splitlines():
+        if line.endswith("\\"):
+            line = f"{line}\n{row}"
+        elif row.startswith("$ "):
+            if line:
+                yield Command(line, tuple(shows))
+            line, shows = row.removeprefix("$ "), []
+        else:
+            shows.append(row)
+    if line:
+        yield Command(line, tuple(shows))
+
+
+def on_free_ports(page: str) -> str:
+    for port in PORTS:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            page = re.sub(rf"\b{port}\b", str(free.getsockname()[1]), page)
+    return page
+
+
+class Walk:
+    """One reader, in *folder*. Programs in its ``bin`` go before all others."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self._folder = folder
+        path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, **environment}
+        self._servers: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        self._shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.terminate()
+        for server in self._servers:
+            said = server.communicate(timeout=SECONDS)[1]
+            if error is not None:
+                error.add_note(said)
+        # The shell's group: what the page started with an ampersand ends with it.
+        os.killpg(self._shell.pid, signal.SIGTERM)
+        self._shell.kill()
+        self._shell.communicate(timeout=SECONDS)
+
+    def follow(self, page: str) -> None:
+        for step in steps(page):
+            if isinstance(step, WriteFile):
+                path = self._folder / step.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(step.text)
+            elif step.line.startswith("ostiary serve") and "--check" not in step.line:
+                self._serve(step.line)
+            elif not step.line.startswith("pip install"):
+                self._type(step)
+
+    def _serve(self, line: str) -> None:
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._servers.append(server)
+        assert server.stderr is not None
+        said: list[str] = []
+        for row in server.stderr:
+            said.append(row)
+            if "serving on" in row:
+                return
+        raise AssertionError(f"$ {line}\n{''.join(said)}")
+
+    def _type(self, command: Command) -> None:
+        stdin, stdout = self._shell.stdin, self._shell.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(f"{command.line}\nprintf '\\n{_END}%d\\n' $?\n")
+        stdin.flush()
+        printed: list[str] = []
+        for row in stdout:
+            if row.startswith(_END):
+                break
+            printed.append(row.rstrip("\n"))
+        shown = "\n".join(printed).strip()
+        if command.line.endswith("&"):
+            _wait_for_port(command.line)
+        elif command.shows:
+            assert _like(command.shows).fullmatch(shown), f"$ {command.line}\n{shown}"
+        else:
+            assert row == f"{_END}0\n", f"$ {command.line}\n{shown}"
+
+
+def _like(shows: tuple[str, ...]) -> re.Pattern[str]:
+    text = "\n".join(shows).strip()
+    return re.compile(".*".join(re.escape(part) for part in text.split("...")), re.DOTALL)
+
+
+def _wait_for_port(line: str) -> None:
+    found = re.search(r"\b(\d{4,5})\b", line)
+    assert found is not None, f"which port does it listen on? {line}"
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", int(found[1])), timeout=SECONDS).close()
+            return
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, line
+            time.sleep(0.02)  # somebody else's program, which does not tell when it listens

@@ -1,0 +1,94 @@
+"""The listener that the browser comes back to: whom it believes, and what it shows."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+import pytest
+
+from ostiary.cli.signin.browser import Return
+from ostiary.cli.signin.sessions import Grant
+from ostiary.errors import CredentialError, LoginRefused
+from ostiary.model import Secret
+
+END = datetime(2030, 1, 1, tzinfo=UTC)
+GRANT = Grant(Secret("token"), END, Secret("renewal"), "s1", END, "ann")
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+        self.returning = Return(self.redeem)
+
+    def redeem(self, code: str) -> Grant:
+        self.codes.append(code)
+        return GRANT
+
+    def visit(self, path: str = "/callback", host: str | None = None, **query: str) -> tuple[int, str]:
+        port = self.returning.port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", f"{path}?{urlencode(query)}", headers={"Host": host or f"127.0.0.1:{port}"})
+        answer = connection.getresponse()
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.returning.close()
+
+
+def test_the_right_return_ends_it_and_says_that_the_tab_may_be_closed(listener: Listener) -> None:
+    status, page = listener.visit(code="c", state=listener.returning.state)
+    assert status == 200
+    assert "You may close this tab" in page
+    assert listener.returning.wait(30) is GRANT
+    assert listener.codes == ["c"]
+
+
+def test_what_was_not_begun_here_changes_nothing(listener: Listener) -> None:
+    state = listener.returning.state
+    assert listener.visit(code="c", state="other")[0] == 404
+    assert listener.visit(code="c")[0] == 404
+    assert listener.visit("/other", code="c", state=state)[0] == 404
+    assert listener.visit(code="c", state="ü")[0] == 404
+    # A page elsewhere whose name was pointed at this machine.
+    assert listener.visit(host="evil.example", code="c", state=state)[0] == 404
+    assert listener.codes == []
+    with pytest.raises(CredentialError):
+        listener.returning.wait(0)
+    assert listener.visit(code="c", state=state)[0] == 200
+
+
+def test_a_second_return_is_not_redeemed(listener: Listener) -> None:
+    state = listener.returning.state
+    listener.visit(code="c", state=state)
+    assert listener.visit(code="d", state=state)[0] == 400
+    assert listener.codes == ["c"]
+
+
+def test_a_refusal_is_raised_and_shown_without_markup_of_others(listener: Listener) -> None:
+    status, page = listener.visit(error="<script>", state=listener.returning.state)
+    assert status == 400
+    assert "<script>" not in page
+    with pytest.raises(LoginRefused) as caught:
+        listener.returning.wait(30)
+    assert caught.value.cause == "<script>"
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_waiting(listener: Listener) -> None:
+    """Browsers open connections that they may need later."""
+    with socket.create_connection(("127.0.0.1", listener.returning.port), timeout=30):
+        assert listener.visit(code="c", state=listener.returning.state)[0] == 200
+        assert listener.returning.wait(30) is GRANT
+
+
+def test_it_listens_on_this_machine_only(listener: Listener) -> None:
+    assert listener.returning._server.server_address[0] == "127.0.0.1"

@@ -1,0 +1,152 @@
+"""``ostiary can-i`` and ``ostiary who-can``: the policy of a configuration, asked here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostiary.cli import main
+from tests.support.gateway_site import GatewayFolder, role
+
+Captured = pytest.CaptureFixture[str]
+READ = {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}
+SCALE = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["update"], "resourceNames": ["web"]}
+METRICS = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayFolder:
+    monkeypatch.chdir(tmp_path)
+    site = GatewayFolder(tmp_path)
+    site.policy(
+        role("team", READ, SCALE, User="alice"), role("", METRICS, Group="monitoring"), role("", READ, User="me")
+    )
+    return site
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("get pods -n team --user alice", True),
+        ("get pods/log web --namespace team --user alice", True),
+        ("get pods --user alice", False),
+        ("delete pods web -n team --user alice", False),
+        ("get pods -n team --user bob", False),
+        ("update deployments.apps/scale web -n team --user alice", True),
+        ("update deployments/scale web --api-group apps -n team --user alice", True),
+        ("update deployments.apps/scale other -n team --user alice", False),
+        ("get --path /metrics --group monitoring", True),
+        ("get --path /metrics --user alice", False),
+        ("GET --path /version --user alice", True),
+        ("get --path /version --group unheard-of", True),
+    ],
+)
+def test_the_exit_code_is_the_answer(capsys: Captured, line: str, allowed: bool) -> None:
+    assert run(capsys, "can-i", *line.split()) == (0 if allowed else 1, "yes\n" if allowed else "no\n", "")
+
+
+def test_without_a_name_it_is_you_who_asks(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "me")
+    assert run(capsys, "can-i", "list", "pods")[0] == 0
+    monkeypatch.setenv("LOGNAME", "you")
+    assert run(capsys, "can-i", "list", "pods")[0] == 1
+
+
+def test_a_no_is_explained(capsys: Captured) -> None:
+    """Idea 2: the closest rule, the one condition that failed, the smallest rule that would allow it."""
+    code, out, _ = run(capsys, *["can-i", "delete", "pods", "web", "-n", "team", "--user", "alice", "--explain"])
+    assert code == 1
+    assert out.startswith('no\n  asked    User "alice": delete pods "web" in namespace "team"\n  decision refused\n')
+    assert "closest  RoleBinding" in out
+    assert 'failed   verb: the rule allows "get", "list" and not "delete"' in out
+    assert 'resourceNames: ["web"]' in out
+
+
+def test_what_is_explained_as_the_remedy_is_one(capsys: Captured, site: GatewayFolder) -> None:
+    line = ["can-i", "delete", "pods", "web", "-n", "team", "--user", "alice"]
+    told = json.loads(run(capsys, *line, "--explain", "-o", "json")[1])
+    (step,) = told["explanation"]["steps"]
+    (site.folder / "policy" / "more.yaml").write_text(step["remedy"])
+    assert run(capsys, *line)[0] == 0
+
+
+def test_a_yes_is_explained_by_its_rule(capsys: Captured) -> None:
+    _, out, _ = run(capsys, *["can-i", "get", "pods", "-n", "team", "--user", "alice", "--group", "dev", "--explain"])
+    assert out.startswith('yes\n  asked    User "alice" (groups: dev): get pods in namespace "team"\n')
+    assert "RBAC: allowed by RoleBinding" in out
+    assert "smallest" not in out
+
+
+def test_json_tells_the_question_and_the_decision(capsys: Captured) -> None:
+    code, out, _ = run(capsys, *["can-i", "get", "pods", "-n", "other", "--user", "alice", "--output", "json"])
+    told = json.loads(out)
+    assert (code, told["allowed"], "explanation" in told) == (1, False, False)
+    assert told["decision"] == {"verdict": "no opinion", "reason": "", "hidden": True}
+    assert told["attributes"]["namespace"] == "other"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "can-i get",
+        "can-i get pods --path /x",
+        "can-i get --path metrics",
+        "can-i get --path /x -n team",
+        "can-i get deployments.apps --api-group batch",
+        "can-i get /log",
+        "who-can get",
+    ],
+)
+def test_a_question_that_cannot_be_understood_is_not_guessed(capsys: Captured, line: str) -> None:
+    code, out, err = run(capsys, *line.split())
+    assert (code, out) == (2, "")
+    assert err.endswith("  code   usage\n")
+
+
+def test_a_missing_configuration_is_told_by_its_name(capsys: Captured) -> None:
+    code, _, err = run(capsys, "can-i", "get", "pods", "-c", "elsewhere.yaml")
+    assert code == 1
+    assert "elsewhere.yaml" in err
+    assert "code   config-unreadable" in err
+
+
+def test_a_provider_that_cannot_be_asked_is_no_no(capsys: Captured, site: GatewayFolder) -> None:
+    link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
+    site.write(authorization={"chain": [link], "timeout": "2s"})
+    for more in ((), ("--explain",)):
+        code, out, err = run(capsys, "can-i", "get", "pods", *more)
+        assert (code, out) == (1, "")
+        assert "code   provider-failed" in err
+
+
+def test_who_can_tells_subjects_and_why(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "who-can", "get", "pods", "-n", "team")
+    header, *lines = out.splitlines()
+    assert code == 0
+    assert header.split() == ["KIND", "NAME", "NAMESPACE", "VIA"]
+    assert [line.split()[:2] for line in lines if "system:masters" not in line] == [["User", "me"], ["User", "alice"]]
+    assert all(line.split()[2:4] == ["-", "cluster:"] for line in lines)
+
+
+def test_who_can_in_json_is_what_the_gateway_itself_answers(capsys: Captured) -> None:
+    told: dict[str, Any] = json.loads(run(capsys, "who-can", "get", "--path", "/metrics", "-o", "json")[1])
+    assert told["kind"] == "SubjectSearch"
+    assert "monitoring" in [one["name"] for one in told["subjects"]]
+    assert told["unknown"] == []
+
+
+def test_nobody_is_an_answer_and_a_provider_that_cannot_tell_is_named(capsys: Captured, site: GatewayFolder) -> None:
+    link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
+    site.write(authorization={"chain": [link]})
+    code, out, err = run(capsys, "who-can", "get", "pods")
+    assert (code, out) == (1, "nobody\n")
+    assert 'the provider "far" cannot tell whom it allows this' in err

@@ -1,0 +1,5 @@
+"""Fixtures of the gateway's unit tests."""
+
+from tests.unit.gateway.signing_in import make
+
+__all__ = ["make"]

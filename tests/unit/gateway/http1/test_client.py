@@ -1,0 +1,610 @@
+"""The upstream's side: answers are read strictly, and a connection is used again only when that is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+
+from ostiary.gateway.http1.client import (
+    LARGEST_HEAD,
+    Address,
+    Framing,
+    Pool,
+    UpstreamConnection,
+    UpstreamLost,
+)
+from tests.support.http1 import SECONDS, Upstream, Upstreamed, chunked, honest, turn, until, upstream
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\n"
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Recorder:
+    """A receiver that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.framing = -1
+        self.interim: list[int] = []
+        self.body = b""
+        self.trailers: list[tuple[bytes, bytes]] = []
+        self.rest = b""
+        self.over: asyncio.Future[UpstreamLost | None] = asyncio.get_running_loop().create_future()
+        self.connection: UpstreamConnection | None = None
+
+    def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
+        assert not self.status
+        self.status, self.framing = status, framing.kind
+
+    def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        assert not self.status
+        self.interim.append(status)
+
+    def response_body(self, data: bytes) -> None:
+        assert self.status
+        self.body += data
+
+    def response_flush(self) -> None:
+        assert not self.over.done()
+
+    def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
+        self.trailers = trailers
+        self.over.set_result(None)
+
+    def response_switched(self, rest: bytes) -> None:
+        self.rest = rest
+        self.over.set_result(None)
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        self.over.set_result(error)
+
+    def upstream_full(self) -> None: ...
+
+    def upstream_ready(self) -> None: ...
+
+    # --- for the tests ---
+
+    def ready(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+        """Sends a GET over whatever connection it gets."""
+        if connection is None:
+            self.over.set_result(error)
+        else:
+            self.connection = connection
+            connection.send(GET, self, is_head=False)
+        return True
+
+    async def end(self) -> UpstreamLost | None:
+        return await asyncio.wait_for(asyncio.shield(self.over), SECONDS)
+
+
+@asynccontextmanager
+async def pool_to(made: Upstream, **options: Any) -> AsyncIterator[Pool]:
+    pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        for connection in list(pool.connections):
+            connection.abandon()
+        await turn()
+
+
+def answering(*parts: bytes, then: str = "wait") -> Callable[[Upstreamed], Coroutine[Any, Any, None]]:
+    """Answers each request with *parts*, each in a segment of its own, and then waits, closes or resets."""
+
+    async def script(connection: Upstreamed) -> None:
+        while True:
+            connection.upstream.requests.append(await connection.request())
+            for part in parts:
+                connection.send(part)
+                await connection.writer.drain()
+                await turn(8)
+            if then == "close":
+                return
+            if then == "reset":
+                connection.reset()
+                return
+
+    return script
+
+
+async def ask(pool: Pool, *, is_head: bool = False) -> Recorder:
+    recorder = Recorder()
+
+    def ready(connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+        if connection is None:
+            recorder.over.set_result(error)
+            return True
+        recorder.connection = connection
+        connection.send(GET, recorder, is_head=is_head)
+        return True
+
+    pool.acquire(ready)
+    await recorder.end()
+    return recorder
+
+
+# --- reading ---
+
+WHOLE = {
+    "length": (OK + b"Content-Length: 2\r\n\r\nhi", Framing.LENGTH, b"hi"),
+    "no length": (OK + b"Content-Length: 0\r\n\r\n", Framing.LENGTH, b""),
+    "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"h", b"i"), Framing.CHUNKED, b"hi"),
+    "204": (b"HTTP/1.1 204 No Content\r\n\r\n", Framing.NONE, b""),
+    "204 with a length": (b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", Framing.NONE, b""),
+    "304 with a length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 99\r\n\r\n", Framing.NONE, b""),
+    "no reason": (b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nhi", Framing.LENGTH, b"hi"),
+    "interim before": (b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nhi", 1, b"hi"),
+    "interim that speaks of a length": (
+        b"HTTP/1.1 103 Early Hints\r\nContent-Length: 99\r\n\r\n"
+        + OK
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + chunked(b"hi"),
+        Framing.CHUNKED,
+        b"hi",
+    ),
+    "interim that speaks of a coding": (
+        b"HTTP/1.1 103 Early Hints\r\nTransfer-Encoding: chunked\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nhi",
+        Framing.LENGTH,
+        b"hi",
+    ),
+    "upgrade offered with an ordinary answer": (
+        b"HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
+        Framing.LENGTH,
+        b"hi",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "framing", "body"), WHOLE.values(), ids=WHOLE.keys())
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "byte by byte"])
+async def test_a_whole_answer_is_told_and_its_connection_used_again(
+    answer: bytes, framing: int, body: bytes, split: bool
+) -> None:
+    parts = [answer[i : i + 1] for i in range(len(answer))] if split else [answer]
+    async with upstream(answering(*parts)) as made, pool_to(made) as pool:
+        for _ in range(2):
+            recorder = await ask(pool)
+            assert recorder.over.result() is None
+            assert (recorder.framing, recorder.body) == (framing, body)
+        assert len(made.connections) == 1
+
+
+async def test_trailers_are_told() -> None:
+    answer = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"hi", trailers=b"X-Sum: 1\r\n")
+    async with upstream(answering(answer)) as made, pool_to(made) as pool:
+        assert (await ask(pool)).trailers == [(b"X-Sum", b"1")]
+
+
+async def test_an_answer_without_length_ends_with_the_connection() -> None:
+    async with upstream(answering(OK + b"\r\nall of it", then="close")) as made, pool_to(made) as pool:
+        recorder = await ask(pool)
+        assert (recorder.framing, recorder.body, recorder.over.result()) == (Framing.CLOSE, b"all of it", None)
+        assert not pool.connections
+
+
+async def test_the_length_of_an_interim_answer_is_not_the_answers() -> None:
+    """P6. Else more than that length would follow, and be read as the next answer."""
+    interim = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 3\r\n\r\n"
+    async with upstream(answering(interim + OK + b"\r\nall of it", then="close")) as made, pool_to(made) as pool:
+        recorder = await ask(pool)
+        assert (recorder.framing, recorder.body) == (Framing.CLOSE, b"all of it")
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: 99\r\n", b"Content-Length: 0\r\n"])
+async def test_the_answer_to_a_head_has_no_body_whatever_it_announces(length: bytes) -> None:
+    async with upstream(answering(OK + length + b"\r\n")) as made, pool_to(made) as pool:
+        for _ in range(2):
+            recorder = await ask(pool, is_head=True)
+            assert (recorder.status, recorder.framing, recorder.body) == (200, Framing.NONE, b"")
+        assert len(made.connections) == 1
+
+
+UNREADABLE = {
+    "two lengths": OK + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+    "length and coding": OK + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "signed length": OK + b"Content-Length: +2\r\n\r\nhi",
+    "unknown coding": OK + b"Transfer-Encoding: gzip\r\n\r\nhi",
+    "coding in two lines": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two codings": OK + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "bare line feed": b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+    "folded": OK + b"X: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+    "NUL": OK + b"X: a\x00b\r\nContent-Length: 0\r\n\r\n",
+    "bad chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "HTTP/2.0": b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "HTTP/0.9": b"HTTP/0.9 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "status 000": b"HTTP/1.1 000 X\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "status 199": b"HTTP/1.1 199 X\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "status 104": b"HTTP/1.1 104 X\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "status in letters": b"HTTP/1.1 abc OK\r\nContent-Length: 0\r\n\r\n",
+    "101 without a protocol": b"HTTP/1.1 101 Switching Protocols\r\n\r\nraw",
+    "no HTTP at all": b"SSH-2.0-OpenSSH\r\n",
+    "too many headers": OK + b"X: a\r\n" * 300 + b"\r\n",
+    "too many trailers": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 300 + b"\r\n",
+    "head without end": OK + b"X: " + b"a" * (4 * LARGEST_HEAD),
+    "headers without end": OK + b"X: a\r\n" * 200_000,
+    "trailer without end": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * (4 * LARGEST_HEAD),
+    "interim without end": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100,
+}
+
+
+@pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_an_answer_that_cannot_be_read_is_lost_and_its_connection_dropped(answer: bytes) -> None:
+    """P6."""
+    async with upstream(answering(answer)) as made, pool_to(made) as pool:
+        lost = (await ask(pool)).over.result()
+        assert lost is not None
+        assert lost.answered
+        assert not pool.connections
+        made.script = honest
+        assert (await ask(pool)).status == 200
+        assert len(made.connections) == 2
+
+
+CUT = {
+    "nothing": b"",
+    "in the head": OK + b"Content-Le",
+    "after the head": OK + b"Content-Length: 9\r\n\r\n",
+    "in the body": OK + b"Content-Length: 9\r\n\r\nhalf",
+    "between chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    "before the last line": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n",
+    "after an interim answer": b"HTTP/1.1 103 Early Hints\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", CUT.values(), ids=CUT.keys())
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_half_an_answer_is_none(answer: bytes, then: str) -> None:
+    async with upstream(answering(answer, then=then)) as made, pool_to(made) as pool:
+        lost = (await ask(pool)).over.result()
+        assert lost is not None
+        assert not lost.timeout
+        if then == "close":
+            assert lost.answered == (answer != b"")
+        assert not pool.connections
+
+
+async def test_an_answer_until_close_that_is_reset_is_lost() -> None:
+    async with upstream(answering(OK + b"\r\nhalf", then="reset")) as made, pool_to(made) as pool:
+        assert (await ask(pool)).over.result() is not None
+
+
+# --- using it again ---
+
+NOT_AGAIN = {
+    "said so": OK + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi",
+    "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    "said more than the answer": OK + b"Content-Length: 2\r\n\r\nhi" + OK + b"Content-Length: 8\r\n\r\nsmuggled",
+    "body after 204": b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nhi",
+}
+
+
+@pytest.mark.parametrize("answer", NOT_AGAIN.values(), ids=NOT_AGAIN.keys())
+async def test_a_connection_is_not_used_again_after_such_an_answer(answer: bytes) -> None:
+    """P6."""
+    async with upstream(answering(answer)) as made, pool_to(made) as pool:
+        for _ in range(2):
+            recorder = await ask(pool)
+            assert recorder.over.result() is None
+            assert recorder.body in (b"hi", b"")
+        assert len(made.connections) == 2
+
+
+@pytest.mark.parametrize("extra", [b"", b"Connection: close\r\n"])
+async def test_a_body_after_the_answer_to_a_head_spoils_the_connection(extra: bytes) -> None:
+    async with upstream(answering(OK + extra + b"Content-Length: 2\r\n\r\nhi")) as made, pool_to(made) as pool:
+        for _ in range(2):
+            assert (await ask(pool, is_head=True)).over.result() is None
+        assert len(made.connections) == 2
+
+
+async def test_what_an_idle_connection_says_ends_it() -> None:
+    """P6."""
+    async with upstream() as made, pool_to(made) as pool:
+        await ask(pool)
+        made.connections[0].send(OK + b"Content-Length: 8\r\n\r\nsmuggled")
+        await until(lambda: not pool.connections)
+        recorder = await ask(pool)
+        assert recorder.body == b""
+        assert len(made.connections) == 2
+
+
+async def test_an_answer_before_the_request_was_sent_is_given_and_the_connection_dropped() -> None:
+    """P6. The rest of the body would be read as the next request."""
+
+    async def early(connection: Upstreamed) -> None:
+        await connection.head()
+        connection.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await connection.rest()
+
+    async with upstream(early) as made, pool_to(made) as pool:
+        recorder = Recorder()
+
+        def ready(connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+            assert connection is not None
+            connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf", recorder, is_head=False)
+            connection.request_complete = False
+            return True
+
+        pool.acquire(ready)
+        assert await recorder.end() is None
+        assert recorder.status == 413
+        assert not pool.connections
+
+
+async def test_a_connection_that_was_paused_comes_back_reading() -> None:
+    async with upstream(answering()) as made, pool_to(made) as pool:
+        recorder = Recorder()
+        pool.acquire(recorder.ready)
+        await until(lambda: recorder.connection is not None)
+        assert recorder.connection is not None
+        recorder.connection.pause()
+        # What TLS had decrypted already is still delivered after a pause.
+        recorder.connection.data_received(OK + b"Content-Length: 0\r\n\r\n")
+        assert await recorder.end() is None
+        assert recorder.connection.transport.is_reading()
+
+
+# --- the pool ---
+
+
+@LOOPS
+def test_a_connection_is_used_again_last_in_first_out(run: Run) -> None:
+    async def main() -> None:
+        async with upstream() as made, pool_to(made) as pool:
+            recorders = [Recorder() for _ in range(3)]
+            for recorder in recorders:
+                pool.acquire(recorder.ready)
+            for recorder in recorders:
+                assert await recorder.end() is None
+            used = [(await ask(pool)).connection for _ in range(3)]
+            assert len(set(map(id, used))) == 1
+            assert len(made.connections) == 3
+
+    run(main())
+
+
+async def test_above_the_limit_requests_wait_in_order_and_beyond_the_queue_they_do_not() -> None:
+    release = asyncio.Event()
+
+    async def script(connection: Upstreamed) -> None:
+        await release.wait()
+        await honest(connection)
+
+    async with upstream(script) as made, pool_to(made, limit=1, queue=2) as pool:
+        order: list[int] = []
+        recorders = [Recorder() for _ in range(4)]
+        for n, recorder in enumerate(recorders):
+            recorder.over.add_done_callback(lambda _, n=n: order.append(n))  # type: ignore[misc]
+            pool.acquire(recorder.ready)
+        lost = await recorders[3].end()
+        assert lost is not None
+        assert not lost.answered
+        assert not lost.timeout
+        release.set()
+        for recorder in recorders[:3]:
+            assert await recorder.end() is None
+        assert order == [3, 0, 1, 2]
+        assert len(made.connections) == 1
+
+
+async def test_who_waits_too_long_for_a_connection_is_told_so() -> None:
+    async with upstream(answering()) as made, pool_to(made, limit=1, connect_timeout=5) as pool:
+        first, second = Recorder(), Recorder()
+        pool.acquire(first.ready)
+        pool.acquire(second.ready)
+        now = asyncio.get_running_loop().time()
+        pool.tick(now + 4)
+        assert not second.over.done()
+        pool.tick(now + 6)
+        assert await second.end() is not None
+        assert not first.over.done()
+
+
+async def test_a_failed_connection_does_not_keep_those_who_wait_behind_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop(), limit=1)
+    recorders = [Recorder() for _ in range(5)]
+    for recorder in recorders:
+        pool.acquire(recorder.ready)
+    for recorder in recorders:
+        lost = await recorder.end()
+        assert lost is not None
+        assert "no connection could be made" in str(lost)
+
+
+async def test_a_thousand_who_gave_up_waiting_are_passed_over() -> None:
+    async with upstream() as made, pool_to(made, limit=1) as pool:
+        first, last = Recorder(), Recorder()
+        pool.acquire(first.ready)
+        for _ in range(2000):
+            pool.acquire(lambda connection, error: False)
+        pool.acquire(last.ready)
+        assert await first.end() is None
+        assert await last.end() is None
+        assert len(made.connections) == 1
+
+
+async def test_a_connection_that_nobody_wants_any_more_when_it_is_there_is_kept_for_others() -> None:
+    async with upstream() as made, pool_to(made) as pool:
+        pool.acquire(lambda connection, error: False)
+        await until(lambda: bool(pool._idle))
+        assert (await ask(pool)).status == 200
+        assert len(made.connections) == 1
+
+
+async def test_a_fresh_one_at_the_limit_takes_the_place_of_an_idle_one() -> None:
+    async with upstream() as made, pool_to(made, limit=1) as pool:
+        await ask(pool)
+        recorder = Recorder()
+        pool.acquire(recorder.ready, fresh=True)
+        assert await recorder.end() is None
+        assert len(made.connections) == 2
+
+
+async def test_a_refused_connection_is_lost_without_an_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop())
+    lost = (await ask(pool)).over.result()
+    assert lost is not None
+    assert (lost.answered, lost.timeout) == (False, False)
+
+
+async def test_a_connection_that_takes_too_long_is_a_timeout() -> None:
+    # A full backlog: the kernel lets nobody in any more.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port = listener.getsockname()[1]
+        fillers = []
+        for _ in range(3):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+            fillers.append(filler)
+        pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop(), connect_timeout=0.05)
+        lost = (await ask(pool)).over.result()
+        for filler in fillers:
+            filler.close()
+    assert lost is not None
+    assert lost.timeout
+
+
+async def test_a_name_that_cannot_be_a_host_is_an_error_and_no_hang() -> None:
+    pool = Pool(Address("a" * 100 + "..", 1), asyncio.get_running_loop())
+    assert (await ask(pool)).over.result() is not None
+
+
+async def test_an_upstream_that_does_not_answer_is_given_up_in_time() -> None:
+    async with upstream(answering()) as made, pool_to(made) as pool:
+        recorder = Recorder()
+        pool.acquire(recorder.ready)
+        await until(lambda: recorder.connection is not None)
+        assert recorder.connection is not None
+        recorder.connection.deadline = asyncio.get_running_loop().time() + 60
+        pool.tick(asyncio.get_running_loop().time() + 59)
+        assert not recorder.over.done()
+        pool.tick(asyncio.get_running_loop().time() + 61)
+        lost = await recorder.end()
+        assert lost is not None
+        assert lost.timeout
+        assert not pool.connections
+
+
+async def test_an_answer_that_stops_in_the_middle_is_given_up_in_time() -> None:
+    async with upstream(answering(OK + b"Content-Length: 9\r\n\r\nhalf")) as made, pool_to(made) as pool:
+        recorder = Recorder()
+        pool.acquire(recorder.ready)
+        await until(lambda: recorder.connection is not None)
+        assert recorder.connection is not None
+        recorder.connection.patience = 60
+        await until(lambda: recorder.body == b"half")
+        now = asyncio.get_running_loop().time()
+        pool.tick(now + 59)
+        # While it is we who do not read, it is not late.
+        recorder.connection.pause()
+        pool.tick(now + 1000)
+        recorder.connection.resume()
+        assert not recorder.over.done()
+        pool.tick(now + 1000)
+        lost = await recorder.end()
+        assert lost is not None
+        assert lost.timeout
+
+
+async def test_idle_connections_are_closed_after_a_while() -> None:
+    async with upstream() as made, pool_to(made, idle_timeout=60) as pool:
+        await ask(pool)
+        now = asyncio.get_running_loop().time()
+        pool.tick(now + 59)
+        assert pool.connections
+        pool.tick(now + 61)
+        assert not pool.connections
+        await ask(pool)
+        assert len(made.connections) == 2
+
+
+async def test_a_closed_pool_keeps_nothing_and_tells_who_waits() -> None:
+    async with upstream(answering()) as made, pool_to(made, limit=1) as pool:
+        first, second = Recorder(), Recorder()
+        pool.acquire(first.ready)
+        pool.acquire(second.ready)
+        await until(lambda: first.connection is not None)
+        pool.close()
+        assert await second.end() is not None
+        assert first.connection is not None
+        first.connection.data_received(OK + b"Content-Length: 0\r\n\r\n")
+        assert await first.end() is None
+        assert not pool.connections
+
+
+# --- TLS ---
+
+
+def contexts(ca: trustme.CA, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext, str]:
+    server, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    leaf = ca.issue_cert(*names)
+    leaf.configure_cert(server)
+    ca.configure_trust(trust)
+    der = ssl.PEM_cert_to_DER_cert(leaf.cert_chain_pems[0].bytes().decode())
+    return server, trust, hashlib.sha256(der).hexdigest()
+
+
+@LOOPS
+def test_the_pinned_certificate_is_the_only_one_that_will_do(run: Run, ca: trustme.CA) -> None:
+    """S68."""
+    server, trust, pin = contexts(ca, "upstream.test")
+
+    async def main() -> None:
+        async with upstream(tls=server) as made:
+            for pins, served in (({pin}, True), ({"0" * 64}, False), ({"0" * 64, pin}, True), (set[str](), True)):
+                address = Address("127.0.0.1", made.port, trust, "upstream.test", pins=frozenset(pins))
+                pool = Pool(address, asyncio.get_running_loop())
+                recorder = await ask(pool)
+                assert (recorder.over.result() is None) is served
+                if not served:
+                    assert "certificate is not the one" in str(recorder.over.result())
+                    assert not pool.connections
+                pool.close()
+                await turn(20)
+            assert len(made.requests) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("wrong", ["name", "authority", "no TLS"])
+async def test_an_upstream_that_cannot_be_trusted_gets_no_request(wrong: str, ca: trustme.CA) -> None:
+    """S68."""
+    server, trust, _ = contexts(ca, "upstream.test")
+    if wrong == "authority":
+        _, trust, _ = contexts(trustme.CA(), "upstream.test")
+    name = "other.test" if wrong == "name" else "upstream.test"
+    async with upstream(tls=None if wrong == "no TLS" else server) as made:
+        pool = Pool(Address("127.0.0.1", made.port, trust, name), asyncio.get_running_loop(), connect_timeout=1)
+        lost = (await ask(pool)).over.result()
+        assert lost is not None
+        assert not lost.answered
+        assert made.requests == []
+        pool.close()
+
+
+async def test_an_upstream_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
+    made = Upstream(honest)
+    server = await asyncio.start_unix_server(made.serve, tmp_path / "s")
+    pool = Pool(Address("localhost", 80, unix_path=str(tmp_path / "s")), asyncio.get_running_loop())
+    assert (await ask(pool)).status == 200
+    pool.close()
+    server.close()
+    await turn()

@@ -1,0 +1,231 @@
+"""What the tests of ``/auth`` share: providers that answer as they are told, and a login with everything around it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from ostiary.core.tokens import Tokens
+from ostiary.errors import LoginRefused
+from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.login import Login, LoginEvent, LoginEventKind
+from ostiary.gateway.login_answers import LoginAnswer
+from ostiary.gateway.settings import Groups, Identity
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import TokenStore
+from ostiary.model import UserInfo
+from ostiary.plugins.token_store.memory import MemoryTokenStore
+from ostiary.testing import FakeClock
+
+URL = "https://gw.example.com"
+SECRET = "marked-secret"
+
+
+class Says:
+    """An identity provider that answers as it is told, and remembers what it was asked."""
+
+    def __init__(self, client: Any = None, provider: Any = None) -> None:
+        self.client, self.provider = client, provider
+        self.asked: list[tuple[str, LoginRequest]] = []
+
+    async def handle_client(self, request: LoginRequest) -> Any:
+        self.asked.append(("client", request))
+        return _given(self.client)
+
+    async def handle_provider(self, request: LoginRequest) -> Any:
+        self.asked.append(("provider", request))
+        return _given(self.provider)
+
+
+class Revalidating(Says):
+    said: Any = None
+
+    async def revalidate(self, user: UserInfo) -> Any:
+        self.asked.append(("revalidate", LoginRequest("", user.username)))
+        return user if self.said is None else _given(self.said)
+
+
+class SaysGroups:
+    def __init__(self, of: Any = (), back: Any = None) -> None:
+        self.of, self.back = of, back or LoginRefused("nobody was sent elsewhere")
+        self.asked: list[tuple[UserInfo, set[str], LoginRequest]] = []
+
+    async def groups_of(self, user: UserInfo, relevant: Any, request: LoginRequest) -> Any:
+        self.asked.append((user, set(relevant), request))
+        return _given(self.of)
+
+    async def groups_from_provider(self, user: UserInfo, relevant: Any, request: LoginRequest) -> Any:
+        self.asked.append((user, set(relevant), request))
+        return _given(self.back)
+
+
+def _given(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def members(*groups: str) -> tuple[Membership, ...]:
+    return tuple(Membership(group) for group in groups)
+
+
+@dataclass
+class Gateway:
+    """A login with everything around it."""
+
+    identity: list[Identity]
+    clock: FakeClock
+    groups: list[Groups] = field(default_factory=list)
+    relevant: Any = frozenset({"developers", "operators"})
+    external_url: str = URL
+    events: list[LoginEvent] = field(default_factory=list)
+    provider_seconds: float = 5.0
+    store: TokenStore = None  # type: ignore[assignment]  # set below
+    authorizer: Authorizer | None = None
+    starts_per_minute: float = 60.0
+    address: str = "192.0.2.1"
+
+    def __post_init__(self) -> None:
+        self.store = self.store or MemoryTokenStore(clock=self.clock)
+        self.tokens = Tokens(self.store, clock=self.clock)
+        self.login = Login(
+            identity=self.identity,
+            groups=self.groups,
+            relevant_groups=self.relevant_groups,
+            tokens=self.tokens,
+            external_url=self.external_url,
+            clock=self.clock,
+            on_event=self.events.append,
+            provider_seconds=self.provider_seconds,
+            authorizer=self.authorizer,
+            starts_per_minute=self.starts_per_minute,
+        )
+
+    async def relevant_groups(self) -> Any:
+        return _given(self.relevant)
+
+    async def get(self, target: str = "/auth", *, cookie: str = "", method: str = "GET", **parts: Any) -> LoginAnswer:
+        path, _, query = target.partition("?")
+        pairs = tuple(parse_qsl(query, keep_blank_values=True))
+        headers = (*parts.pop("headers", ()), *((("cookie", cookie),) if cookie else ()))
+        request = LoginRequest(method, path, query=pairs, headers=headers, remote_address=self.address, **parts)
+        return await self.login.handle(request, "request-1")
+
+    async def post(self, path: str, **fields: str) -> LoginAnswer:
+        return await self.get(path, method="POST", form=tuple(fields.items()))
+
+    async def tokens_kept(self) -> int:
+        return await self.store.count()
+
+
+Make = Callable[..., Gateway]
+
+
+@pytest.fixture
+def make(clock: FakeClock) -> Make:
+    def build(*providers: Any, groups: Any = (), prefix: str = "", **parts: Any) -> Gateway:
+        names = [f"idp{number}" for number in range(1, len(providers) + 1)]
+        several = len(providers) > 1
+        identity = [
+            Identity(name, "test", provider, prefix=f"{name}:" if several else prefix)
+            for name, provider in zip(names, providers, strict=True)
+        ]
+        checks = [
+            provider if isinstance(provider, Groups) else Groups(f"g{number}", "test", provider)
+            for number, provider in enumerate(groups, start=1)
+        ]
+        return Gateway(identity, clock, checks, **parts)
+
+    return build
+
+
+def body(answer: LoginAnswer) -> dict[str, Any]:
+    found = json.loads(answer.body)
+    assert isinstance(found, dict)
+    return found
+
+
+def cookie_of(answer: LoginAnswer) -> str:
+    """The cookie as a browser sends it back."""
+    jar = SimpleCookie(answer.header("Set-Cookie") or "")
+    return "; ".join(f"{name}={morsel.value}" for name, morsel in jar.items())
+
+
+async def nobody_came_in(gateway: Gateway, answer: LoginAnswer) -> None:
+    assert b"token" not in answer.body
+    assert await gateway.tokens_kept() == 0
+    assert not [event for event in gateway.events if event.kind is LoginEventKind.ISSUED]
+
+
+class Browser:
+    """Keeps cookies, asks for pages, and fills in their forms as a browser would."""
+
+    AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36"
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.cookies: dict[str, str] = {}
+
+    async def get(self, target: str, *, headers: tuple[tuple[str, str], ...] = ()) -> LoginAnswer:
+        return await self._send(target, "GET", headers=headers)
+
+    async def post(
+        self, target: str, form: dict[str, str], *, headers: tuple[tuple[str, str], ...] | None = None
+    ) -> LoginAnswer:
+        if headers is None:
+            headers = (("origin", self.gateway.external_url), ("sec-fetch-site", "same-origin"))
+        return await self._send(target, "POST", form=tuple(form.items()), headers=headers)
+
+    async def sign_in(self, target: str = "/auth", **form: str) -> LoginAnswer:
+        """Sign in, and load the page where that ends."""
+        answer = await (self.post(target, form) if form else self.get(target))
+        return await self.follow(answer)
+
+    async def follow(self, answer: LoginAnswer) -> LoginAnswer:
+        assert answer.status == 303, answer
+        return await self.get(answer.header("Location") or "")
+
+    async def form_token(self) -> str:
+        return hidden(await self.get("/auth/sessions"), "form_token")
+
+    async def _send(
+        self, target: str, method: str, *, headers: tuple[tuple[str, str], ...] = (), **parts: Any
+    ) -> LoginAnswer:
+        sent = (
+            ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+            ("user-agent", self.AGENT),
+            *headers,
+        )
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        answer = await self.gateway.get(target, cookie=cookie, method=method, headers=sent, **parts)
+        for name, value in answer.headers:
+            if name == "Set-Cookie":
+                for key, morsel in SimpleCookie(value).items():
+                    self.cookies[key] = morsel.value
+                    if morsel["max-age"] == "0":
+                        del self.cookies[key]
+        return answer
+
+
+def hidden(answer: LoginAnswer, name: str) -> str:
+    """What a page's form holds under *name*."""
+    found = re.search(rf'name="{name}" value="([^"]*)"', answer.body.decode())
+    assert found is not None, answer.body.decode()
+    return html.unescape(found[1])
+
+
+def text_of(answer: LoginAnswer) -> str:
+    return answer.body.decode()
+
+
+def events(gateway: Gateway) -> list[LoginEventKind]:
+    return [event.kind for event in gateway.events]

@@ -1,0 +1,429 @@
+"""The audit API of Kubernetes: which requests a policy wants recorded, and what an event looks like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.errors import ConfigurationError
+from ostiary.model import RequestInfo, UserInfo
+from ostiary.wire.audit import (
+    DEFAULT_POLICY,
+    GroupResources,
+    Level,
+    Policy,
+    Rule,
+    Stage,
+    authentication_failed,
+    body_object,
+    carries_credentials,
+    event_list,
+    frame,
+    line,
+    load_policy,
+    origin,
+    outcome,
+    parse_policy,
+    redacted_uri,
+)
+
+JANE = UserInfo("jane", uid="7", groups=("dev", "ops"), extra=(("example.test/team", ("a", "b")),))
+
+
+def resource(verb: str = "get", what: str = "pods", *, namespace: str = "dev", **more: Any) -> RequestInfo:
+    name, _, subresource = what.partition("/")
+    return RequestInfo(
+        verb, "GET", "/", is_resource=True, resource=name, subresource=subresource, namespace=namespace, **more
+    )
+
+
+def path(url: str, verb: str = "get") -> RequestInfo:
+    return RequestInfo(verb, "GET", url)
+
+
+def policy(*rules: str, more: str = "") -> Policy:
+    head = "apiVersion: audit.k8s.io/v1\nkind: Policy\n" + more
+    return parse_policy(head + "rules: [" + ", ".join(rules) + "]")
+
+
+def level(rule: str, request: RequestInfo, user: UserInfo | None = JANE) -> Level:
+    return policy("{level: Metadata, " + rule + "}").scope(request, user).level
+
+
+# --- levels and rules ---
+
+
+def test_the_levels_are_ordered() -> None:
+    """2.7."""
+    assert Level.NONE < Level.METADATA < Level.REQUEST < Level.REQUEST_RESPONSE
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    """2.7."""
+    found = policy("{level: None, users: [jane]}", "{level: Request, verbs: [get]}", "{level: Metadata}")
+    assert found.scope(resource(), JANE).level is Level.NONE
+    assert found.scope(resource(), UserInfo("joe")).level is Level.REQUEST
+    assert found.scope(resource("list"), UserInfo("joe")).level is Level.METADATA
+
+
+def test_what_no_rule_matches_is_not_recorded() -> None:
+    """2.7."""
+    assert policy("{level: Request, users: [root]}").scope(resource(), JANE).level is Level.NONE
+
+
+def test_the_stages_to_omit_are_those_of_the_policy_and_of_the_rule() -> None:
+    """2.7."""
+    found = policy(
+        "{level: Metadata, verbs: [get], omitStages: [ResponseStarted]}",
+        "{level: Metadata}",
+        more="omitStages: [RequestReceived]\n",
+    )
+    assert found.scope(resource(), JANE).omit_stages == {Stage.RECEIVED, Stage.STARTED}
+    assert found.scope(resource("list"), JANE).omit_stages == {Stage.RECEIVED}
+
+
+def test_a_rule_overrides_whether_managed_fields_are_left_out() -> None:
+    found = policy(
+        "{level: Metadata, verbs: [get], omitManagedFields: false}",
+        "{level: Metadata}",
+        more="omitManagedFields: true\n",
+    )
+    assert not found.scope(resource(), JANE).omit_managed_fields
+    assert found.scope(resource("list"), JANE).omit_managed_fields
+
+
+@pytest.mark.parametrize(
+    ("rule", "request_", "matches"),
+    [
+        ("users: [jane]", resource(), True),
+        ("users: [joe]", resource(), False),
+        ("userGroups: [qa, ops]", resource(), True),
+        ("userGroups: [qa]", resource(), False),
+        ("verbs: [list, get]", resource(), True),
+        ("verbs: [list]", resource(), False),
+        ("users: [jane], verbs: [list]", resource(), False),
+        ("namespaces: [dev]", resource(), True),
+        ("namespaces: [prod]", resource(), False),
+        ('namespaces: [""]', resource(namespace=""), True),
+        ('namespaces: [""]', resource(), False),
+        ("namespaces: [dev]", path("/healthz"), False),
+        ('nonResourceURLs: ["*"]', path("/healthz"), True),
+        ('nonResourceURLs: ["/healthz"]', path("/healthz"), True),
+        ('nonResourceURLs: ["/healthz"]', path("/healthz/etcd"), False),
+        ('nonResourceURLs: ["/healthz*"]', path("/healthz/etcd"), True),
+        ('nonResourceURLs: ["/api/*"]', path("/api"), False),
+        ('nonResourceURLs: ["/api/*"]', path("/api/v1"), True),
+        ('nonResourceURLs: ["*"]', resource(), False),
+        ("verbs: [get]", path("/healthz"), True),
+    ],
+)
+def test_users_groups_verbs_and_then_resources_or_urls_must_match(
+    rule: str, request_: RequestInfo, matches: bool
+) -> None:
+    """2.7."""
+    assert (level(rule, request_) is Level.METADATA) is matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "asked", "matches"),
+    [
+        ("*", "pods", True),
+        ("*", "pods/log", True),
+        ("pods", "pods", True),
+        ("pods", "pods/log", False),
+        ("pods/log", "pods/log", True),
+        ("pods/log", "pods", False),
+        ("pods/log", "pods/exec", False),
+        ("*/log", "pods/log", True),
+        ("*/log", "jobs/log", True),
+        ("*/log", "pods", False),
+        ("*/log", "pods/exec", False),
+        ("pods/*", "pods/log", True),
+        ("pods/*", "pods", True),
+        ("pods/*", "jobs/log", False),
+        ("*/*", "pods", False),
+    ],
+)
+def test_the_forms_of_a_resource(pattern: str, asked: str, matches: bool) -> None:
+    """2.7."""
+    assert (level(f'resources: [{{group: "", resources: ["{pattern}"]}}]', resource(what=asked)) > 0) is matches
+
+
+def test_a_group_without_resources_is_all_of_the_group_and_of_no_other() -> None:
+    """2.7."""
+    assert level('resources: [{group: ""}]', resource())
+    assert not level("resources: [{group: apps}]", resource())
+    assert level("resources: [{group: apps}]", resource(what="deployments", api_group="apps"))
+
+
+def test_resource_names_are_exact() -> None:
+    rule = 'resources: [{group: "", resources: [pods], resourceNames: [web]}]'
+    assert level(rule, resource(name="web"))
+    assert not level(rule, resource(name="web2"))
+    assert not level(rule, resource())
+
+
+def test_nobody_meets_a_condition_about_users() -> None:
+    """2.7: a failed authentication has no user, and is recorded by the rules that name none."""
+    assert not level("users: [jane]", resource(), None)
+    assert not level("userGroups: [dev]", resource(), None)
+    assert level("verbs: [get]", resource(), None)
+
+
+def test_the_default_policy_records_every_request_once() -> None:
+    scope = DEFAULT_POLICY.scope(path("/"), None)
+    assert scope.level is Level.METADATA
+    assert scope.omit_stages == {Stage.RECEIVED}
+
+
+NAMES = st.sampled_from(["pods", "jobs", "log", "*", "web", ""])
+
+
+@given(
+    st.lists(st.tuples(NAMES, NAMES), max_size=3),
+    st.sampled_from(["pods", "jobs"]),
+    st.sampled_from(["", "log", "exec"]),
+)
+@settings(max_examples=200)
+def test_matching_agrees_with_a_spelled_out_reading_of_the_rules(
+    patterns: list[tuple[str, str]], asked: str, subresource: str
+) -> None:
+    written = tuple(f"{left}/{right}" if right else left for left, right in patterns)
+    expected = not written
+    for pattern in written:
+        left, slash, right = pattern.partition("/")
+        exact = (left, right) == (asked, subresource) and bool(slash) == bool(subresource)
+        any_of_resource = slash and left == asked and right == "*"
+        any_with_subresource = slash and left == "*" and right == subresource and subresource
+        expected = bool(expected or pattern == "*" or exact or any_of_resource or any_with_subresource)
+    what = f"{asked}/{subresource}" if subresource else asked
+    assert GroupResources("", written).matches(resource(what=what)) is expected
+
+
+# --- the policy file ---
+
+
+def test_a_policy_of_a_file_is_read_with_both_versions(tmp_path: Path) -> None:
+    """2.7."""
+    file = tmp_path / "policy.yaml"
+    file.write_text("apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules:\n- level: RequestResponse\n")
+    assert load_policy(file) == Policy((Rule(Level.REQUEST_RESPONSE),))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("rules: []", "there must be a rule", "rules"),
+        ("rules: [{}]", "expected one of None, Metadata", "rules[0].level"),
+        ("rules: [{level: metadata}]", "expected one of None, Metadata", "rules[0].level"),
+        ("rules: [{level: None, omitStages: [Received]}]", "there are only the stages", "rules[0].omitStages"),
+        (
+            'rules: [{level: None, nonResourceURLs: ["/a"], namespaces: [dev]}]',
+            "and not about both",
+            "rules[0].nonResourceURLs",
+        ),
+        ('rules: [{level: None, nonResourceURLs: ["a"]}]', "begins with a slash", "rules[0].nonResourceURLs"),
+        ('rules: [{level: None, nonResourceURLs: ["/a*/b"]}]', "at the end", "rules[0].nonResourceURLs"),
+        (
+            'rules: [{level: None, resources: [{group: "", resourceNames: [a]}]}]',
+            "names need the resources",
+            "rules[0].resources[0].resourceNames",
+        ),
+        ("rules: [{level: None, resources: [{group: apps/v1}]}]", "no version", "rules[0].resources[0].group"),
+        ("rules: [{level: None, user: [jane]}]", "unknown field", "rules[0].user"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text: str, message: str, place: str) -> None:
+    """2.7, T7: a policy without rules is illegal, and a restriction that would be ignored stops the start."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}", file="policy.yaml")
+    assert any(message in problem.message and problem.place.path == place for problem in caught.value.problems)
+
+
+def test_another_kind_of_file_is_no_policy() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_policy("apiVersion: v1\nkind: ConfigMap\nrules: [{level: None}]")
+    assert {problem.place.path for problem in caught.value.problems} == {"apiVersion", "kind"}
+
+
+# --- secrets in addresses ---
+
+
+@pytest.mark.parametrize(
+    "name", ["access_token", "code", "state", "token", "id_token", "Token", "%74oken", "client_secret"]
+)
+def test_secret_parameters_lose_their_value(name: str) -> None:
+    """2.7, L6."""
+    shown = redacted_uri(f"/auth/provider?a=1&{name}=canary&b=2")
+    assert shown == f"/auth/provider?a=1&{name}=REDACTED&b=2"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "/x?token=canary",
+        "/x?a;token=canary",
+        "/x?token=canary&token=canary",
+        "/x?+token+=canary",
+        "/x?a=b#token=canary",
+        "/x/ost_canarycanarycanary?y",
+    ],
+)
+def test_no_spelling_lets_a_secret_through(uri: str) -> None:
+    """L6."""
+    assert "canary" not in redacted_uri(uri)
+
+
+def test_other_parameters_and_paths_stay_as_they_were() -> None:
+    uri = "/api/v1/pods?labelSelector=app%3Dweb&watch=true&continue=abc==&tokens=3&&x"
+    assert redacted_uri(uri) == uri
+
+
+@given(st.text(max_size=40), st.text(alphabet="canry", min_size=6, max_size=10))
+@settings(max_examples=200)
+def test_redaction_is_the_same_when_repeated(before: str, value: str) -> None:
+    once = redacted_uri(f"/{before}?code={value}")
+    assert redacted_uri(once) == once
+
+
+@pytest.mark.parametrize(
+    ("request_", "carries"),
+    [
+        (resource(what="secrets"), True),
+        (resource("create", what="serviceaccounts/token"), True),
+        (resource("create", what="tokenreviews", api_group="authentication.k8s.io"), True),
+        (resource(what="serviceaccounts"), False),
+        (resource(what="secrets", api_group="example.test"), False),
+        (resource(), False),
+    ],
+)
+def test_bodies_that_are_credentials_are_known(request_: RequestInfo, carries: bool) -> None:
+    """L6."""
+    assert carries_credentials(request_) is carries
+
+
+# --- events ---
+
+
+def event(**changes: Any) -> dict[str, Any]:
+    request = changes.pop("request", resource(name="web", api_version="v1"))
+    made = frame(changes.pop("level", Level.METADATA), request, changes.pop("user", JANE), request_uri="/x", **changes)
+    text = line(
+        made.head,
+        "id-1",
+        made.middles[Stage.COMPLETE],
+        origin(["192.0.2.1"], "kubectl"),
+        outcome(200),
+        "2026-01-01T00:00:00.000001Z",
+        "2026-01-01T00:00:00.000002Z",
+        made.tail,
+    )
+    assert text.isascii()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_an_event_has_the_fields_of_the_api() -> None:
+    """2.7."""
+    found = event(
+        request=resource("create", "pods/exec", name="web", api_version="v1"),
+        impersonated=UserInfo("joe", groups=("qa",)),
+        impersonation_constraint="impersonate:user-info",
+        annotations={"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "because"},
+    )
+    assert found == {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": "id-1",
+        "stage": "ResponseComplete",
+        "requestURI": "/x",
+        "verb": "create",
+        "user": {"username": "jane", "uid": "7", "groups": ["dev", "ops"], "extra": {"example.test/team": ["a", "b"]}},
+        "impersonatedUser": {"username": "joe", "groups": ["qa"]},
+        "authenticationMetadata": {"impersonationConstraint": "impersonate:user-info"},
+        "objectRef": {
+            "resource": "pods",
+            "namespace": "dev",
+            "name": "web",
+            "apiVersion": "v1",
+            "subresource": "exec",
+        },
+        "sourceIPs": ["192.0.2.1"],
+        "userAgent": "kubectl",
+        "responseStatus": {"metadata": {}, "code": 200},
+        "requestReceivedTimestamp": "2026-01-01T00:00:00.000001Z",
+        "stageTimestamp": "2026-01-01T00:00:00.000002Z",
+        "annotations": {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "because"},
+    }
+
+
+def test_what_is_empty_is_left_out() -> None:
+    found = event(request=path("/healthz"), user=None)
+    assert found["user"] == {}
+    assert not {"objectRef", "annotations", "impersonatedUser", "authenticationMetadata"} & set(found)
+
+
+def test_a_long_user_agent_is_cut() -> None:
+    """2.7."""
+    assert json.loads("{" + origin([], "x" * 1025)[1:] + "}") == {"userAgent": "x" * 1024 + "...TRUNCATED"}
+    assert json.loads("{" + origin([], "x" * 1024)[1:] + "}") == {"userAgent": "x" * 1024}
+
+
+def test_a_token_in_a_user_agent_is_not_recorded() -> None:
+    """L6."""
+    assert "canary" not in origin([], "curl ost_canarycanarycanary eyJcanarycanary.canary.canary")
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+@settings(max_examples=200)
+def test_every_event_is_one_line_of_json_whatever_the_strings(name: str, group: str, reason: str, agent: str) -> None:
+    """S14: what can be said in UTF-8 comes back unchanged."""
+    user = UserInfo(name, groups=(group,))
+    made = frame(Level.METADATA, path("/"), user, request_uri="/", annotations={"reason": reason})
+    text = line(made.head, "i", made.middles[Stage.RECEIVED], origin([], agent), "", "t", "t", made.tail)
+    assert text.isascii()
+    assert text.index("\n") == len(text) - 1
+    found = json.loads(text)
+    assert found["user"].get("username", "") == name.encode("utf-8", "replace").decode()
+    assert found["annotations"]["reason"] == reason.encode("utf-8", "replace").decode()
+
+
+def test_bytes_that_are_no_text_do_not_spoil_an_event() -> None:
+    found = event(user=UserInfo("a\udcffb\U0001f600"))
+    assert found["user"]["username"] == "a?b\U0001f600"
+
+
+def test_a_list_of_events_is_an_event_list() -> None:
+    """2.7."""
+    found = json.loads(event_list(['{"a":1}', '{"a":2}']))
+    assert found["kind"] == "EventList"
+    assert found["apiVersion"] == "audit.k8s.io/v1"
+    assert found["items"] == [{"a": 1}, {"a": 2}]
+
+
+def test_a_failed_authentication_is_told_in_the_words_of_the_api_server() -> None:
+    """2.7."""
+    assert authentication_failed(["bearer"]) == "Authentication failed, attempted: bearer"
+    assert authentication_failed(["bearer", "x509"]) == "Authentication failed, attempted: bearer, x509"
+    assert authentication_failed([]) == "Authentication failed, no credentials provided"
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"k8s\x00\n\x0c", b'{"a":', b'{"a": NaN}', b'{"a":' * 100_000, b"\xff"])
+def test_a_body_that_is_no_json_object_is_not_one(body: bytes) -> None:
+    assert body_object(body) is None
+
+
+def test_managed_fields_are_left_out_of_an_object_and_of_a_list() -> None:
+    one = {"metadata": {"name": "a", "managedFields": [1]}}
+    body = json.dumps({**one, "items": [one, 3, {"metadata": 4}]}).encode()
+    left = json.loads(body_object(body, without_managed_fields=True) or "")
+    assert left == {"metadata": {"name": "a"}, "items": [{"metadata": {"name": "a"}}, 3, {"metadata": 4}]}
+    assert "managedFields" in (body_object(body) or "")
