@@ -13,7 +13,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.certificates import read_certificate
@@ -25,6 +25,8 @@ CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 
 class ClientCertificateIdentity(ClaimedGroups):
     """With *credential_id* the user's `extra` tells which certificate it was, by its digest."""
+
+    sign_in = SignIn.AMBIENT
 
     def __init__(
         self, *, credential_id: bool = True, renewal: Renewal = Renewal.SESSION, clock: Clock = SYSTEM_CLOCK

@@ -17,7 +17,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.oidc_claims import ClaimNames, read_claim_names
@@ -42,6 +42,8 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 class SsoCookieIdentity(ClaimedGroups):
     """Believes the token in the cookie *cookie*, if *issuer* signed it with one of *keys* for *audiences* alone."""
+
+    sign_in = SignIn.AMBIENT
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.certificates import read_certificate
@@ -32,6 +32,8 @@ _REFUSED = "only the proxy in front may say who you are"
 
 class TrustedHeaderIdentity(ClaimedGroups):
     """Believes *user_header* and *group_header* (a line per group) of the proxies that are called one of *names*."""
+
+    sign_in = SignIn.AMBIENT
 
     def __init__(
         self,
