@@ -98,6 +98,8 @@ def _on_signals(stop: _Stop, reload: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, reload)
+    # A worker is started with this one held back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 async def _start_worker(source: Source, config: GatewayConfig, listener: socket.socket) -> tuple[Worker, _Stop]:
@@ -215,7 +217,12 @@ class _Supervisor:
         command = [sys.executable, "-m", "ostiary", "serve", "--worker", f"{fds[0]},{fds[1]}"]
         if self._source.path is not None:
             command += ["--config", str(self._source.path)]
-        process = start_child(command, keep_open=fds)
+        # A reload while it is still starting must not end it: the signal waits until somebody listens to it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        try:
+            process = start_child(command, keep_open=fds)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_ANSWER)
         self._children.append(_Child(process, reader, writer))
