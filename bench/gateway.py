@@ -32,7 +32,8 @@ from ostiary.plugins.token_store.sqlite import SqliteTokenStore
 
 TOKENS, PATHS, CONNECTIONS = 100, 20, 64
 SAMPLE_SECONDS, ROUNDS = 2, 6
-WATCHES = 10_000
+# Two descriptors each in the gateway, and this machine allows 20,000; the figure is for 10,000.
+WATCHES, PROMISED_WATCHES = 9_000, 10_000
 LUA = """
 local targets = {}
 for line in io.lines("%s") do targets[#targets + 1] = line end
@@ -62,14 +63,14 @@ def run() -> Iterator[Row]:
             yield from _revocation(folder, ours)
         with gateway(folder, None, name="webhooks") as ours:
             yield from _webhooks(folder, ours)
-        yield from asyncio.run(_watches(folder))
+        yield from _watches(folder)
 
 
 # --- the gateway ---
 
 
 @contextmanager
-def gateway(folder: Path, upstream: int | None, *, name: str = "gateway") -> Iterator[Peer]:
+def gateway(folder: Path, upstream: int | None, *, name: str = "gateway", extra: str = "") -> Iterator[Peer]:
     home = folder / name
     home.mkdir()
     port, health = free_port(), free_port()
@@ -92,6 +93,7 @@ authorization: {{chain: [{{name: policy, type: rbac, paths: [policy.yaml]}}]}}
 upstreams: {upstreams if upstream else "[]"}
 webhooks: {{tokenReview: true, subjectAccessReview: true, callers: {{tokenFile: callers}}}}
 audit: {{log: {{path: audit.log}}}}
+{extra}
 """
     )
     command = [sys.executable, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
@@ -206,7 +208,11 @@ async def _lag(path: Path, port: int, token: str) -> float:
     assert await _status(reader, writer, request) == 200
     began = time.perf_counter()
     await tokens.revoke(RevocationKind.SESSION, found.session.id)
-    while await _status(reader, writer, request) != 401:
+    try:
+        while await _status(reader, writer, request) != 401:
+            pass
+    except (ConnectionResetError, asyncio.IncompleteReadError):
+        # The request that was under way just then was cut: that, too, is the effect.
         pass
     lag = time.perf_counter() - began
     writer.close()
@@ -296,28 +302,35 @@ def _uvicorn(folder: Path, answers: dict[str, str]) -> Iterator[Peer]:
 # --- watches ---
 
 
-async def _watches(folder: Path) -> list[Row]:
+def _watches(folder: Path) -> Iterator[Row]:
     """Watches that are open and silent, each with a connection to the client and one to the upstream."""
-    server = await asyncio.start_server(_hold_watch, "127.0.0.1", 0, backlog=2048)
-    upstream = server.sockets[0].getsockname()[1]
-    writers = []
-    with gateway(folder, upstream, name="watches") as ours:
+    port = free_port()
+    with gateway(folder, port, name="watches", extra="limits: {streams: 1000}") as ours:
         tokens = [line.split()[0] for line in (folder / "watches" / "targets").read_text().splitlines()[:TOKENS]]
-        before = _resident(ours.pid)
-        for number in range(WATCHES):
-            reader, writer = await asyncio.open_connection("127.0.0.1", ours.port, limit=4096)
-            target = f"/api/v1/namespaces/team-{number % 5}/pods?watch=true"
-            token = tokens[number % len(tokens)]
-            writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200"), head
-            writers.append(writer)
-        after = _resident(ours.pid)
-        for writer in writers:
-            writer.transport.abort()
+        before, after = asyncio.run(_open_watches(ours, port, tokens))
+    each = (after - before) / WATCHES
+    whole = before + each * PROMISED_WATCHES
+    text = f"{whole / 1e6:.0f} MB in all, {each / 1024:.1f} KiB each (measured with {WATCHES:,})"
+    yield Row(f"{PROMISED_WATCHES:,} open watches", text, "<= 400 MB")
+
+
+async def _open_watches(ours: Peer, port: int, tokens: list[str]) -> tuple[int, int]:
+    """The gateway's memory before and after."""
+    server = await asyncio.start_server(_hold_watch, "127.0.0.1", port, backlog=2048)
+    before, writers = _resident(ours.pid), []
+    for number in range(WATCHES):
+        reader, writer = await asyncio.open_connection("127.0.0.1", ours.port, limit=4096)
+        target = f"/api/v1/namespaces/team-{number % 5}/pods?watch=true"
+        token = tokens[number % len(tokens)]
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        writers.append(writer)
+    after = _resident(ours.pid)
+    for writer in writers:
+        writer.transport.abort()
     server.close()
-    each = (after - before) / WATCHES / 1024
-    return [Row(f"{WATCHES:,} open watches", f"{after / 1e6:.0f} MB in all, {each:.1f} KiB each", "<= 400 MB")]
+    return before, after
 
 
 async def _hold_watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -163,16 +163,18 @@ class Answers:
 
     def origin(self, arrival: Arrival) -> str:
         scanned = arrival.scanned
-        if scanned.origin is not None:
-            return scanned.origin
         connection = arrival.exchange.connection
+        address, origin = scanned.origin
+        if address == connection.remote_address:
+            return origin
         if scanned.forwarded_for and self._trusted_proxies:
             lines = [line.decode("latin-1") for line in scanned.forwarded_for]
             ips = source_ips(connection.remote_address, forwarded_for=lines, trusted=self._trusted_proxies)
         else:
             ips = (connection.remote_address,)
-        scanned.origin = self._auditor.origin(ips, scanned.user_agent.decode("latin-1"))
-        return scanned.origin
+        origin = self._auditor.origin(ips, scanned.user_agent.decode("latin-1"))
+        scanned.origin = (connection.remote_address, origin)
+        return origin
 
     def audited(
         self, audit: Prepared, arrival: Arrival, code: int, now: float, recorder: Recorder | None = None

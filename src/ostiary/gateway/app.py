@@ -150,7 +150,7 @@ class App:
         )
         open_paths: dict[bytes, OpenHandler] = {b"/auth": LoginDoor(login, config.listen.trusted_proxies).handle}
         if config.webhooks.enabled:
-            door = WebhookDoor(config.webhooks, shared.authenticator, self.authorizer)
+            door = WebhookDoor(config.webhooks, shared.authenticator, self.authorizer, self._clock)
             open_paths[b"/webhooks"] = door.handle
         admin = AdminApi(shared.tokens, self.authorizer)
         return EngineParts(

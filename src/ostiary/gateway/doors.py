@@ -5,20 +5,22 @@ Called by the engine. Reads the body, makes of the exchange what the answering p
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from urllib.parse import parse_qsl
 
+from ostiary.core.clock import Clock
 from ostiary.gateway.audit import Network, source_ips
 from ostiary.gateway.authenticate import Authenticator, bearer
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login import Login
 from ostiary.gateway.paths import AmbiguousRequest, split_target
-from ostiary.gateway.request import Arrival, Passage
+from ostiary.gateway.request import Arrival, Passage, Served
 from ostiary.gateway.self_reviews import SelfReviews
-from ostiary.gateway.settings import Webhooks
+from ostiary.gateway.settings import Callers, Webhooks
 from ostiary.gateway.webhooks import SubjectAccessReviews, TokenReviews
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.wire import status
@@ -39,7 +41,10 @@ class LoginDoor:
         self._login = login
         self._trusted = trusted_proxies
 
-    async def handle(self, arrival: Arrival) -> int:
+    async def handle(self, arrival: Arrival, served: Served) -> None:
+        served(await self._answer(arrival))
+
+    async def _answer(self, arrival: Arrival) -> int:
         exchange = arrival.exchange
         try:
             body = await read_body(exchange, LARGEST_FORM)
@@ -87,49 +92,124 @@ class LoginDoor:
 
 
 class WebhookDoor:
-    """``/webhooks/token-review`` and ``/webhooks/subject-access-review``, for the callers that are configured."""
+    """``/webhooks/token-review`` and ``/webhooks/subject-access-review``, for the callers that are configured.
 
-    def __init__(self, configured: Webhooks, authenticator: Authenticator, authorizer: Authorizer) -> None:
-        self._callers = configured.callers
+    A cluster asks for every request of its own, so an answer that needs no waiting is given without a task.
+    """
+
+    def __init__(
+        self, configured: Webhooks, authenticator: Authenticator, authorizer: Authorizer, clock: Clock
+    ) -> None:
+        self._callers = _Callers(configured.callers, clock)
         self._doors: dict[bytes, TokenReviews | SubjectAccessReviews] = {}
         if configured.token_review:
             self._doors[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
         if configured.subject_access_review:
             self._doors[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer)
 
-    async def handle(self, arrival: Arrival) -> int:
+    def handle(self, arrival: Arrival, served: Served) -> None:
         exchange = arrival.exchange
-        if not self._is_caller(arrival):
-            return _send(arrival, status.unauthorized(), (b"WWW-Authenticate", b"Bearer"))
         # kube-apiserver appends ?timeout=30s to the address it is given.
         door = self._doors.get(exchange.target.partition(b"?")[0])
-        if door is None:
-            return _send(arrival, status.no_route())
-        if exchange.method != b"POST":
-            return _send(arrival, status.method_not_allowed(), (b"Allow", b"POST"))
-        try:
-            body = await read_body(exchange, LARGEST_REVIEW)
-        except ClientGone:
-            return 0
-        except BodyTooLarge:
-            return _send(arrival, status.too_large())
-        answer = door.answer(body)
-        return _send(arrival, answer if isinstance(answer, status.Answer) else await answer)
+        if not self._callers.include(arrival):
+            served(_send(arrival, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
+        elif door is None:
+            served(_send(arrival, status.no_route()))
+        elif exchange.method != b"POST":
+            served(_send(arrival, status.method_not_allowed(), (b"Allow", b"POST")))
+        elif exchange.content_length is not None and exchange.content_length > LARGEST_REVIEW:
+            served(_send(arrival, status.too_large()))
+        else:
+            exchange.accept_body(_Review(door, arrival, served))
 
-    def _is_caller(self, arrival: Arrival) -> bool:
-        """A verified client certificate with a name from the list, or the token of the file."""
+
+class _Review:
+    """One review on its way: answered in the moment its last byte has come, unless somebody must be asked."""
+
+    __slots__ = ("_arrival", "_door", "_parts", "_served", "_size", "_task")
+
+    def __init__(self, door: _Door, arrival: Arrival, served: Served) -> None:
+        self._door, self._arrival, self._served = door, arrival, served
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= LARGEST_REVIEW:
+            self._parts.append(data)
+
+    def body_end(self) -> None:
+        if self._size > LARGEST_REVIEW:
+            self._answer(status.too_large())
+            return
+        answer = self._door.answer(b"".join(self._parts))
+        if isinstance(answer, status.Answer):
+            self._answer(answer)
+        else:
+            self._task = self._arrival.exchange.connection.loop.create_task(self._answer_later(answer))
+
+    async def _answer_later(self, answer: Awaitable[status.Answer]) -> None:
+        self._answer(await answer)
+
+    def _answer(self, answer: status.Answer) -> None:
+        self._arrival.exchange.responder = None
+        self._served(_send(self._arrival, answer))
+
+    def client_lost(self) -> None:
+        self._served(0)
+
+    def client_full(self) -> None:
+        pass
+
+    def client_ready(self) -> None:
+        pass
+
+
+_Door = TokenReviews | SubjectAccessReviews
+# How long the token in the callers' file is believed before the file is read again.
+CALLERS_SECONDS = 1.0
+MOST_CERTIFICATES = 64
+
+
+class _Callers:
+    """Who may ask: a verified client certificate with a name from the list, or whoever has the token of the file."""
+
+    def __init__(self, configured: Callers, clock: Clock) -> None:
+        self._configured = configured
+        self._clock = clock
+        self._token = b""
+        self._token_until = float("-inf")
+        self._names: dict[bytes, str] = {}
+
+    def include(self, arrival: Arrival) -> bool:
         certificate = arrival.exchange.connection.peer_certificate
-        if certificate is not None and self._callers.names and common_name(certificate) in self._callers.names:
+        names = self._configured.names
+        if certificate is not None and names and self._name(certificate) in names:
             return True
-        if self._callers.token_file is None or arrival.scanned.authorization is None:
+        if self._configured.token_file is None or arrival.scanned.authorization is None:
             return False
-        given = bearer(arrival.scanned.authorization)
-        try:
-            expected = self._callers.token_file.read_bytes().strip()
-        except OSError as error:
-            log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
-            return False
+        given, expected = bearer(arrival.scanned.authorization), self._expected()
         return bool(expected) and given is not None and hmac.compare_digest(given, expected)
+
+    def _name(self, certificate: bytes) -> str:
+        if certificate not in self._names:
+            if len(self._names) >= MOST_CERTIFICATES:
+                self._names.clear()
+            self._names[certificate] = common_name(certificate)
+        return self._names[certificate]
+
+    def _expected(self) -> bytes:
+        now = self._clock.monotonic()
+        if now >= self._token_until:
+            assert self._configured.token_file is not None
+            try:
+                self._token = self._configured.token_file.read_bytes().strip()
+            except OSError as error:
+                log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
+                self._token = b""
+            self._token_until = now + CALLERS_SECONDS
+        return self._token
 
 
 class SelfReviewDoor:

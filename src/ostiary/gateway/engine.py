@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ log = logging.getLogger("ostiary.gateway")
 # How many plans are kept per token: one that asks for ever new things must not fill the memory.
 MOST_PLANS = 512
 LONGEST_PLANNED_TARGET = 2048
+MOST_SCANS = 4096
+LONGEST_SCAN = 2048
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class Engine:
         self._metrics = parts.metrics
         self._monotonic = parts.clock.monotonic
         self._headers = parts.headers
+        self._scans: dict[tuple[tuple[bytes, bytes], ...], Scanned] = {}
         self._open_prefixes = tuple(parts.open_paths)
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: set[Proxied] = set()
@@ -143,10 +146,10 @@ class Engine:
     def _arrived(self, exchange: Exchange) -> None:
         received_at = self._monotonic()
         audit_id = self._auditor.audit_id()
-        scanned: Scanned | None = exchange.connection.memo
-        if scanned is None or scanned.headers != exchange.headers or scanned.scanner is not self._headers:
+        scanned = self._scans.get(tuple(exchange.headers))
+        if scanned is None:
             try:
-                scanned = exchange.connection.memo = self._headers.scan(exchange.headers)
+                scanned = self._headers.scan(exchange.headers)
             except BadHeader as error:
                 self._answers.bad_request(Arrival(exchange, Scanned(), received_at, audit_id), str(error))
                 return
@@ -154,7 +157,7 @@ class Engine:
         if exchange.target.startswith(self._open_prefixes):
             opened = self._parts.open_paths.get(_first_segment(exchange.target))
             if opened is not None:
-                self._later(self._serve_open(opened, arrival), arrival)
+                self._serve_open(opened, arrival)
                 return
         live = None if scanned.digest is None else self._authenticator.known(scanned.digest)
         if live is not None:
@@ -177,7 +180,15 @@ class Engine:
         if live is None:
             self._later(self._find_token(arrival, token), arrival)
         else:
+            self._remember_scan(arrival)
             self._authenticated(arrival, live)
+
+    def _remember_scan(self, arrival: Arrival) -> None:
+        """Clients send the same headers again and again. Only those of known tokens are kept, and no large ones."""
+        if len(arrival.scanned.lines) <= LONGEST_SCAN:
+            if len(self._scans) >= MOST_SCANS:
+                self._scans.clear()
+            self._scans[tuple(arrival.exchange.headers)] = arrival.scanned
 
     def _token(self, arrival: Arrival) -> bytes | None:
         authorization = arrival.scanned.authorization
@@ -445,9 +456,13 @@ class Engine:
         finally:
             self._conclude(passage, code)
 
-    async def _serve_open(self, handler: OpenHandler, arrival: Arrival) -> None:
+    def _serve_open(self, handler: OpenHandler, arrival: Arrival) -> None:
         """A path that asks for no token of ours: /auth, and the webhooks, which know their callers otherwise."""
-        code = await handler(arrival)
+        waiting = handler(arrival, lambda code: self._served(arrival, code))
+        if waiting is not None:
+            self._later(_waited(waiting), arrival)
+
+    def _served(self, arrival: Arrival, code: int) -> None:
         self._metrics.requests.count("", code, "", self._monotonic() - arrival.received_at)
 
     # --- ending ---
@@ -516,6 +531,10 @@ class Engine:
 
 
 _UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
+
+
+async def _waited(waiting: Awaitable[None]) -> None:
+    await waiting
 
 
 def _first_segment(target: bytes) -> bytes:

@@ -86,31 +86,27 @@ class Scanned:
     """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
 
     A client sends the same headers with request after request, so the result is kept and used again for equal ones;
-    `digest` and `origin` are what others work out from it, and keep here.
+    `digest` and `origin` (with the address it is about) are what others work out from it, and keep here.
     """
 
     __slots__ = (
         "authorization",
         "digest",
         "forwarded_for",
-        "headers",
         "impersonate",
         "lines",
         "origin",
-        "scanner",
         "user_agent",
     )
 
-    def __init__(self, headers: Headers | None = None, scanner: HeaderFilter | None = None) -> None:
-        self.headers = headers
-        self.scanner = scanner
+    def __init__(self) -> None:
         self.lines = b""
         self.authorization: bytes | None = None
         self.user_agent = b""
         self.impersonate: Headers | tuple[()] = ()
         self.forwarded_for: list[bytes] | tuple[()] = ()
         self.digest: bytes | None = None
-        self.origin: str | None = None
+        self.origin: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ class HeaderFilter:
 
     def scan(self, headers: Headers) -> Scanned:
         """What a request's headers say to us, and the lines of them that go on to the upstream."""
-        found = Scanned(headers, self)
+        found = Scanned()
         lines: list[bytes] = []
         listed: set[bytes] | None = None
         seen = self._seen

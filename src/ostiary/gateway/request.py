@@ -33,7 +33,9 @@ class Arrival:
 
 # Answers a request that we serve ourselves; returns the status that was sent.
 Handler = Callable[["Passage"], Awaitable[int]]
-OpenHandler = Callable[[Arrival], Awaitable[int]]
+Served = Callable[[int], None]
+# The same for a path that needs no token of ours. It says when it has answered; what it returns must be waited for.
+OpenHandler = Callable[[Arrival, Served], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)

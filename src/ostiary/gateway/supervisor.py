@@ -10,6 +10,7 @@ socket and a channel to this one; a worker that dies is replaced. Health and met
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -35,6 +36,7 @@ log = logging.getLogger("ostiary.gateway")
 Told = Callable[[str, str], None]
 
 ASK_SECONDS = 2.0
+COLLECT_AFTER = 10_000
 RESTART_SECONDS = 1.0
 LONGEST_PAUSE = 30.0
 LONGEST_ANSWER = 16 * 1024 * 1024
@@ -113,6 +115,10 @@ async def _start_worker(source: Source, config: GatewayConfig, listener: socket.
 
     _on_signals(stop, reload)
     await worker.start()
+    # What was made until now stays for good: the collector need not look at it again, nor at each few requests.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 10, 10)
     return worker, stop
 
 

@@ -254,7 +254,6 @@ class ServerConnection(asyncio.Protocol):
         "draining",
         "forwarded_lines",
         "loop",
-        "memo",
         "peer_certificate",
         "remote_address",
         "transport",
@@ -277,8 +276,6 @@ class ServerConnection(asyncio.Protocol):
         # What the upstream is told about where its request came from; made once per connection.
         self.forwarded_lines = b""
         self.peer_certificate: bytes | None = None
-        # For whoever handles the requests, to keep what it learned from one for the next.
-        self.memo: Any = None
         self.draining = False
         self.tunnel: Tunnel | None = None
         self.deadline = 0.0
