@@ -224,7 +224,7 @@ class Engine:
         exchange = arrival.exchange
         key = (exchange.method, exchange.target, exchange.host, exchange.upgrade)
         plan = live.plans.get(key)
-        if plan is not None and not arrival.scanned.impersonate and self._authorizer.still_holds(plan.ruling):
+        if plan is not None and not arrival.scanned.impersonate and self._still_good(live, plan):
             self._perform(arrival, live, plan)
             return
         try:
@@ -243,6 +243,17 @@ class Engine:
             self._later(self._rule(arrival, live, question, key), arrival)
         else:
             self._planned(arrival, live, question, ruling, key)
+
+    def _still_good(self, live: LiveToken, plan: Plan) -> bool:
+        """Whether a plan may be used again. When only its time is up, the same question is asked, and no more."""
+        if self._authorizer.still_holds(plan.ruling):
+            return True
+        ruling = rule_at_once(self._authorizer, live.user, plan.required) if plan.required else None
+        if ruling is None or ruling.decision != plan.ruling.decision:
+            # Something else follows from it: the plan is made anew.
+            return False
+        plan.ruling = ruling
+        return True
 
     async def _rule(self, arrival: Arrival, live: LiveToken, question: Question, key: Any) -> None:
         try:
