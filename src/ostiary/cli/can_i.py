@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:
-    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.policy.source import opened
     from ostiary.gateway.telling import attributes_json, decision_json, explanation_json
 
     async with opened(config.authorization) as policy:

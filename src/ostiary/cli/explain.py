@@ -92,7 +92,7 @@ def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
-    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.policy.source import opened
     from ostiary.gateway.recorded import find
     from ostiary.gateway.refusals import Refusal
     from ostiary.gateway.telling import decided_json

@@ -84,7 +84,7 @@ def _check(config: GatewayConfig, where: str) -> None:
 
 async def _manifest(config: GatewayConfig, arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
     from ostiary.gateway import impersonation_role as roles
-    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.policy.source import opened
 
     subject = _subject(arguments)
     async with opened(config.authorization) as policy:

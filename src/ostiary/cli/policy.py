@@ -15,8 +15,8 @@ from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ostiary.gateway.policy_diff import Change
-    from ostiary.gateway.policy_replay import Difference, Replay
+    from ostiary.gateway.policy.diff import Change
+    from ostiary.gateway.policy.replay import Difference, Replay
     from ostiary.interfaces.authorization import Finding, Subject
 
 GAIN, LOSS, ANY, NEVER = FAIL_ON = ("gain", "loss", "any", "never")
@@ -113,7 +113,7 @@ def _code(fail_on: str, *, gains: int, losses: int) -> int:
 
 
 def lint_policy(arguments: argparse.Namespace) -> int:
-    from ostiary.gateway.policy_source import is_gateway, lint
+    from ostiary.gateway.policy.source import is_gateway, lint
     from ostiary.interfaces.authorization import Level
 
     for path in arguments.files:
@@ -171,8 +171,8 @@ def diff_policies(arguments: argparse.Namespace) -> int:
 
 
 async def _differences(old_path: str, new_path: str, plugin_type: str | None) -> tuple[Change, ...]:
-    from ostiary.gateway.policy_diff import differences
-    from ostiary.gateway.policy_source import opened, settings_of
+    from ostiary.gateway.policy.diff import differences
+    from ostiary.gateway.policy.source import opened, settings_of
 
     async with opened(settings_of(old_path, plugin_type)) as old, opened(settings_of(new_path, plugin_type)) as new:
         unlisted = sorted({*old.unlisted, *new.unlisted})
@@ -257,8 +257,8 @@ def replay_logs(arguments: argparse.Namespace) -> int:
 
 
 async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
-    from ostiary.gateway.policy_replay import replay, requiring_more
-    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.policy.replay import replay, requiring_more
+    from ostiary.gateway.policy.source import opened
     from ostiary.gateway.recorded import read
 
     async with opened(config.authorization) as policy:

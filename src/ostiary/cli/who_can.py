@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:
-    from ostiary.gateway.policy_source import opened
+    from ostiary.gateway.policy.source import opened
     from ostiary.gateway.telling import who_can_json
 
     async with opened(config.authorization) as policy:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ostiary.core.clock import Clock
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
-from ostiary.gateway.audit import Auditor, Network, Prepared, source_ips
+from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.proxy import Recorder

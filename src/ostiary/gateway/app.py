@@ -20,16 +20,16 @@ from ostiary.core.tokens import Tokens
 from ostiary.errors import AuditUnavailable, OstiaryError
 from ostiary.gateway import settings
 from ostiary.gateway.admin import AdminApi
-from ostiary.gateway.audit import Auditor
-from ostiary.gateway.audit_sinks import FileSink, Sink, StdoutSink, WebhookSink
+from ostiary.gateway.audit.auditor import Auditor
+from ostiary.gateway.audit.sinks import FileSink, Sink, StdoutSink, WebhookSink
 from ostiary.gateway.authenticate import Authenticator
 from ostiary.gateway.authorize import Authorizer
-from ostiary.gateway.config_rules import is_open_to_all
+from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
 from ostiary.gateway.engine import Engine, EngineParts
 from ostiary.gateway.headers import HeaderFilter
 from ostiary.gateway.limits import Limits
-from ostiary.gateway.login import Login, LoginEvent, LoginEventKind, log_event
+from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import OpenHandler, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Sequence
 from urllib.parse import parse_qsl
 
 from ostiary.core.clock import Clock
-from ostiary.gateway.audit import Network, source_ips
+from ostiary.gateway.audit.auditor import Network, source_ips
 from ostiary.gateway.authenticate import Authenticator, bearer
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
-from ostiary.gateway.login import Login
+from ostiary.gateway.login.door import Login
 from ostiary.gateway.paths import AmbiguousRequest, split_target
 from ostiary.gateway.request import Arrival, Passage, Served
 from ostiary.gateway.self_reviews import SelfReviews

@@ -22,7 +22,7 @@ from ostiary.core.tokens import digest
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway import impersonate
 from ostiary.gateway.answers import Answers
-from ostiary.gateway.audit import Auditor, Network
+from ostiary.gateway.audit.auditor import Auditor, Network
 from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.headers import BadHeader, HeaderFilter, Scanned, websocket_token

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ostiary.gateway.audit import Prepared
+from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate import LiveToken
 from ostiary.gateway.authorize import Ruling
 from ostiary.gateway.headers import Scanned

@@ -16,8 +16,8 @@ import pytest
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.authorize import Authorizer
-from ostiary.gateway.login import Login, LoginEvent, LoginEventKind
-from ostiary.gateway.login_answers import LoginAnswer
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind
 from ostiary.gateway.settings import Groups, Identity
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest

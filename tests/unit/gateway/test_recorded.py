@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.audit import Auditor
+from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.recorded import Counts, Recorded, find, read, recorded
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Decision, UserInfo, Verdict

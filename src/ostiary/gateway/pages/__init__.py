@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from ostiary.gateway.login_answers import LoginAnswer
+from ostiary.gateway.login.answers import LoginAnswer
 
 _NAME = re.compile(r"\{\{([a-z_]+)\}\}")
 

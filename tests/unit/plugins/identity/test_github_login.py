@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from ostiary.core.tokens import digest
-from ostiary.gateway.login_answers import LoginAnswer
+from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.settings import Groups, Identity
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo

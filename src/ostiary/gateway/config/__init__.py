@@ -1,0 +1,6 @@
+"""``gateway.yaml``, read and checked. `load` is where it begins; what comes out is `ostiary.gateway.settings`."""
+
+from ostiary.gateway.config.loading import API_VERSION, KIND, default_config, load, loads
+from ostiary.gateway.config.rules import warnings
+
+__all__ = ["API_VERSION", "KIND", "default_config", "load", "loads", "warnings"]

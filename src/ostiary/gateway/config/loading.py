@@ -1,0 +1,100 @@
+"""Reads ``gateway.yaml``: every mistake is told with its place, and before anything listens.
+
+    load     path -> Reading -> one function per section -> rules between them -> GatewayConfig
+    default_config    no file at all: one user, who may do everything, on this machine only
+
+Providers are built on the way, through the catalog. They open nothing yet; the server does that.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Document, Reading, parse, read
+from ostiary.gateway.config import sections
+from ostiary.gateway.config.providers import Builder
+from ostiary.gateway.config.rules import check
+from ostiary.gateway.config.upstreams import upstreams
+from ostiary.gateway.config.values import Values
+from ostiary.gateway.settings import GatewayConfig
+
+API_VERSION = "ostiary.dev/v1"
+KIND = "Gateway"
+
+_DEFAULT = f"""
+apiVersion: {API_VERSION}
+kind: {KIND}
+store: {{type: memory}}
+identity: [{{name: me, type: single_user}}]
+authorization: {{chain: [{{name: everything, type: allow_all}}]}}
+"""
+
+
+def load(path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
+    """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes."""
+    return _config(read(path), Path(path).resolve().parent, clock)
+
+
+def loads(
+    source: str | bytes,
+    *,
+    name: str | None = None,
+    directory: str | os.PathLike[str] = ".",
+    clock: Clock = SYSTEM_CLOCK,
+) -> GatewayConfig:
+    """A configuration that is not a file. *name* stands in errors, relative paths are meant from *directory*."""
+    return _config(parse(source, file=name), Path(directory).resolve(), clock)
+
+
+def default_config(*, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
+    """What holds when nothing is configured: the user of this process may do everything, from this machine."""
+    return loads(_DEFAULT, name="the built-in configuration", clock=clock)
+
+
+def _config(document: Document, directory: Path, clock: Clock) -> GatewayConfig:
+    reading = Reading(document)
+    config = read_sections(reading, directory, clock)
+    if document.more:
+        reading.root.problem("another document follows in the same file", None, "take it out: only one is read")
+    reading.finish("the gateway cannot be started with this configuration", strict=True)
+    # Without a store there was a problem, and `finish` has raised.
+    assert config is not None
+    return config
+
+
+def read_sections(reading: Reading, directory: Path, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig | None:
+    """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
+    root = Values(reading.root, directory)
+    builder = Builder(directory, clock)
+    _check_version(root)
+    listen = sections.listen(root.section("listen"))
+    identity = sections.identities(root, builder)
+    known = {provider.name: provider for provider in identity}
+    store = sections.store(root, builder)
+    parts = {
+        "external_url": sections.external_url(root, listen),
+        "health": root.section("health").address("address", sections.HEALTH),
+        "tokens": sections.tokens(root.section("tokens")),
+        "groups": sections.groups(root, builder, known),
+        "authorization": sections.authorization(root.section("authorization"), builder, known),
+        "upstreams": upstreams(root, builder),
+        "webhooks": sections.webhooks(root.section("webhooks"), listen),
+        "audit": sections.audit(root),
+        "limits": sections.limits(root.section("limits")),
+        "admission": sections.admission(root, builder),
+        "log": sections.log(root.section("log")),
+    }
+    insecure_allow_all = root.flag("insecureAllowAll")
+    if store is None:
+        return None
+    config = GatewayConfig(listen=listen, identity=identity, store=store, directory=directory, **parts)  # type: ignore[arg-type]
+    check(config, reading.root, insecure_allow_all=insecure_allow_all)
+    return config
+
+
+def _check_version(root: Values) -> None:
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if root.fields.string(key) != expected:
+            root.fields.problem(f"it must be {expected}", key)

@@ -1,0 +1,79 @@
+"""Builds the providers that a configuration names, through the catalog; called by `gateway.config.sections`.
+
+Whatever goes wrong on the way is a mistake in the file, with its place: an unknown type, a package that is not
+installed, a setting, a class that does not keep the contract.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ostiary.core import catalog
+from ostiary.core.clock import Clock
+from ostiary.core.config import Document, Fields, Node, Reading
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.settings import Provider
+
+# What an object must have in order to be one.
+METHODS = {
+    "identity": ("handle_client", "handle_provider"),
+    "group": ("groups_of", "groups_from_provider"),
+    "authorization": ("authorize", "relevant_groups"),
+    "admission": ("admit", "settled"),
+    "token_store": ("add", "renew", "find", "session", "sessions", "revoke", "revocations", "sweep", "count", "close"),
+    "attributes": ("request_info", "long_running"),
+}
+
+
+class Builder:
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+
+    def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
+        """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
+        chosen = fields.string("type")
+        if chosen == "":
+            names = ", ".join(sorted({entry.name for entry in catalog.installed(plugin_type)}))
+            fields.problem("the type is missing", "type", f"there are: {names}")
+            fields.ignore(*fields)
+            return None
+        try:
+            instance = catalog.load(plugin_type, chosen).from_config(
+                fields, catalog.Context(name=name, directory=self._directory, clock=self._clock)
+            )
+        except ConfigurationError as error:
+            _tell(error, fields)
+        except Exception as error:
+            # Neither its text nor its traceback: a foreign plugin may put a password into either.
+            fields.problem(f"the provider cannot read its settings ({type(error).__name__})", "type")
+        else:
+            if lacking := lacks(plugin_type, instance):
+                fields.problem(f"it is no {plugin_type} provider: it has no {lacking}", "type")
+            return Provider(name, chosen, instance, fields.place())
+        fields.ignore(*fields)
+        return None
+
+    def build_without_settings(
+        self, plugin_type: str, chosen: str, fields: Fields, key: str, *, name: str
+    ) -> Provider[Any] | None:
+        """The same for a type that stands alone, as a text under *key*."""
+        empty = Reading(Document(Node({"type": Node(chosen)})))
+        provider = self.build(plugin_type, empty.root, name=name)
+        for problem in empty.problems:
+            fields.problem(problem.message, key, problem.hint)
+        return provider
+
+
+def lacks(plugin_type: str, instance: object) -> str | None:
+    """The first method of the contract that *instance* does not have."""
+    missing = (method for method in METHODS[plugin_type] if not callable(getattr(instance, method, None)))
+    return next(missing, None)
+
+
+def _tell(error: ConfigurationError, fields: Fields) -> None:
+    for problem in error.problems:
+        fields.problem(f"{error.summary}: {problem}", None, problem.hint)
+    if not error.problems:
+        fields.problem(": ".join(filter(None, (error.summary, error.cause))), "type", error.hint)

@@ -1,0 +1,82 @@
+"""What several sections of the configuration must agree on; called by `gateway.config` when all of them are read."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from ostiary.core.config import Fields
+from ostiary.gateway.config.values import is_loopback, parse_origin
+from ostiary.gateway.settings import GatewayConfig, Identity, Upstream
+
+SYSTEM = "system:"
+
+
+def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> None:
+    """Note in *root* what does not go together."""
+    # A proxy in front lets in whom it likes, wherever the gateway itself listens.
+    reachable = not config.listen.address.is_loopback or config.listen.trusted_proxies
+    if is_open_to_all(config) and reachable and not insecure_allow_all:
+        hint = "configure identity and authorization, or say insecureAllowAll: true"
+        root.problem("everybody who reaches this address could do everything", "listen", hint)
+    if config.health == config.listen.address and config.health.port != 0:
+        root.problem("probes have an address of their own, so that no request can pass for one", "health")
+    if config.store.type == "memory" and config.listen.workers > 1:
+        root.problem("several workers cannot share what one of them has in memory", "store", "use the type sqlite")
+    if not config.identity and (config.upstreams or config.webhooks.token_review):
+        root.problem("it is missing: nobody could sign in", "identity")
+    _check_prefixes(config.identity, root)
+    _check_routes(config.upstreams, root)
+
+
+def is_open_to_all(config: GatewayConfig) -> bool:
+    """Whether whoever can connect may do everything: one user without a proof, and nothing that says no."""
+    without_proof = any(identity.type == "single_user" for identity in config.identity)
+    return without_proof and any(link.type == "allow_all" for link in config.authorization.chain)
+
+
+def warnings(config: GatewayConfig) -> list[str]:
+    """What is allowed and should not be overlooked; told loudly at every start."""
+    found = []
+    if is_open_to_all(config):
+        found.append("everybody who can connect may do everything: one user, and all actions allowed")
+    elif any(link.type == "allow_all" for link in config.authorization.chain):
+        found.append("everybody who can sign in may do everything: the authorization chain has allow_all")
+    if not config.listen.address.is_loopback and config.listen.tls is None:
+        found.append(f"{config.listen.address} takes tokens in plain text")
+    found += _warnings_of_upstreams(config.upstreams)
+    if not config.upstreams and not config.webhooks.enabled:
+        found.append("there is no upstream and no webhook: this gateway can sign people in and nothing else")
+    if config.store.type == "memory":
+        found.append("sessions are kept in memory: a restart ends them all")
+    return found
+
+
+def _warnings_of_upstreams(upstreams: tuple[Upstream, ...]) -> list[str]:
+    return [
+        f'requests to the upstream "{upstream.name}" may cross the network in plain text'
+        for upstream in upstreams
+        if upstream.server.startswith("http://") and upstream.socket is None and not _is_local(upstream)
+    ]
+
+
+def _is_local(upstream: Upstream) -> bool:
+    return is_loopback(parse_origin(upstream.server).hostname or "")
+
+
+def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
+    for identity in identities:
+        if identity.prefix.startswith(SYSTEM):
+            root.problem(f'"{identity.name}" would name users of the system itself ("{SYSTEM}")', "identity")
+    for one, other in combinations(identities, 2):
+        # "a" and "ab" are not enough: the user "bc" of the one would be the user "c" of the other.
+        if one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix):
+            hint = "let no prefix be the beginning of another; without one it is the name and a colon"
+            root.problem(f'users of "{one.name}" and of "{other.name}" could have the same name', "identity", hint)
+
+
+def _check_routes(upstreams: tuple[Upstream, ...], root: Fields) -> None:
+    for one, other in combinations(upstreams, 2):
+        same_host = set(one.hosts) & set(other.hosts) or (not one.hosts and not other.hosts)
+        if one.prefix == other.prefix and same_host:
+            message = f'the upstreams "{one.name}" and "{other.name}" serve the same host and prefix'
+            root.problem(message, "upstreams", "give one of them another prefix, or hosts")

@@ -1,0 +1,358 @@
+"""The sections of ``gateway.yaml``, one function each: fields in, settings out, mistakes noted.
+
+Called by `gateway.config.loading`, which then applies the rules that concern several sections (`gateway.config.rules`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ostiary.core.config import Document, Node, Reading
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.config.providers import Builder, lacks
+from ostiary.gateway.config.values import (
+    Values,
+    bad_authorities,
+    is_loopback,
+    parse_origin,
+    unreadable,
+)
+from ostiary.gateway.limits import LimitSettings
+from ostiary.gateway.logging import FORMATS, LEVELS
+from ostiary.gateway.settings import (
+    Address,
+    Audit,
+    AuditLog,
+    AuditWebhook,
+    Authorization,
+    AuthorizationSettings,
+    Callers,
+    Groups,
+    Identity,
+    Listen,
+    ListenLimits,
+    Log,
+    OnError,
+    Provider,
+    ServerTls,
+    TokenSettings,
+    Webhooks,
+)
+from ostiary.wire.audit import load_policy
+
+T = TypeVar("T")
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# /auth/<name> is where a provider's users go; these are other places below /auth, now or soon.
+RESERVED_NAMES = frozenset(
+    (
+        *("provider", "groups", "renew", "logout", "login", "choose", "device", "token", "session", "sessions"),
+        *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin"),
+    )
+)
+HEALTH = Address("127.0.0.1", 8444)
+DEFAULT_STORE = {"type": Node("sqlite"), "path": Node("ostiary.db")}
+
+
+# --- where the gateway listens ---
+
+
+def listen(values: Values) -> Listen:
+    default = Listen()
+    found = Listen(
+        address=values.address("address", default.address),
+        tls=_server_tls(values),
+        workers=values.integer("workers", default.workers),
+        trusted_proxies=values.networks("trustedProxies"),
+        limits=_listen_limits(values.section("limits"), values.section("timeouts")),
+        drain=values.duration("drain", default.drain, zero=True),
+    )
+    insecure = values.flag("insecure")
+    if found.tls is None and not found.address.is_loopback and not insecure:
+        hint = "give it listen.tls, or say listen.insecure: true if whoever is in front of it has TLS"
+        values.fields.problem("tokens would cross the network in plain text", "address", hint)
+    return found
+
+
+def _server_tls(values: Values) -> ServerTls | None:
+    section = values.optional_section("tls")
+    if section is None:
+        return None
+    certificate, key, client_ca = (section.file(name) for name in ("certificate", "key", "clientCA"))
+    for name, path in (("certificate", certificate), ("key", key)):
+        if path is None and name not in section.fields:
+            section.fields.problem("it is missing", name)
+    section.check_pair(certificate, key)
+    if client_ca is not None and (mistake := bad_authorities(client_ca)):
+        section.fields.problem(mistake, "clientCA")
+    return None if certificate is None or key is None else ServerTls(certificate, key, client_ca)
+
+
+def _listen_limits(limits: Values, timeouts: Values) -> ListenLimits:
+    default = ListenLimits()
+    return ListenLimits(
+        header_bytes=limits.integer("headerBytes", default.header_bytes, least=1024),
+        headers=limits.integer("headers", default.headers, least=10),
+        body_bytes=limits.optional_integer("bodyBytes"),
+        connections=limits.integer("connections", default.connections),
+        header_timeout=timeouts.duration("header", default.header_timeout),
+        body_timeout=timeouts.duration("body", default.body_timeout),
+        idle_timeout=timeouts.duration("idle", default.idle_timeout),
+    )
+
+
+def external_url(values: Values, listening: Listen) -> str:
+    """What browsers and programs call the gateway; worked out from the address where that is possible."""
+    text = values.text("externalURL")
+    if not text:
+        address = listening.address
+        if address.host in ("0.0.0.0", "::"):  # noqa: S104
+            values.fields.problem("it is missing, and the address does not tell it", "externalURL")
+        return f"{'http' if listening.tls is None else 'https'}://{address}"
+    try:
+        url = parse_origin(text)
+    except ValueError as mistake:
+        values.fields.problem(str(mistake), "externalURL", "write it as in https://gateway.example.com")
+        return ""
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
+        values.fields.problem("people would sign in over plain text", "externalURL", "begin it with https://")
+    return url.geturl()
+
+
+# --- providers ---
+
+
+def store(values: Values, builder: Builder) -> Provider[Any] | None:
+    section = values.optional_section("store")
+    if section is None:
+        return builder.build("token_store", Reading(Document(Node(dict(DEFAULT_STORE)))).root, name="store")
+    return builder.build("token_store", section.fields, name="store")
+
+
+def tokens(values: Values) -> TokenSettings:
+    default = TokenSettings()
+    found = TokenSettings(
+        lifetime=values.duration("lifetime", default.lifetime),
+        session=values.duration("session", default.session),
+        sweep=values.duration("sweep", default.sweep),
+        revocation_file=values.writable("revocationFile"),
+    )
+    if found.lifetime > found.session:
+        values.fields.problem("a token cannot outlive its session", "lifetime", "make tokens.session longer")
+    return found
+
+
+def identities(root: Values, builder: Builder) -> tuple[Identity, ...]:
+    sections = root.sections("identity")
+    names = unique_names(sections)
+    found: list[Identity] = []
+    for section, name in zip(sections, names, strict=True):
+        default = f"{name}:" if len(sections) > 1 else ""
+        prefix = section.fields.optional_string("prefix")
+        if name in RESERVED_NAMES:
+            section.fields.problem("the gateway itself uses this name below /auth", "name")
+        provider = builder.build("identity", section.fields, name=name)
+        if provider is not None:
+            found.append(Identity(*_parts(provider), prefix=default if prefix is None else prefix))
+    return tuple(found)
+
+
+def groups(root: Values, builder: Builder, known: Mapping[str, Identity]) -> tuple[Groups, ...]:
+    sections = root.sections("groups")
+    found: list[Groups] = []
+    for section, name in zip(sections, unique_names(sections), strict=True):
+        prefix = section.fields.string("prefix")
+        only = section.names("identities")
+        _check_restriction(section, only, known)
+        own = section.text("provider")
+        if own and only:
+            section.fields.problem("an identity provider knows its own users only", "identities")
+        provider = (
+            shared(section, "group", name, own, known) if own else builder.build("group", section.fields, name=name)
+        )
+        if provider is not None:
+            found.append(Groups(*_parts(provider), prefix=prefix, identities=(own,) if own else only, own=bool(own)))
+    return tuple(found)
+
+
+def _check_restriction(section: Values, only: tuple[str, ...], known: Mapping[str, Identity]) -> None:
+    if not only and "identities" in section.fields:
+        hint = "leave it out if that is meant"
+        section.fields.problem("an empty list would restrict nothing", "identities", hint)
+    for other in only:
+        if other not in known:
+            section.fields.problem(f'there is no identity provider "{other}"', "identities")
+
+
+def authorization(values: Values, builder: Builder, known: Mapping[str, Identity]) -> AuthorizationSettings:
+    sections = values.sections("chain")
+    chain: list[Authorization] = []
+    for section, name in zip(sections, unique_names(sections), strict=True):
+        on_error = section.choice("onError", OnError.DENY)
+        own = section.text("provider")
+        provider = (
+            shared(section, "authorization", name, own, known)
+            if own
+            else builder.build("authorization", section.fields, name=name)
+        )
+        if provider is not None:
+            chain.append(Authorization(*_parts(provider), on_error=on_error))
+    if not sections:
+        hint = "chain: [{name: everything, type: allow_all}] allows everything"
+        values.fields.problem("it is missing: with no provider every request is refused", "chain", hint)
+    return AuthorizationSettings(
+        chain=tuple(chain),
+        cache_ttl=values.duration("cacheTTL", timedelta(seconds=10), zero=True),
+        cache_entries=values.integer("cacheEntries", 100_000),
+        timeout=values.duration("timeout", timedelta(seconds=10)),
+        hide_denied=values.flag("hideDenied", True),
+    )
+
+
+def admission(root: Values, builder: Builder) -> tuple[Provider[Any], ...]:
+    sections = root.sections("admission")
+    built = [
+        builder.build("admission", section.fields, name=name)
+        for section, name in zip(sections, unique_names(sections), strict=True)
+    ]
+    return tuple(provider for provider in built if provider is not None)
+
+
+def shared(
+    section: Values, plugin_type: str, name: str, own: str, known: Mapping[str, Identity]
+) -> Provider[Any] | None:
+    """The object of an identity provider in a second part: one object may be several kinds of provider."""
+    if section.text("type"):
+        section.fields.problem("either type or provider is set, not both", "provider")
+    if own not in known:
+        section.fields.problem(f'there is no identity provider "{own}"', "provider")
+        return None
+    identity = known[own]
+    if lacking := lacks(plugin_type, identity.instance):
+        section.fields.problem(f'"{own}" is no {plugin_type} provider: it has no {lacking}', "provider")
+        return None
+    return Provider(name, identity.type, identity.instance, section.fields.place())
+
+
+def unique_names(sections: list[Values]) -> list[str]:
+    seen: set[str] = set()
+    names = []
+    for section in sections:
+        name = section.fields.string("name")
+        if not NAME.fullmatch(name):
+            message = "it is missing" if name == "" else "it is not a name of small letters, digits and dashes"
+            section.fields.problem(message, "name")
+        elif name in seen:
+            section.fields.problem("another one has this name", "name")
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _parts(provider: Provider[T]) -> tuple[str, str, T, Any]:
+    return provider.name, provider.type, provider.instance, provider.place
+
+
+# --- the rest ---
+
+
+def webhooks(values: Values, listening: Listen) -> Webhooks:
+    section = values.section("callers")
+    found = Webhooks(
+        token_review=values.flag("tokenReview"),
+        subject_access_review=values.flag("subjectAccessReview"),
+        audiences=values.names("audiences"),
+        callers=Callers(names=section.names("names"), token_file=section.file("tokenFile")),
+    )
+    callers = found.callers
+    if found.enabled and not callers.names and callers.token_file is None:
+        hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
+        values.fields.problem("anybody could ask about anybody", "callers", hint)
+    if callers.names and (listening.tls is None or listening.tls.client_ca is None):
+        section.fields.problem("no client certificate is checked without listen.tls.clientCA", "names")
+    return found
+
+
+def audit(root: Values) -> Audit:
+    values = root.optional_section("audit")
+    if values is None:
+        return Audit(stdout=True)
+    log = values.optional_section("log")
+    webhook = values.optional_section("webhook")
+    return Audit(
+        policy=_audit_policy(values),
+        stdout=values.flag("stdout"),
+        log=None if log is None else _audit_log(log),
+        webhook=None if webhook is None else _audit_webhook(webhook),
+        blocking=values.flag("blocking"),
+    )
+
+
+def _audit_policy(values: Values) -> Path | None:
+    path = values.file("policy")
+    if path is None or unreadable(path):
+        return path
+    try:
+        load_policy(path)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            values.fields.problem(f"{error.summary}: {problem}", "policy", problem.hint)
+    return path
+
+
+def _audit_log(values: Values) -> AuditLog | None:
+    path, fsync = values.writable("path"), values.flag("fsync")
+    if path is None:
+        values.fields.problem("it is missing", "path")
+        return None
+    return AuditLog(path, fsync)
+
+
+def _audit_webhook(values: Values) -> AuditWebhook:
+    default = AuditWebhook("")
+    found = AuditWebhook(
+        url=values.text("url"),
+        tls=values.client_tls("tls"),
+        token_file=values.file("tokenFile"),
+        buffer=values.integer("buffer", default.buffer),
+        batch=values.integer("batch", default.batch),
+        wait=values.duration("wait", default.wait),
+        requests_per_second=values.rate("requestsPerSecond", default.requests_per_second),
+        burst=values.integer("burst", default.burst),
+    )
+    scheme, _, rest = found.url.partition("://")
+    try:
+        url = parse_origin(f"{scheme}://{re.split('[/?]', rest)[0]}")
+    except ValueError:
+        values.fields.problem("it is not a URL" if found.url else "it is missing", "url")
+        return found
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
+        values.fields.problem("events would cross the network in plain text", "url", "use https")
+    return found
+
+
+def limits(values: Values) -> LimitSettings:
+    default = LimitSettings()
+    return LimitSettings(
+        requests_per_second=values.rate("requestsPerSecond", default.requests_per_second, zero=True),
+        burst=values.integer("burst", default.burst),
+        concurrency=values.integer("concurrency", default.concurrency, least=0),
+        queue_length=values.integer("queueLength", default.queue_length, least=0),
+        queued_in_all=values.integer("queuedInAll", default.queued_in_all, least=0),
+        queue_wait=values.duration("queueWait", timedelta(seconds=default.queue_wait), zero=True).total_seconds(),
+        streams=values.integer("streams", default.streams, least=0),
+        failures_per_minute=values.rate("failuresPerMinute", default.failures_per_minute, zero=True),
+        exempt_users=frozenset(values.names("exemptUsers")),
+        exempt_groups=frozenset(values.names("exemptGroups")) | default.exempt_groups,
+    )
+
+
+def log(values: Values) -> Log:
+    level, form = values.text("level", "info"), values.text("format", "text")
+    for key, found, options in (("level", level, LEVELS), ("format", form, FORMATS)):
+        if found not in options:
+            values.fields.problem("there is no such choice", key, f"choose one of {', '.join(options)}")
+    return Log(level, form)

@@ -1,0 +1,1 @@
+"""``/auth``: how people and their programs sign in. `door` is where it begins."""

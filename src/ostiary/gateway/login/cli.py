@@ -1,0 +1,112 @@
+"""Signing in for a command line on the person's own machine.
+
+    /auth/cli?challenge&port&state&client  ->  sign in, in the browser  ->  http://127.0.0.1:<port>/callback?code&state
+    POST /auth/cli/token, code and verifier  ->  tokens
+
+Called by `gateway.login`. The browser carries a code that is good once, for a minute, and only with the secret whose
+digest the command line sent along (PKCE, RFC 7636): tokens are never in an address, and whoever reads the code has
+nothing. The browser goes to the loopback of its own machine, whatever is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import Attested, Issued, Tokens
+from ostiary.errors import LoginRefused
+from ostiary.gateway.login.flows import CliGoal, pairs, user_from_json, user_json
+from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.visit import client_text, field, only, short
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import RecordStore
+
+CODE_LIFETIME = timedelta(seconds=60)
+MAX_STATE = 128
+_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
+_VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
+_PORT = re.compile(r"[1-9][0-9]{3,4}")
+_PARAMETERS = frozenset(("challenge", "port", "state", "client", "provider"))
+
+
+def goal_of(request: LoginRequest) -> CliGoal:
+    """What the address asks for. Raises `ValueError`, which a person may read."""
+    names = [name for name, _ in request.query]
+    if len(set(names)) < len(names) or not _PARAMETERS.issuperset(names):
+        raise ValueError("a parameter stands twice, or is not known here")
+    challenge, port, state = (only(request.query, name) or "" for name in ("challenge", "port", "state"))
+    if not _CHALLENGE.fullmatch(challenge):
+        raise ValueError("the challenge is no SHA-256 digest in base64url")
+    if not _PORT.fullmatch(port) or not 1024 <= int(port) <= 65535:
+        raise ValueError("the port is not a number from 1024 to 65535")
+    if not state or len(state) > MAX_STATE or not state.isprintable() or not state.isascii():
+        raise ValueError(f"the state is missing, or longer than {MAX_STATE} characters, or not visible ASCII")
+    return CliGoal(challenge, int(port), state, short(only(request.query, "client") or ""))
+
+
+def callback(goal: CliGoal, **answer: str) -> str:
+    """Where the browser goes. Host and path are ours to say."""
+    return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'state': goal.state})}"
+
+
+class Codes:
+    """What a person has signed in for, until the command line fetches it."""
+
+    def __init__(self, store: RecordStore, tokens: Tokens, *, clock: Clock) -> None:
+        self._records = Records(store, "cli code", CODE_LIFETIME, clock=clock)
+        self._tokens = tokens
+        self._clock = clock
+
+    async def issue(self, goal: CliGoal, signed: SignedIn, request: LoginRequest) -> str:
+        """A code for what waits at the goal."""
+        code = secrets.token_urlsafe(32)
+        grant = grant_json(signed, client=client_text(request, goal.client or "command line"), at=self._clock.now())
+        await self._records.put(code, {**grant, "challenge": goal.challenge})
+        return code
+
+    async def exchange(self, request: LoginRequest) -> Issued | None:
+        """The tokens for a code and its verifier. Once tried, a code is used up, whatever came of it."""
+        code, verifier = field(request, "code"), field(request, "verifier")
+        grant = await self._records.take(code) if code else None
+        if grant is None or verifier is None or not _VERIFIER.fullmatch(verifier):
+            return None
+        if not hmac.compare_digest(_challenge(verifier), grant["challenge"]):
+            return None
+        return await issue_granted(self._tokens, grant)
+
+
+# --- what a person has granted to a program, as a record ---
+
+
+def grant_json(signed: SignedIn, *, client: str, at: datetime) -> dict[str, Any]:
+    attested = signed.attested
+    user, sources = user_json(attested.user), attested.sources
+    return {"user": user, "sources": sources, "provider": signed.provider, "client": client, "at": at.isoformat()}
+
+
+async def issue_granted(tokens: Tokens, grant: Mapping[str, Any]) -> Issued | None:
+    """The tokens; None if what was granted has been revoked since then."""
+    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]))
+    try:
+        return await tokens.issue(
+            attested.user,
+            provider=grant["provider"],
+            sources=attested.sources,
+            client=grant["client"],
+            at=datetime.fromisoformat(grant["at"]),
+        )
+    except LoginRefused:
+        return None
+
+
+def _challenge(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")

@@ -1,0 +1,157 @@
+"""Logins that are under way: somebody was sent to another page, or has a form to fill in, and is expected back.
+
+Called by `gateway.login`. A flow is known by a random text in a cookie, so that only the browser that began it can
+finish it. It is good for one return and ends after ten minutes. Where the person goes in the end stands in the flow,
+on the server; no address is ever taken from a request.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ostiary.core.clock import Clock
+from ostiary.gateway.login.cookies import Cookie
+from ostiary.gateway.login.records import Records, Value
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import RecordStore
+from ostiary.model import UserInfo
+
+LIFETIME = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class CliGoal:
+    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it."""
+
+    challenge: str
+    port: int
+    state: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGoal:
+    """The person came to approve a device, and signs in first."""
+
+    user_code: str
+
+
+Goal = CliGoal | DeviceGoal | None
+"""What a login is for; None: a token, or the page where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Where a login stands.
+
+    `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
+    `state` is the parameter that the redirect carried: the same must come back, or else somebody could finish a login
+    of his own in another person's browser. `remember` is the provider's own. `user` is known once groups are being
+    asked for: by then the group providers before `position` have answered with `memberships`.
+    """
+
+    identity: str = ""
+    state: str | None = None
+    remember: tuple[tuple[str, str], ...] = ()
+    user: UserInfo | None = None
+    position: int = 0
+    memberships: tuple[Membership, ...] = ()
+    goal: Goal = None
+
+
+class Flows:
+    def __init__(self, store: RecordStore, *, secure: bool, clock: Clock) -> None:
+        self._records = Records(store, "flow", LIFETIME, clock=clock)
+        self._cookie = Cookie("login", secure=secure)
+
+    async def begin(self, flow: Flow) -> tuple[str, str]:
+        """Remember *flow*; returns the header that makes the browser remember it too."""
+        key = secrets.token_urlsafe(32)
+        await self._records.put(key, _to_json(flow))
+        return self._cookie.set(key, seconds=LIFETIME.total_seconds())
+
+    async def finish(self, request: LoginRequest) -> Flow | None:
+        """The flow that this browser began, which is over by that; None if there is none, or another state returns."""
+        flow = await self._take(request)
+        if flow is None or not flow.identity:
+            return None
+        returned = [value for name, value in (*request.query, *request.form) if name == "state"]
+        return flow if flow.state is None or returned == [flow.state] else None
+
+    async def goal(self, request: LoginRequest) -> Goal:
+        """What this browser wants to sign in for, while it is still choosing how."""
+        key = self._cookie.of(request)
+        value = await self._records.find(key) if key else None
+        flow = None if value is None else _from_json(value)
+        return flow.goal if flow is not None and not flow.identity else None
+
+    async def take_goal(self, request: LoginRequest) -> Goal:
+        """The same, once."""
+        flow = await self._take(request)
+        return flow.goal if flow is not None and not flow.identity else None
+
+    async def _take(self, request: LoginRequest) -> Flow | None:
+        key = self._cookie.of(request)
+        value = await self._records.take(key) if key else None
+        return None if value is None else _from_json(value)
+
+    def forget(self) -> tuple[str, str]:
+        return self._cookie.forget()
+
+
+def state_of(url: str) -> str | None:
+    """The ``state`` parameter of a redirect, if it has one."""
+    found = parse_qs(urlsplit(url).query, keep_blank_values=True).get("state")
+    return found[0] if found else None
+
+
+# --- as records ---
+
+
+def user_json(user: UserInfo) -> list[Any]:
+    return [user.username, user.uid, user.groups, user.extra]
+
+
+def user_from_json(value: Sequence[Any]) -> UserInfo:
+    username, uid, groups, extra = value
+    return UserInfo(username, uid, tuple(groups), tuple((key, tuple(values)) for key, values in extra))
+
+
+def pairs(value: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((first, second) for first, second in value)
+
+
+def _to_json(flow: Flow) -> Value:
+    goal = flow.goal
+    value: dict[str, Any] = {"identity": flow.identity, "state": flow.state, "remember": flow.remember}
+    if flow.user is not None:
+        value |= {"user": user_json(flow.user), "position": flow.position}
+        value["memberships"] = [(member.group, member.source) for member in flow.memberships]
+    if isinstance(goal, CliGoal):
+        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
+    elif isinstance(goal, DeviceGoal):
+        value["device"] = goal.user_code
+    return value
+
+
+def _from_json(value: Value) -> Flow:
+    goal: Goal = None
+    if "cli" in value:
+        goal = CliGoal(*value["cli"])
+    elif "device" in value:
+        goal = DeviceGoal(value["device"])
+    return Flow(
+        identity=value["identity"],
+        state=value["state"],
+        remember=pairs(value["remember"]),
+        user=user_from_json(value["user"]) if "user" in value else None,
+        position=value.get("position", 0),
+        memberships=tuple(Membership(*member) for member in value.get("memberships", ())),
+        goal=goal,
+    )

@@ -1,0 +1,90 @@
+"""What becomes of a session later: renewed, ended, asked about. For programs, which present tokens.
+
+Called by `gateway.login`. Programs of one person that renew with the same token at the same moment get the same
+answer: the first one renews, and the others wait for it. A moment later, or at another worker, the token is refused
+with a 409, which does no harm; only later than that does its second use end the session.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.cache import Cache
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest
+from ostiary.errors import LoginRefused
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEventKind, Teller
+from ostiary.gateway.login.steps import Steps
+from ostiary.gateway.login.visit import bearer, field
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import Found, RevocationKind, Session, TokenKind
+
+RENEWAL_FIELD = "renewal_token"
+RENEWALS = 10_000
+
+
+class SessionCalls:
+    def __init__(self, tokens: Tokens, steps: Steps, teller: Teller, *, clock: Clock) -> None:
+        self._tokens = tokens
+        self._steps = steps
+        self._teller = teller
+        self._renewed: Cache[bytes, Issued] = Cache(
+            seconds=REUSE_LEEWAY.total_seconds(), clock=clock, entries=RENEWALS, share=RENEWALS
+        )
+
+    async def renew(self, request: LoginRequest) -> LoginAnswer:
+        if request.method != "POST":
+            return answers.method_not_allowed(["POST"])
+        renewal = field(request, RENEWAL_FIELD)
+        if renewal is None:
+            return answers.error(400, f"the form field {RENEWAL_FIELD} is missing")
+        try:
+            pair = await self._renewed.fill(digest(renewal), lambda: self._renew(renewal, request))
+        except LoginRefused as refusal:
+            self._teller.refused(refusal, request)
+            return answers.not_renewed(refusal)
+        except Exception as error:
+            return self._teller.failed(error, request)
+        return answers.issued(pair)
+
+    async def _renew(self, renewal: str, request: LoginRequest) -> Issued:
+        pair = await self._tokens.renew(renewal, lambda session: self._steps.recheck(session, request))
+        self._teller.session(LoginEventKind.RENEWED, request, pair.session)
+        return pair
+
+    async def logout(self, request: LoginRequest) -> LoginAnswer:
+        if request.method != "POST":
+            return answers.method_not_allowed(["POST"])
+        token = bearer(request) or field(request, RENEWAL_FIELD)
+        if token is None:
+            return answers.bearer_challenge()
+        try:
+            found = await self._tokens.store.find(digest(token))
+            # A browser's secret is no token: what may be done with it is asked for on our own pages.
+            if found is not None and found.token.kind is not TokenKind.BROWSER:
+                await self.end(found.session, request, everywhere=field(request, "everywhere") == "true")
+        except Exception as error:
+            return self._teller.failed(error, request)
+        # The same for a token that nobody knows: what was asked for is so.
+        return answers.done()
+
+    async def end(self, session: Session, request: LoginRequest, *, everywhere: bool = False) -> None:
+        """End *session*, or all of its user's."""
+        username = session.user.username
+        if everywhere:
+            await self._tokens.revoke(RevocationKind.USER, username, by=f"logout of {username}")
+        else:
+            await self._tokens.revoke(RevocationKind.SESSION, session.id, by=f"logout of {username}")
+        self._teller.session(LoginEventKind.ENDED, request, session, "everywhere" if everywhere else "")
+
+    async def whoami(self, request: LoginRequest) -> LoginAnswer:
+        if request.method not in ("GET", "HEAD"):
+            return answers.method_not_allowed(["GET"])
+        token = bearer(request)
+        if token is None:
+            return answers.bearer_challenge()
+        try:
+            found: Found | None = await self._tokens.find(token)
+        except Exception as error:
+            return self._teller.failed(error, request)
+        return answers.no_good_token() if found is None else answers.whoami(found)

@@ -1,0 +1,195 @@
+"""Asking the providers: who is it, which groups, and is that still so.
+
+    visit     handle_client        -> a user | elsewhere | a challenge
+    returned  handle_provider, or groups_from_provider          -> a user | elsewhere
+    user      -> groups, the relevant ones only                 -> `SignedIn` | elsewhere
+
+Called by `gateway.login`, which makes tokens and pages of what comes out. What is not exactly one whole answer is the
+provider's mistake, and nobody is signed in by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from ostiary.core.tokens import Attested
+from ostiary.errors import LoginRefused
+from ostiary.gateway.login.cookies import without_ours
+from ostiary.gateway.login.flows import Flow, Goal, state_of
+from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
+from ostiary.gateway.settings import Identity
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
+from ostiary.interfaces.token_store import Session
+from ostiary.model import UserInfo
+
+T = TypeVar("T")
+
+
+class Step(Enum):
+    VISIT = "visit"
+    RETURN = "return"
+    GROUPS = "groups"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Identity and groups are known. Only now may there be a token."""
+
+    provider: str
+    attested: Attested
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The browser goes to `url`, and `flow` is to be remembered until it returns."""
+
+    url: str
+    flow: Flow
+
+
+Outcome = SignedIn | Elsewhere | Challenge
+
+
+class Steps:
+    def __init__(
+        self, identity: Mapping[str, Identity], checks: GroupChecks, *, external_url: str, provider_seconds: float
+    ) -> None:
+        self._identity = identity
+        self._checks = checks
+        self._external_url = external_url
+        self._seconds = provider_seconds
+
+    async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
+        request = self._shown(provider, request, Step.RETURN)
+        said: object = await self._within(provider.instance.handle_client(request))
+        if isinstance(said, Challenge):
+            return Challenge(_header_value(provider, said.www_authenticate))
+        if isinstance(said, Redirect):
+            return _elsewhere(said, Flow(provider.name, goal=goal))
+        return await self._identified(provider, _user_of(provider, said), request, goal)
+
+    async def returned(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
+        good = flow is not None and flow.identity == provider.name and flow.user is None
+        remembered = flow.remember if flow is not None and good else ()
+        shown = replace(self._shown(provider, request, Step.RETURN), remembered=remembered)
+        # The provider sees every return, also those that nobody in this browser began.
+        said: object = await self._within(provider.instance.handle_provider(shown))
+        user = _user_of(provider, said)
+        if flow is None or not good:
+            raise _not_begun_here()
+        return await self._identified(provider, user, shown, flow.goal)
+
+    async def returned_with_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
+        if flow is None or flow.identity != provider.name or flow.user is None:
+            raise _not_begun_here()
+        signed = _signed(provider, flow.user)
+        shown = replace(self._shown(provider, request, Step.GROUPS), remembered=flow.remember)
+        found = await self._within(
+            self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
+        )
+        return _attested(signed, found, flow.goal)
+
+    async def recheck(self, session: Session, request: LoginRequest) -> Attested:
+        """Who the session's user is today. Raises `LoginRefused` if nobody any more."""
+        provider = self._identity.get(session.provider)
+        if provider is None or not session.user.username.startswith(provider.prefix):
+            raise LoginRefused("this session has ended: sign in again", cause="its identity provider is gone")
+        own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
+        revalidate = getattr(provider.instance, "revalidate", None)
+        if revalidate is not None:
+            own = _user_of(provider, await self._within(revalidate(own)))
+        signed = _signed(provider, own)
+        # What the providers see of it has no token in it.
+        headers = tuple(header for header in request.headers if header[0] != "authorization")
+        shown = without_ours(replace(request, form=(), headers=headers))
+        found = await self._within(self._checks.ask(signed, shown, before=session.sources))
+        if isinstance(found, Away):
+            raise LoginRefused("this session has ended: sign in again", cause="groups cannot be had without the person")
+        return Attested(*attest(signed.user, found))
+
+    async def _identified(self, provider: Identity, own: UserInfo, request: LoginRequest, goal: Goal) -> Outcome:
+        signed = _signed(provider, own)
+        # Groups return to a path of their own, and what identity asked to remember is none of their business.
+        request = replace(request, callback_url=self._callback(provider, Step.GROUPS), remembered=())
+        return _attested(signed, await self._within(self._checks.ask(signed, request)), goal)
+
+    def _shown(self, provider: Identity, request: LoginRequest, step: Step) -> LoginRequest:
+        return replace(without_ours(request), callback_url=self._callback(provider, step))
+
+    def _callback(self, provider: Identity, step: Step) -> str:
+        name = f"/{provider.name}" if len(self._identity) > 1 else ""
+        return f"{self._external_url}/auth{name}{'/groups' if step is Step.GROUPS else ''}/provider"
+
+    async def _within(self, asking: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._seconds):
+            return await asking
+
+
+def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal) -> Outcome:
+    if isinstance(found, Away):
+        flow = Flow(signed.identity, user=signed.own, position=found.position, memberships=found.memberships, goal=goal)
+        return _elsewhere(found.redirect, flow)
+    return SignedIn(signed.identity, Attested(*attest(signed.user, found)))
+
+
+def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
+    """A provider may only send people to a page on the web; the state that must come back is the URL's."""
+    url: object = redirect.url
+    try:
+        good = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
+        parts = urlsplit(redirect.url) if good else None
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        cause = "it redirects to what is no page"
+        raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
+    remember = _remembered(redirect.remember, flow.identity)
+    return Elsewhere(redirect.url, replace(flow, state=state_of(redirect.url), remember=remember))
+
+
+def _remembered(value: object, provider: str) -> tuple[tuple[str, str], ...]:
+    if isinstance(value, (tuple, list)) and all(_is_pair(item) for item in value):
+        return tuple((key, text) for key, text in value)
+    summary = f'the provider "{provider}" breaks its contract'
+    raise ContractBroken(summary, cause="what it asks to remember are no pairs of text")
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
+def _user_of(provider: Identity, said: object) -> UserInfo:
+    """Exactly one answer, and a whole one; anything else is the provider's mistake."""
+    if not isinstance(said, UserInfo):
+        raise _broken(provider, f"it answered with {type(said).__name__}, where a user was due")
+    texts = (said.username, said.uid, *said.groups)
+    if not all(isinstance(text, str) for text in texts) or said.username == "":
+        raise _broken(provider, "it answered with a user without a name, or with something else for a text")
+    return said
+
+
+def _signed(provider: Identity, own: UserInfo) -> Signed:
+    username = provider.prefix + own.username
+    if username.startswith(SYSTEM):
+        raise LoginRefused("this name is reserved", cause=f'"{provider.name}" knows a user whose name is the system\'s')
+    return Signed(provider.name, own, replace(own, username=username))
+
+
+def _header_value(provider: Identity, text: object) -> str:
+    if not isinstance(text, str) or not text or not text.isprintable() or not text.isascii():
+        raise _broken(provider, "its challenge is no header")
+    return text
+
+
+def _broken(provider: Identity, cause: str) -> ContractBroken:
+    return ContractBroken(f'the identity provider "{provider.name}" breaks its contract', cause=cause)
+
+
+def _not_begun_here() -> LoginRefused:
+    return LoginRefused("this login did not begin in this browser: begin again", cause="no such flow")

@@ -1,0 +1,329 @@
+"""The pages of ``/auth``, one function each: values in, page out. Pure.
+
+Called by `gateway.login` and its pages. Everything that somebody else has chosen (a name, a client, a group) is put in
+as a value and so escaped; see `ostiary.gateway.pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from ostiary.core.text import printable
+from ostiary.core.tokens import Issued
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.browser import Visitor
+from ostiary.gateway.login.device import Asked, shown_code
+from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Goal
+from ostiary.gateway.pages import NOTHING, Markup, fill, join, page
+from ostiary.interfaces.token_store import Session
+
+_DESCRIBED = Markup(' aria-invalid="true" aria-describedby="problem"')
+_FOCUS = Markup(" autofocus")
+
+_WHAT_TO_DO = {
+    400: "The address or the form is not one that this gateway made. Go back, or begin again.",
+    401: "Sign in again.",
+    403: "If you think that you should be let in, ask whoever runs this gateway.",
+    404: "Check the address, or begin again.",
+    405: "Go back, or begin again.",
+    406: "Begin again.",
+    409: "Try again.",
+    429: "Wait a moment, then try again.",
+    500: "Something is wrong here, not with you. Tell whoever runs this gateway.",
+    503: "Try again in a moment. If it stays like this, tell whoever runs this gateway.",
+}
+_HEADINGS = {401: "You are not signed in", 403: "This was refused", 404: "There is nothing here", 429: "Too often"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all pages know: where they are."""
+
+    external_url: str
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.external_url).netloc
+
+
+# --- signing in ---
+
+
+def choose(site: Site, urls: Mapping[str, str], goal: Goal, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    choices = join(fill("choice.html", name=name, url=url) for name, url in urls.items())
+    body = fill("choose.html", gateway=site.host, choices=choices, purpose=_purpose(goal))
+    return page("Sign in", body, headers=headers)
+
+
+def password(
+    site: Site,
+    *,
+    provider: str,
+    action: str,
+    goal: Goal,
+    problem: str = "",
+    username: str = "",
+    status: int = 200,
+    headers: Iterable[tuple[str, str]] = (),
+) -> LoginAnswer:
+    body = fill(
+        "password.html",
+        gateway=site.host,
+        provider=provider,
+        action=action,
+        purpose=_purpose(goal),
+        problem=_problem(problem),
+        username=username,
+        described=_DESCRIBED if problem else NOTHING,
+        focus_name=NOTHING if username else _FOCUS,
+        focus_password=_FOCUS if username else NOTHING,
+    )
+    title = f"{'Error: ' if problem else ''}Sign in"
+    return page(title, body, status=status, headers=headers, forms_lead_to=_leads_to(goal))
+
+
+def leaving(url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
+    """In place of a redirect after a form: browsers do not let a form end on another site."""
+    return page("One moment", fill("leaving.html", url=url), headers=headers, private=True)
+
+
+def _purpose(goal: Goal) -> str:
+    if isinstance(goal, CliGoal):
+        return f"{goal.client or 'A command line'} asks you to sign in. "
+    return "To approve a device, sign in first. " if isinstance(goal, DeviceGoal) else ""
+
+
+def _leads_to(goal: Goal) -> str:
+    return f"http://127.0.0.1:{goal.port}" if isinstance(goal, CliGoal) else ""
+
+
+# --- signed in ---
+
+
+def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool) -> LoginAnswer:
+    session = visitor.session
+    body = fill(
+        "home.html",
+        user=printable(session.user.username),
+        provider=session.provider,
+        groups=_groups(session),
+        until=time_text(session.expires_at),
+        lifetime=_span(lifetime),
+        commands=kubectl_commands(site),
+        filename=f"{_context(site)}.kubeconfig",
+        form_token=visitor.form_token,
+    )
+    return page("You are signed in", body, navigation=navigation("/auth/token", admin=admin))
+
+
+def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
+    """The only page that shows a token. Nothing on it is a form: it tells nobody where its visitor comes from."""
+    # In this way the token is in no list of processes and in no history.
+    commands = "\n".join(
+        (
+            "read -rs TOKEN    # paste the token",
+            "printf 'Authorization: Bearer %s' \"$TOKEN\" |",
+            f"  curl --header @- {site.external_url}/auth/whoami",
+        )
+    )
+    body = fill(
+        "token.html",
+        token=issued.token.reveal(),
+        until=time_text(issued.expires_at),
+        lifetime=_span(lifetime),
+        commands=commands,
+    )
+    return page("Your token", body, private=True)
+
+
+def kubectl_commands(site: Site) -> str:
+    """What makes kubectl sign in by itself."""
+    name, url = _context(site), site.external_url
+    return "\n".join(
+        (
+            f"kubectl config set-cluster {name} --server={url}",
+            f"kubectl config set-credentials {name} \\",
+            "  --exec-api-version=client.authentication.k8s.io/v1 \\",
+            "  --exec-interactive-mode=IfAvailable \\",
+            "  --exec-command=ostiary --exec-arg=get-token \\",
+            f"  --exec-arg=--server={url}",
+            f"kubectl config set-context {name} \\",
+            f"  --cluster={name} --user={name}",
+            f"kubectl config use-context {name}",
+        )
+    )
+
+
+def kubeconfig(site: Site) -> str:
+    """A whole kubeconfig. There is no secret in it: the command it names signs in."""
+    name, url = _context(site), site.external_url
+    return f"""\
+apiVersion: v1
+kind: Config
+current-context: {name}
+clusters:
+- name: {name}
+  cluster:
+    server: {url}
+contexts:
+- name: {name}
+  context:
+    cluster: {name}
+    user: {name}
+users:
+- name: {name}
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      command: ostiary
+      args: [get-token, "--server={url}"]
+      interactiveMode: IfAvailable
+      installHint: "ostiary is missing: pip install ostiary"
+"""
+
+
+def _context(site: Site) -> str:
+    name = "".join(char if char.isalnum() or char in ".-" else "-" for char in site.host)
+    return f"ostiary-{name}".strip("-")
+
+
+def sessions(visitor: Visitor, found: Sequence[Session], *, said: str = "", admin: bool) -> LoginAnswer:
+    rows = join(
+        session_row(session, visitor, action="/auth/sessions", here=session.id == visitor.session.id)
+        for session in found
+    )
+    user = printable(visitor.session.user.username)
+    body = fill("sessions.html", rows=rows, user=user, said=_success(said), form_token=visitor.form_token)
+    return page("My sessions", body, navigation=navigation("/auth/sessions", admin=admin))
+
+
+def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
+    return fill(
+        "session.html",
+        client=printable(session.client) or "a client that does not say its name",
+        tag=fill("tag.html", text="this browser") if here else NOTHING,
+        owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
+        since=time_text(session.created_at),
+        until=time_text(session.expires_at),
+        provider=session.provider,
+        groups=_groups(session),
+        action=action,
+        id=session.id,
+        form_token=visitor.form_token,
+    )
+
+
+# --- devices and command lines ---
+
+
+def device_code(*, problem: str = "", status: int = 200, admin: bool = False, signed_in: bool = False) -> LoginAnswer:
+    body = fill("device_code.html", problem=_problem(problem), described=_DESCRIBED if problem else NOTHING)
+    shown = navigation("/auth/device", admin=admin) if signed_in else NOTHING
+    return page(f"{'Error: ' if problem else ''}Sign in a device", body, status=status, navigation=shown)
+
+
+def device_confirm(visitor: Visitor, asked: Asked) -> LoginAnswer:
+    body = fill(
+        "device_confirm.html",
+        user=printable(visitor.session.user.username),
+        code=shown_code(asked.user_code),
+        client=printable(asked.client),
+        address=asked.address,
+        at=time_text(asked.at),
+        form_token=visitor.form_token,
+    )
+    return page("Sign in this device?", body)
+
+
+def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
+    body = fill(
+        "cli_confirm.html",
+        user=printable(visitor.session.user.username),
+        client=printable(goal.client) or "It does not say its name",
+        port=str(goal.port),
+        form_token=visitor.form_token,
+    )
+    return page("Sign in on the command line?", body, headers=headers, forms_lead_to=_leads_to(goal))
+
+
+# --- plain messages ---
+
+
+def message(
+    heading: str, text: str, *, link: tuple[str, str] | None = None, headers: Iterable[tuple[str, str]] = ()
+) -> LoginAnswer:
+    more = NOTHING if link is None else fill("link.html", url=link[0], text=link[1])
+    return page(heading, fill("message.html", heading=heading, text=text, more=more), headers=headers)
+
+
+def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
+    """What went wrong, in a sentence, and what to do; the number leads the operator to the rest."""
+    code = answer.status
+    text = answer.message[:1].upper() + answer.message[1:]
+    body = fill(
+        "error.html",
+        heading=_HEADINGS.get(code, "This did not work"),
+        text=text if text.endswith((".", "!", "?")) else f"{text}.",
+        what_to_do=_WHAT_TO_DO.get(code, "Begin again."),
+        reference=fill("reference.html", id=request_id) if request_id else NOTHING,
+    )
+    # A challenge for a password would make the browser ask with a window of its own.
+    kept = [
+        (name, value)
+        for name, value in answer.headers
+        if name in ("Retry-After", "Allow", "Set-Cookie") or (name == "WWW-Authenticate" and not is_basic(value))
+    ]
+    return page(_HEADINGS.get(code, "This did not work"), body, status=code, headers=kept)
+
+
+def is_basic(challenge: str) -> bool:
+    return challenge.lower().startswith("basic")
+
+
+# --- pieces ---
+
+
+def navigation(here: str, *, admin: bool) -> Markup:
+    links = {"/auth/token": "Home", "/auth/sessions": "My sessions", "/auth/device": "Sign in a device"}
+    if admin:
+        links["/auth/admin"] = "Administration"
+    rows = (
+        fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=text)
+        for url, text in links.items()
+    )
+    return fill("navigation.html", links=join(rows))
+
+
+def _groups(session: Session) -> Markup | str:
+    if not session.user.groups:
+        return "none that any rule here mentions"
+    sources = dict(session.sources)
+    return join(
+        fill("group.html", name=printable(group), source=printable(sources.get(group, "")) or "unknown")
+        for group in session.user.groups
+    )
+
+
+def _problem(text: str) -> Markup:
+    sentence = text[:1].upper() + text[1:]
+    return fill("problem.html", text=f"{sentence}.") if text else NOTHING
+
+
+def _success(text: str) -> Markup:
+    return fill("success.html", text=text) if text else NOTHING
+
+
+def time_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%-d %B %Y, %H:%M UTC")
+
+
+def _span(span: timedelta) -> str:
+    minutes = int(span.total_seconds()) // 60
+    if minutes < 1:
+        return f"{int(span.total_seconds())} seconds"
+    if minutes % 60 == 0 and minutes >= 60:
+        return "one hour" if minutes == 60 else f"{minutes // 60} hours"
+    return "one minute" if minutes == 1 else f"{minutes} minutes"

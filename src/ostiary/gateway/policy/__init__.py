@@ -1,0 +1,1 @@
+"""What an operator asks of a policy before it is put to use: what changes, and for whom."""

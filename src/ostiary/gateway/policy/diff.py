@@ -1,0 +1,141 @@
+"""Who gains and who loses what between two policies.
+
+    grants of both  ->  for each subject what its rules mention, piece by piece  ->  ask both  ->  Changes
+
+Called by ``ostiary policy diff``. Only what a rule mentions is asked about, and each piece of it as it is written: a
+star is asked for as a star, which nothing but a star allows. So the answer is exact for what the files say, without
+knowing all resources and people there are. What somebody has through a group is told of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby, product
+from operator import attrgetter
+
+from ostiary.gateway.policy.source import Policy
+from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
+from ostiary.model import Attributes, RequestInfo, UserInfo
+
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+
+
+class Effect(Enum):
+    GAIN = "gain"
+    LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`effect` for `subject`: these verbs on these resources (all with the same of the rest), or on these paths."""
+
+    effect: Effect
+    subject: Subject
+    verbs: tuple[str, ...]
+    resources: tuple[str, ...] = ()
+    api_group: str = ""
+    namespace: str = ""
+    name: str = ""
+    paths: tuple[str, ...] = ()
+
+
+async def differences(old: Policy, new: Policy) -> tuple[Change, ...]:
+    """Every change, by subject; raises `ProviderError` if one of the policies cannot be asked."""
+    found = [piece async for piece in _pieces(old, new)]
+    return tuple(_together(found))
+
+
+def user_of(subject: Subject) -> UserInfo:
+    """Somebody of whom nothing is known but that they are *subject*."""
+    if subject.kind == "Group":
+        known = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
+        return UserInfo("", groups=(subject.name, *known))
+    if subject.kind == "ServiceAccount":
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{subject.namespace}", AUTHENTICATED)
+        return UserInfo(f"system:serviceaccount:{subject.namespace}:{subject.name}", groups=groups)
+    return UserInfo(subject.name)
+
+
+# --- piece by piece ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    effect: Effect
+    subject: Subject
+    request: RequestInfo
+
+
+async def _pieces(old: Policy, new: Policy) -> AsyncIterator[_Piece]:
+    for subject, requests in _mentioned((*old.grants, *new.grants)).items():
+        user = user_of(subject)
+        for request in requests:
+            attributes = Attributes(user, request)
+            before = (await old.authorizer.authorize(attributes)).allowed
+            after = (await new.authorizer.authorize(attributes)).allowed
+            if before != after:
+                yield _Piece(Effect.GAIN if after else Effect.LOSS, subject, request)
+
+
+def _mentioned(grants: Iterable[Grant]) -> dict[Subject, dict[RequestInfo, None]]:
+    """For each subject, without the way it has them, what its rules are about; in the order of the policy."""
+    found: dict[Subject, dict[RequestInfo, None]] = {}
+    for grant in grants:
+        subject = Subject(grant.subject.kind, grant.subject.name, grant.subject.namespace)
+        found.setdefault(subject, {}).update(dict.fromkeys(requests_of(grant)))
+    return found
+
+
+def requests_of(grant: Grant) -> Iterator[RequestInfo]:
+    """Each piece of a grant as a request. Those with a star in them are requests that nobody could send."""
+    rule = grant.rule
+    if not isinstance(rule, ResourceRule):
+        for verb, path in product(rule.verbs, rule.paths):
+            yield RequestInfo(verb, verb.upper(), path)
+        return
+    for verb, group, resource, name in product(
+        rule.verbs, rule.api_groups, rule.resources, rule.resource_names or ("",)
+    ):
+        kind, _, subresource = resource.partition("/")
+        yield RequestInfo(
+            verb=verb,
+            method="",
+            path="",
+            is_resource=True,
+            api_group=group,
+            namespace=grant.namespace,
+            resource=kind,
+            subresource=subresource,
+            name=name,
+        )
+
+
+# --- told in few lines ---
+
+
+def _together(pieces: list[_Piece]) -> Iterator[Change]:
+    """First the verbs of each resource, then the resources that have the same verbs."""
+    verbs: dict[tuple[Effect, Subject, str, str, str, str, str], list[str]] = {}
+    for piece in pieces:
+        asked = piece.request
+        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        key = (piece.effect, piece.subject, asked.namespace, asked.api_group, asked.name, resource, asked.path)
+        verbs.setdefault(key, []).append(asked.verb)
+    lines: dict[tuple[Effect, Subject, str, str, str, bool, tuple[str, ...]], list[str]] = {}
+    for (effect, subject, namespace, group, name, resource, path), found in verbs.items():
+        whole = (effect, subject, namespace, group, name, bool(resource), tuple(sorted(found)))
+        lines.setdefault(whole, []).append(resource or path)
+    for (effect, subject, namespace, group, name, is_resource, sorted_verbs), objects in lines.items():
+        names = tuple(sorted(objects))
+        if is_resource:
+            yield Change(effect, subject, sorted_verbs, names, group, namespace, name)
+        else:
+            yield Change(effect, subject, sorted_verbs, paths=names)
+
+
+def by_subject(changes: Iterable[Change]) -> Iterator[tuple[Subject, list[Change]]]:
+    for subject, found in groupby(changes, key=attrgetter("subject")):
+        yield subject, list(found)

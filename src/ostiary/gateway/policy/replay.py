@@ -1,0 +1,107 @@
+"""What a candidate policy would have decided: recorded requests, asked once more.
+
+    audit logs  ->  Recorded  ->  the candidate's chain  ->  Differences, equal ones counted together
+
+Called by ``ostiary policy replay``, as a gate before a policy is put into force. Unlike a comparison of two policies
+it sees what people really do, with their real groups, and works for any provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from ostiary.errors import ProviderError
+from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.policy.diff import Effect
+from ostiary.gateway.recorded import Recorded
+from ostiary.gateway.self_reviews import is_self_review
+from ostiary.gateway.settings import GatewayConfig
+from ostiary.interfaces.attributes import RequiresMore
+from ostiary.model import Attributes, RequestInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A question that is answered differently now. `example` is the id of one such request, `count` how many.
+
+    `reason` is the candidate's. Names of objects are left out: a thousand pods are one difference.
+    """
+
+    effect: Effect
+    username: str
+    request: RequestInfo
+    count: int
+    example: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """`asked` requests were decided anew, `free` ones need no decision, `failed` could not be asked."""
+
+    asked: int
+    free: int
+    differences: tuple[Difference, ...] = ()
+    failed: int = 0
+    error: str = ""
+
+
+async def replay(records: Iterable[Recorded], authorizer: Authorizer, requiring: Sequence[RequiresMore] = ()) -> Replay:
+    """Ask *authorizer* what was asked then. *requiring* are the mappers that know when one permission is not enough."""
+    asked = free = failed = 0
+    error = ""
+    found: dict[tuple[Effect, str, RequestInfo], Difference] = {}
+    for record in records:
+        if is_self_review(record.attributes.request):
+            # The gateway answers these to everybody who is signed in.
+            free += 1
+            continue
+        asked += 1
+        try:
+            allowed, reason = await _decide(record.attributes, authorizer, requiring)
+        except ProviderError as failure:
+            failed, error = failed + 1, error or f"{failure.summary}: {failure.cause}"
+            continue
+        if allowed != record.decision.allowed:
+            _count(found, record, Effect.GAIN if allowed else Effect.LOSS, reason)
+    differences = sorted(found.values(), key=lambda one: (one.effect.value, -one.count, one.username))
+    return Replay(asked, free, tuple(differences), failed, error)
+
+
+def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
+    """The mappers of *config* that know requests for which one permission is not enough."""
+    mappers = {upstream.attributes.type: upstream.attributes.instance for upstream in config.upstreams}
+    return tuple(cast(RequiresMore, mapper) for mapper in mappers.values() if hasattr(mapper, "also_required"))
+
+
+async def _decide(
+    attributes: Attributes, authorizer: Authorizer, requiring: Sequence[RequiresMore]
+) -> tuple[bool, str]:
+    more = (mapper.also_required(attributes.request) for mapper in requiring)
+    for request in (attributes.request, *(one for one in more if one is not None)):
+        decision = await authorizer.authorize(Attributes(attributes.user, request))
+        if not decision.allowed:
+            return False, decision.reason
+    return True, decision.reason
+
+
+def _count(
+    found: dict[tuple[Effect, str, RequestInfo], Difference], record: Recorded, effect: Effect, reason: str
+) -> None:
+    username, asked = record.attributes.user.username, record.attributes.request
+    # What differs from request to request is left out; a path that is no resource's is itself what is asked for.
+    shared = replace(
+        asked,
+        name="",
+        path="" if asked.is_resource else asked.path,
+        method="",
+        field_selector=None,
+        label_selector=None,
+    )
+    key = (effect, username, shared)
+    if key in found:
+        found[key] = replace(found[key], count=found[key].count + 1)
+    else:
+        found[key] = Difference(effect, username, shared, 1, record.id, reason)

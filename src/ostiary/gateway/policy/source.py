@@ -1,0 +1,127 @@
+"""Policies that are looked at and not served: a policy's files, or the whole chain of a ``gateway.yaml``.
+
+Called by ``ostiary policy``. What decides is built through the catalog, as for a gateway, so that the answer of a
+command is the answer that the gateway would give.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ostiary.core import catalog
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.config import Document, Node, Reading, read
+from ostiary.errors import ConfigurationError
+from ostiary.gateway import config as gateway_config
+from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.config.providers import Builder
+from ostiary.gateway.settings import Authorization, AuthorizationSettings
+from ostiary.interfaces.authorization import Finding, Grant
+
+AUTHORIZATION = "authorization"
+RBAC = "rbac"
+# Whose files have names of their own; all other files are manifests.
+ENDINGS = {".jsonl": "abac", ".cedar": "cedar"}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What decides, and what it is made of. `unlisted` names the providers that cannot tell what they grant."""
+
+    authorizer: Authorizer
+    grants: tuple[Grant, ...]
+    unlisted: tuple[str, ...] = ()
+
+
+@asynccontextmanager
+async def opened(settings: AuthorizationSettings) -> AsyncIterator[Policy]:
+    """The policy of a configured chain; its providers are closed afterwards."""
+    authorizer = Authorizer.from_settings(settings)
+    grants, unlisted = list[Grant](), list[str]()
+    for provider in settings.chain:
+        list_grants = getattr(provider.instance, "grants", None)
+        if callable(list_grants):
+            grants += list_grants()
+        else:
+            unlisted.append(provider.name)
+    try:
+        yield Policy(authorizer, tuple(grants), tuple(unlisted))
+    finally:
+        for provider in settings.chain:
+            close = getattr(provider.instance, "close", None)
+            if close is not None:
+                with suppress(Exception):
+                    await close()
+
+
+def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSettings:
+    """The chain at *path*: that of a ``gateway.yaml``, or one provider with the policy files there."""
+    if plugin_type is None and is_gateway(path):
+        return gateway_config.load(path).authorization
+    if not os.path.exists(path):
+        raise ConfigurationError("there is no such policy", where=path, code="config-unreadable")
+    chosen = plugin_type or type_of([path])
+    node = Node({"type": Node(chosen), "paths": Node([Node(os.path.abspath(path))])})
+    reading = Reading(Document(node, path))
+    provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=chosen)
+    reading.finish(f"the policy at {path} cannot be used", strict=True)
+    # Without a provider there was a problem, and `finish` has raised.
+    assert provider is not None
+    link = Authorization(provider.name, provider.type, provider.instance)
+    return AuthorizationSettings((link,), cache_ttl=timedelta(seconds=10))
+
+
+def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding, ...]:
+    """What the provider finds wrong with its policy at *paths*; raises `ConfigurationError` if it cannot judge it."""
+    chosen = plugin_type or type_of(paths)
+    judge = getattr(catalog.load(AUTHORIZATION, chosen), "lint", None)
+    if not callable(judge):
+        raise ConfigurationError(
+            f'the authorization provider "{chosen}" has no rules to judge a policy by',
+            hint="ostiary serve --check reads the policy, and tells its mistakes",
+            code="config-invalid",
+        )
+    return tuple(judge(paths))
+
+
+def type_of(paths: Sequence[str]) -> str:
+    """Whose policy this is, by the names of the files; raises `ConfigurationError` if they are of two kinds."""
+    found = {_type_of(path) for path in paths}
+    if len(found) == 1:
+        return found.pop()
+    raise ConfigurationError(
+        "these files are policies of different types",
+        cause=f"they look like {' and '.join(sorted(found))}",
+        hint="name them one after the other, or say which it is with --type",
+        code="config-invalid",
+    )
+
+
+def _type_of(path: str) -> str:
+    if not os.path.isdir(path):
+        return ENDINGS.get(os.path.splitext(path)[1], RBAC)
+    try:
+        endings = {os.path.splitext(name)[1] for name in os.listdir(path) if not name.startswith(".")}
+    except OSError:
+        endings = set()
+    known = [name for ending, name in ENDINGS.items() if ending in endings]
+    return known[0] if len(known) == 1 and endings <= set(ENDINGS) else RBAC
+
+
+def is_gateway(path: str) -> bool:
+    """Whether this is the configuration of a gateway, and not a policy."""
+    if os.path.isdir(path) or os.path.splitext(path)[1] in ENDINGS:
+        return False
+    try:
+        found = read(path).value
+    except ConfigurationError:
+        # Several documents, or none: whoever reads it as a policy says what is wrong.
+        return False
+    if not isinstance(found, dict):
+        return False
+    return (found.get("apiVersion"), found.get("kind")) == (gateway_config.API_VERSION, gateway_config.KIND)

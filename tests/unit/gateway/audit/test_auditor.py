@@ -1,0 +1,400 @@
+"""One event per stage of a request: made by the policy, cheap, complete, and without secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.errors import AuditUnavailable
+from ostiary.gateway.audit.auditor import Auditor, Prepared, source_ips
+from ostiary.gateway.audit.sinks import FileSink
+from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
+from ostiary.testing import FakeClock
+from ostiary.wire.audit import Level, Policy, Rule, Stage
+
+JANE = UserInfo("jane", groups=("dev",))
+GET = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", is_resource=True, resource="pods", namespace="dev")
+SECRET = RequestInfo("create", "POST", "/api/v1/namespaces/dev/secrets", is_resource=True, resource="secrets")
+ALLOW = Decision(Verdict.ALLOW, "RBAC: allowed")
+UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+class Memory:
+    """A sink that keeps the events; full, it refuses like a blocking one."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.lines: list[str] = []
+        self.full = False
+
+    def accept(self, line: str) -> None:
+        if self.full:
+            raise AuditUnavailable("an audit event cannot be stored")
+        self.lines.append(line)
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture
+def sink() -> Memory:
+    return Memory()
+
+
+def auditor(sink: Memory, clock: FakeClock, level: Level = Level.METADATA, *omit: Stage, **options: Any) -> Auditor:
+    return Auditor(Policy((Rule(level),), frozenset(omit)), [sink], clock=clock, **options)
+
+
+def prepared(audit: Auditor, request: RequestInfo = GET, user: UserInfo | None = JANE, **options: Any) -> Prepared:
+    options.setdefault("request_uri", request.path)
+    options.setdefault("decision", ALLOW)
+    found = audit.prepare(request, user, **options)
+    assert found is not None
+    return found
+
+
+# --- stages ---
+
+
+def test_a_request_has_an_event_when_it_comes_and_one_when_it_is_answered(sink: Memory, clock: FakeClock) -> None:
+    """2.7, S70."""
+    audit = auditor(sink, clock)
+    request, where = prepared(audit), audit.origin(("192.0.2.1",), "kubectl/v1.34")
+    came = clock.monotonic()
+    request.received("id-1", where, came)
+    clock.advance(0.25)
+    request.started("id-1", where, 200, received_at=came, at=clock.monotonic())
+    request.complete("id-1", where, 200, received_at=came, at=clock.monotonic())
+    first, last = sink.events
+    assert (first["stage"], last["stage"]) == ("RequestReceived", "ResponseComplete")
+    assert "responseStatus" not in first
+    assert last["responseStatus"]["code"] == 200
+    assert last["requestReceivedTimestamp"] == first["stageTimestamp"] == "2026-01-01T00:00:00.000000Z"
+    assert last["stageTimestamp"] == "2026-01-01T00:00:00.250000Z"
+    assert last["auditID"] == first["auditID"] == "id-1"
+    assert last["sourceIPs"] == ["192.0.2.1"]
+    assert last["userAgent"] == "kubectl/v1.34"
+    assert audit.events == 2
+
+
+def test_only_a_long_answer_has_an_event_when_it_begins(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    audit = auditor(sink, clock, Level.METADATA, Stage.RECEIVED)
+    prepared(audit, long_running=True).started("i", "", 101, received_at=1000.0, at=1000.0)
+    prepared(audit).started("i", "", 200, received_at=1000.0, at=1000.0)
+    assert [event["stage"] for event in sink.events] == ["ResponseStarted"]
+
+
+def test_stages_that_the_policy_omits_make_no_event(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    audit = auditor(sink, clock, Level.METADATA, *Stage)
+    request = prepared(audit, long_running=True)
+    request.received("i", "", 1000.0)
+    request.started("i", "", 200, received_at=1000.0, at=1000.0)
+    request.complete("i", "", 200, received_at=1000.0, at=1000.0)
+    request.complete_with("i", "", 200, received_at=1000.0, at=1000.0, message="x")
+    request.panicked("i", "", received_at=1000.0, at=1000.0)
+    assert sink.lines == []
+    assert not request.wants_received
+
+
+def test_our_own_failure_is_the_stage_panic(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    prepared(auditor(sink, clock)).panicked("i", "", received_at=1000.0, at=1000.0)
+    (event,) = sink.events
+    assert event["stage"] == "Panic"
+    assert event["responseStatus"]["code"] == 500
+
+
+def test_a_request_that_the_policy_leaves_out_costs_nothing_later(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    assert auditor(sink, clock, Level.NONE).prepare(GET, JANE, request_uri="/") is None
+
+
+# --- what an event says ---
+
+
+@pytest.mark.parametrize(("verdict", "word"), [(Verdict.ALLOW, "allow"), (Verdict.DENY, "forbid")])
+def test_the_decision_and_its_reason_are_annotations(
+    sink: Memory, clock: FakeClock, verdict: Verdict, word: str
+) -> None:
+    """2.7."""
+    request = prepared(auditor(sink, clock), decision=Decision(verdict, "why"))
+    request.complete("i", "", 200, received_at=1000.0, at=1000.0)
+    assert sink.events[0]["annotations"] == {
+        "authorization.k8s.io/decision": word,
+        "authorization.k8s.io/reason": "why",
+    }
+
+
+def test_a_failed_authentication_is_recorded(sink: Memory, clock: FakeClock) -> None:
+    """2.7, S38."""
+    request = prepared(auditor(sink, clock), user=None, decision=None)
+    message = "Authentication failed, attempted: bearer"
+    request.complete_with("i", "", 401, received_at=1000.0, at=1000.0, reason="Unauthorized", message=message)
+    (event,) = sink.events
+    assert event["user"] == {}
+    assert event["responseStatus"] == {
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": "Unauthorized",
+        "code": 401,
+    }
+
+
+def test_a_request_that_admission_refuses_after_it_was_received_is_recorded_to_its_end(
+    sink: Memory, clock: FakeClock
+) -> None:
+    """S56: audit comes before admission, so what admission refuses has left its trace."""
+    request = prepared(auditor(sink, clock))
+    request.received("i", "", 1000.0)
+    request.complete_with("i", "", 403, received_at=1000.0, at=1000.0, annotations={"ostiary.dev/admission": "quota"})
+    received, complete = sink.events
+    assert received["stage"] == "RequestReceived"
+    assert complete["annotations"]["ostiary.dev/admission"] == "quota"
+    assert complete["annotations"]["authorization.k8s.io/decision"] == "allow"
+
+
+def test_the_impersonated_user_stands_beside_the_one_who_asks(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    request = prepared(
+        auditor(sink, clock), impersonated=UserInfo("joe"), impersonation_constraint="impersonate:user-info"
+    )
+    request.complete("i", "", 200, received_at=1000.0, at=1000.0)
+    (event,) = sink.events
+    assert event["user"]["username"] == "jane"
+    assert event["impersonatedUser"]["username"] == "joe"
+    assert event["authenticationMetadata"] == {"impersonationConstraint": "impersonate:user-info"}
+
+
+def test_the_address_of_a_request_loses_its_secrets(sink: Memory, clock: FakeClock) -> None:
+    """2.7, L6."""
+    request = prepared(auditor(sink, clock), request_uri="/auth/provider?code=canary-1&state=canary-2")
+    request.complete("i", "", 200, received_at=1000.0, at=1000.0)
+    assert "canary" not in sink.lines[0]
+
+
+# --- bodies ---
+
+
+@pytest.mark.parametrize(
+    ("level", "wants"),
+    [
+        (Level.METADATA, (False, False)),
+        (Level.REQUEST, (True, False)),
+        (Level.REQUEST_RESPONSE, (True, True)),
+    ],
+)
+def test_each_level_wants_more_of_the_bodies(
+    sink: Memory, clock: FakeClock, level: Level, wants: tuple[bool, bool]
+) -> None:
+    """2.7."""
+    request = prepared(auditor(sink, clock, level))
+    assert (request.wants_request_body, request.wants_response_body) == wants
+    request.complete_with(
+        "i", "", 200, received_at=1000.0, at=1000.0, request_body=b'{"a": 1}', response_body=b'{"b": "\\u2028"}'
+    )
+    (event,) = sink.events
+    assert (event.get("requestObject") == {"a": 1}, event.get("responseObject") == {"b": "\u2028"}) == wants
+    assert event["responseStatus"] == {"metadata": {}, "code": 200}
+
+
+def test_a_body_that_cannot_be_recorded_is_replaced_by_why(sink: Memory, clock: FakeClock) -> None:
+    """T2: what a caller sends does not decide how much is kept."""
+    audit = auditor(sink, clock, Level.REQUEST_RESPONSE, largest_body=10)
+    prepared(audit).complete_with(
+        "i", "", 200, received_at=1000.0, at=1000.0, request_body=b'{"a": "12345678"}', response_body=b"k8s\x00"
+    )
+    (event,) = sink.events
+    assert not {"requestObject", "responseObject"} & set(event)
+    assert event["annotations"]["audit.ostiary.dev/request-object-omitted"] == "it is larger than 10 bytes"
+    assert event["annotations"]["audit.ostiary.dev/response-object-omitted"] == "it is not a JSON object"
+
+
+def test_bodies_that_hold_a_credential_are_never_asked_for(sink: Memory, clock: FakeClock) -> None:
+    """L6."""
+    request = prepared(auditor(sink, clock, Level.REQUEST_RESPONSE), SECRET)
+    assert not request.wants_request_body
+    assert not request.wants_response_body
+    request.complete_with(
+        "i",
+        "",
+        201,
+        received_at=1000.0,
+        at=1000.0,
+        request_body=b'{"data":"canary"}',
+        response_body=b'{"data":"canary"}',
+    )
+    assert "canary" not in sink.lines[0]
+
+
+def test_a_stream_has_no_bodies(sink: Memory, clock: FakeClock) -> None:
+    request = prepared(auditor(sink, clock, Level.REQUEST_RESPONSE), long_running=True)
+    assert not request.wants_response_body
+
+
+# --- blocking ---
+
+
+def test_a_request_whose_first_event_cannot_be_stored_is_refused(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    sink.full = True
+    with pytest.raises(AuditUnavailable) as caught:
+        prepared(auditor(sink, clock)).received("i", "", 1000.0)
+    assert caught.value.code == "audit-unavailable"
+
+
+async def test_events_reach_the_file_whole_and_in_order(tmp_path: Path, clock: FakeClock) -> None:
+    file = tmp_path / "audit.log"
+    audit = Auditor(Policy((Rule(Level.METADATA),)), [FileSink(file, clock=clock)], clock=clock)
+    request = prepared(audit)
+    for number in range(1000):
+        request.complete(f"id-{number}", "", 200, received_at=1000.0, at=1000.0)
+    await audit.close()
+    assert [json.loads(line)["auditID"] for line in file.read_text().splitlines()] == [f"id-{n}" for n in range(1000)]
+    assert audit.dropped == 0
+
+
+# --- time ---
+
+
+def test_times_are_exact_to_the_microsecond(sink: Memory, clock: FakeClock) -> None:
+    """2.7."""
+    audit = auditor(sink, clock)
+    for step, expected in [
+        (0.000001, "00:00:00.000001"),
+        (0.999998, "00:00:00.999999"),
+        (0.000001, "00:00:01.000000"),
+        (59.5, "00:01:00.500000"),
+        (86400 * 31, "00:01:00.500000"),
+    ]:
+        clock.advance(step)
+        assert audit.stamps.stamp(clock.monotonic())[11:] == f"{expected}Z"
+    assert audit.stamps.stamp(1000.0) == "2026-01-01T00:00:00.000000Z"
+    assert audit.stamps.stamp(clock.monotonic()).startswith("2026-02-01T")
+
+
+@given(st.lists(st.integers(min_value=0, max_value=5_000_000), min_size=1, max_size=20))
+@settings(max_examples=100)
+def test_a_stamp_is_what_the_clock_says_whatever_the_steps(steps: list[int]) -> None:
+    clock = FakeClock()
+    audit = auditor(Memory(), clock)
+    for step in steps:
+        clock.advance(step / 1_000_000)
+        expected = clock.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+        assert audit.stamps.stamp(clock.monotonic()) == expected
+
+
+def test_a_clock_that_was_put_right_is_followed_within_a_second(sink: Memory) -> None:
+    class Stepped(FakeClock):
+        def step(self, seconds: float) -> None:
+            self._monotonic -= seconds
+            self.advance(seconds)
+
+    clock = Stepped()
+    audit = auditor(sink, clock)
+    audit.stamps.stamp(clock.monotonic())
+    clock.step(3600)
+    clock.advance(1)
+    assert audit.stamps.stamp(clock.monotonic()) == "2026-01-01T01:00:01.000000Z"
+
+
+# --- ids and origins ---
+
+
+def test_ids_are_random_uuids_and_never_repeat(sink: Memory, clock: FakeClock) -> None:
+    audit = auditor(sink, clock)
+    ids = [audit.audit_id() for _ in range(2000)]
+    assert len(set(ids)) == 2000
+    assert all(UUID4.fullmatch(one) for one in ids)
+
+
+def test_two_workers_do_not_share_ids(sink: Memory, clock: FakeClock) -> None:
+    audit = auditor(sink, clock)
+    audit.audit_id()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, "".join(audit.audit_id() for _ in range(10)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 1000).decode()
+    os.close(reading)
+    os.close(writing)
+    assert len(theirs) == 360
+    assert all(audit.audit_id() not in theirs for _ in range(300))
+
+
+@pytest.mark.parametrize("given", ["b8f7e4a2-0000-4000-8000-000000000000", "req.1_a-B", "x" * 64])
+def test_an_id_that_the_client_brings_is_kept(sink: Memory, clock: FakeClock, given: str) -> None:
+    """2.7: the Audit-ID is the same from end to end."""
+    assert auditor(sink, clock).audit_id(given) == given
+
+
+@pytest.mark.parametrize("given", [None, "", "x" * 65, 'a"b', "a b", "a\n", "-a", "ü"])
+def test_an_id_that_could_do_harm_is_not(sink: Memory, clock: FakeClock, given: str | None) -> None:
+    """T2."""
+    assert UUID4.fullmatch(auditor(sink, clock).audit_id(given))
+
+
+def test_origins_are_kept_and_bounded(sink: Memory, clock: FakeClock) -> None:
+    """T2."""
+    audit = auditor(sink, clock)
+    assert audit.origin(("192.0.2.1",), "a") is audit.origin(("192.0.2.1",), "a")
+    for number in range(10_000):
+        audit.origin((str(number),), "x" * 2000)
+    assert len(audit._origins) <= 4096
+    assert "TRUNCATED" in audit.origin(("192.0.2.1",), "x" * 2000)
+
+
+PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
+
+
+@pytest.mark.parametrize(
+    ("remote", "forwarded", "real_ip", "expected"),
+    [
+        ("192.0.2.1", [], "", ["192.0.2.1"]),
+        ("192.0.2.1", ["198.51.100.1"], "198.51.100.2", ["192.0.2.1"]),
+        ("10.0.0.1", [], "", ["10.0.0.1"]),
+        ("10.0.0.1", ["198.51.100.1"], "", ["198.51.100.1", "10.0.0.1"]),
+        ("10.0.0.1", ["6.6.6.6, 198.51.100.1"], "", ["198.51.100.1", "10.0.0.1"]),
+        ("10.0.0.1", ["6.6.6.6", "198.51.100.1, 10.0.0.2"], "", ["198.51.100.1", "10.0.0.2", "10.0.0.1"]),
+        ("10.0.0.1", ["198.51.100.1, nonsense"], "", ["10.0.0.1"]),
+        ("10.0.0.1", ["198.51.100.1, 10.0.0.1"], "", ["198.51.100.1", "10.0.0.1"]),
+        ("10.0.0.1", [], "198.51.100.1", ["198.51.100.1", "10.0.0.1"]),
+        ("10.0.0.1", [], "10.0.0.1", ["10.0.0.1"]),
+        ("10.0.0.1", ["198.51.100.1:4711"], "", ["198.51.100.1", "10.0.0.1"]),
+        ("fd00::1", ["[2001:db8::1]:443"], "", ["2001:db8::1", "fd00::1"]),
+        ("::ffff:10.0.0.1", ["198.51.100.1"], "", ["198.51.100.1", "::ffff:10.0.0.1"]),
+        ("", ["198.51.100.1"], "", [""]),
+    ],
+)
+def test_an_address_counts_only_if_a_trusted_proxy_vouches_for_it(
+    remote: str, forwarded: list[str], real_ip: str, expected: list[str]
+) -> None:
+    """2.7, H3, H7."""
+    assert source_ips(remote, forwarded_for=forwarded, real_ip=real_ip, trusted=PROXIES) == tuple(expected)
+
+
+def test_without_trusted_proxies_nothing_that_a_client_says_is_believed() -> None:
+    """H3, H7."""
+    assert source_ips("10.0.0.1", forwarded_for=["198.51.100.1"], real_ip="198.51.100.1") == ("10.0.0.1",)
+
+
+def test_a_long_chain_of_hops_is_cut() -> None:
+    """T2."""
+    assert len(source_ips("10.0.0.1", forwarded_for=["10.0.0.2, 10.0.0.3, " * 10_000], trusted=PROXIES)) <= 33

@@ -1,0 +1,209 @@
+"""The published schema, the loader and the reference agree on every field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import trustme
+import yaml
+
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.config import Reading, parse
+from ostiary.gateway.config import load, loading, warnings
+from ostiary.gateway.config.loading import read_sections
+
+ROOT = Path(__file__).parents[4]
+SCHEMA_FILE = ROOT / "src/ostiary/gateway/gateway.schema.json"
+SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())
+PAGE = (ROOT / "docs/reference/gateway-configuration.md").read_text()
+EXAMPLE = re.findall(r"```yaml\n(apiVersion.*?)```", PAGE, re.DOTALL)[0]
+
+# The bundled types that the example in the reference does not use.
+OTHERS = """
+apiVersion: ostiary.dev/v1
+kind: Gateway
+store: {type: memory}
+identity: [{name: me, type: single_user, username: alice}]
+groups: []
+authorization:
+  chain:
+  - {name: a, type: abac, paths: [abac.jsonl]}
+  - {name: b, type: cedar, paths: [cedar/], hide: true}
+  - name: c
+    type: subject_access_review
+    server: https://10.0.0.1:6443
+    version: v1
+    groups: [developers]
+    hide: true
+    timeout: 5s
+    ca: cluster-ca.pem
+    certificate: tls.pem
+    key: tls-key.pem
+    serverName: kubernetes
+    tokenFile: cluster-token
+  - {name: d, type: allow_all}
+upstreams:
+- {name: api, server: "https://10.0.0.1:6443", attributes: {type: kubernetes}}
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the examples name."""
+    directory = tmp_path_factory.mktemp("etc")
+    ca = trustme.CA()
+    leaf = ca.issue_cert("gateway.example.com")
+    for name in ("clients.pem", "cluster-ca.pem"):
+        (directory / name).write_bytes(ca.cert_pem.bytes())
+    (directory / "tls.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
+    (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
+    for name in ("cluster-token", "caller-token"):
+        (directory / name).write_text("token")
+    (directory / "users.htpasswd").write_text("alice:" + bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode())
+    (directory / "groups.yaml").write_text("developers: [alice]\n")
+    (directory / "policy").mkdir()
+    (directory / "cedar").mkdir()
+    (directory / "cedar" / "all.cedar").write_text("permit(principal, action, resource);\n")
+    (directory / "abac.jsonl").write_text("# none\n")
+    policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
+    (directory / "audit-policy.yaml").write_text(policy)
+    role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\nrules: []\n"
+    (directory / "policy" / "role.yaml").write_text(role)
+    return directory
+
+
+def validate(document: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_example_of_the_reference_loads_and_fits_the_schema(directory: Path) -> None:
+    path = directory / "gateway.yaml"
+    path.write_text(EXAMPLE)
+    config = load(path)
+    assert [upstream.name for upstream in config.upstreams] == ["cluster", "shop"]
+    assert warnings(config) == []
+    validate(yaml.safe_load(EXAMPLE))
+
+
+def test_the_built_in_configuration_fits_the_schema() -> None:
+    validate(yaml.safe_load(loading._DEFAULT))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lisen": {}},
+        {"listen": {"adress": "127.0.0.1:1"}},
+        {"listen": {"address": "8443"}},
+        {"tokens": {"lifetime": 15}},
+        {"tokens": {"lifetime": "15"}},
+        {"identity": [{"name": "a"}]},
+        {"identity": [{"name": "A B", "type": "htpasswd", "path": "x"}]},
+        {"identity": [{"name": "a", "type": "htpasswd"}]},
+        {"identity": [{"name": "a", "type": "htpasswd", "path": "x", "pasword": "y"}]},
+        {"groups": [{"name": "a", "type": "file", "provider": "b", "path": "x"}]},
+        {"authorization": {"chain": []}},
+        {"upstreams": [{"name": "a", "server": "https://a", "identity": "basic"}]},
+        {"upstreams": [{"name": "a", "server": "https://a", "tls": {"certificate": "x"}}]},
+        {"webhooks": {"audiences": [""]}},
+        {"kind": "Gatway"},
+    ],
+    ids=str,
+)
+def test_what_the_loader_refuses_the_schema_marks(change: dict[str, Any], directory: Path) -> None:
+    document = {**yaml.safe_load(EXAMPLE), **change}
+    with pytest.raises(jsonschema.ValidationError):
+        validate(document)
+    reading = Reading(parse(json.dumps(document)))
+    read_sections(reading, directory)
+    assert reading.problems or reading.unknown_fields()
+
+
+def test_types_of_others_may_have_settings_of_their_own() -> None:
+    document = yaml.safe_load(EXAMPLE)
+    document["identity"] = [{"name": "a", "type": "acme", "anything": {"goes": True}}]
+    validate(document)
+
+
+# --- every field ---
+
+
+def test_schema_and_loader_know_the_same_fields_everywhere(directory: Path) -> None:
+    """The loader says what it asked for; what it asks for is what the schema has, and no section is left out."""
+    seen: set[int] = set()
+    for text in (EXAMPLE, OTHERS):
+        reading = Reading(parse(text))
+        assert read_sections(reading, directory, SYSTEM_CLOCK) is not None
+        assert [str(problem) for problem in reading.problems] == []
+        document = yaml.safe_load(text)
+        for fields in reading._opened:
+            for section in sections_at(fields._path, document):
+                assert set(section["properties"]) == set(fields._asked), fields._path
+                seen.add(id(section))
+    missing = [section["description"] for section in closed_sections(SCHEMA) if id(section) not in seen]
+    assert missing == []
+
+
+def sections_at(path: str, document: Any) -> list[dict[str, Any]]:
+    """The part of the schema that speaks about the mapping at *path*."""
+    schema, value = SCHEMA, document
+    for key, index in re.findall(r"(\w+)|\[(\d+)\]", path):
+        schema = resolved(schema, value)
+        schema = schema["items"] if index else schema["properties"][key]
+        if isinstance(value, list):
+            value = value[int(index)]
+        else:
+            value = (value or {}).get(key)
+    found = resolved(schema, value)
+    return [found] if "properties" in found else []
+
+
+def resolved(schema: dict[str, Any], value: Any) -> dict[str, Any]:
+    while True:
+        if "$ref" in schema:
+            schema = SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        elif "anyOf" in schema:
+            schema = schema["anyOf"][1]
+        elif "allOf" in schema:
+            kind = (value or {}).get("type")
+            schema = next(one["then"] for one in schema["allOf"] if one["if"]["properties"]["type"]["const"] == kind)
+        else:
+            return schema
+
+
+def closed_sections(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if schema.get("additionalProperties") is False and "description" in schema:
+            yield schema
+        for part in schema.values():
+            yield from closed_sections(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from closed_sections(part)
+
+
+def test_every_field_is_in_the_reference() -> None:
+    for section in closed_sections(SCHEMA):
+        for name in section["properties"]:
+            assert re.search(rf"\b{name}\b", PAGE), name
+
+
+def test_every_bundled_type_is_in_the_schema_and_in_the_reference() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for kind in ("identity", "group", "authorization", "admission", "token_store", "attributes"):
+        for name in project["entry-points"][f"ostiary.{kind}"]:
+            assert f"{kind}.{name}" in SCHEMA["$defs"]
+            assert f"`{name}`" in PAGE

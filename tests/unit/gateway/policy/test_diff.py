@@ -1,0 +1,182 @@
+"""Who gains and who loses what between two policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.authorize import Authorizer, Link
+from ostiary.gateway.policy.diff import Change, Effect, differences
+from ostiary.gateway.policy.source import Policy, is_gateway, lint, opened, settings_of, type_of
+from ostiary.interfaces.authorization import Subject
+from ostiary.wire.rbac import Binding, Role
+from tests.unit.plugins.authorization.rbac.policies import bind, cluster_role, rbac, role, rule, urls
+
+ALICE, DEV = Subject("User", "alice"), Subject("Group", "dev")
+ROBOT = Subject("ServiceAccount", "robot", "auth")
+READ = rule("get list", "core", "pods")
+
+
+def policy(items: Sequence[object]) -> Policy:
+    provider = rbac(*(one for one in items if isinstance(one, Role | Binding)), defaults=True)
+    return Policy(Authorizer([Link("rbac", provider)]), provider.grants())
+
+
+async def diff(old: Sequence[object], new: Sequence[object]) -> list[Change]:
+    return list(await differences(policy(old), policy(new)))
+
+
+async def test_the_same_policy_differs_in_nothing() -> None:
+    items = [cluster_role("r", READ, urls("get", "/x /y/*")), bind("r", "User:alice", "Group:dev")]
+    assert await diff(items, items) == []
+
+
+async def test_a_new_binding_is_a_gain_and_a_lost_one_a_loss() -> None:
+    """Idea 3."""
+    old = [role("r", "team", READ), bind("r", "User:alice", namespace="team", role_kind="Role")]
+    new = [role("r", "team", READ), bind("r", "Group:dev", namespace="team", role_kind="Role")]
+    assert await diff(old, new) == [
+        Change(Effect.LOSS, ALICE, ("get", "list"), ("pods",), namespace="team"),
+        Change(Effect.GAIN, DEV, ("get", "list"), ("pods",), namespace="team"),
+    ]
+
+
+async def test_moving_rules_about_changes_nothing() -> None:
+    old = [cluster_role("r", rule("get list", "core", "pods services")), bind("r", "User:alice")]
+    new = [
+        *(
+            cluster_role("a", rule("get", "core", "pods"), rule("list", "core", "services pods")),
+            bind("a", "User:alice"),
+        ),
+        *(cluster_role("b", rule("get", "core", "services")), bind("b", "User:alice")),
+    ]
+    assert await diff(old, new) == []
+
+
+async def test_a_star_is_more_than_all_that_is_named() -> None:
+    old = [cluster_role("r", READ), bind("r", "User:alice")]
+    new = [cluster_role("r", rule("*", "core", "pods")), bind("r", "User:alice")]
+    assert await diff(old, new) == [Change(Effect.GAIN, ALICE, ("*",), ("pods",))]
+    assert await diff(new, old) == [Change(Effect.LOSS, ALICE, ("*",), ("pods",))]
+
+
+async def test_from_the_cluster_to_a_namespace_is_a_loss() -> None:
+    old = [cluster_role("r", READ), bind("r", "User:alice")]
+    new = [cluster_role("r", READ), bind("r", "User:alice", namespace="team")]
+    assert await diff(old, new) == [Change(Effect.LOSS, ALICE, ("get", "list"), ("pods",))]
+
+
+async def test_what_everybody_has_is_lost_by_nobody() -> None:
+    old = [cluster_role("r", READ), bind("r", "User:alice", ROBOT)]
+    new = [cluster_role("r", READ), bind("r", "Group:system:authenticated")]
+    everybody = Subject("Group", "system:authenticated")
+    assert await diff(old, new) == [Change(Effect.GAIN, everybody, ("get", "list"), ("pods",))]
+
+
+async def test_paths_names_and_service_accounts_are_told() -> None:
+    old = [cluster_role("r", rule("get", "core", "secrets", "a b")), bind("r", ROBOT)]
+    new = [
+        cluster_role("r", rule("get", "core", "secrets", "a"), urls("get", "/m")),
+        bind("r", ROBOT),
+    ]
+    assert set(await diff(old, new)) == {
+        Change(Effect.LOSS, ROBOT, ("get",), ("secrets",), name="b"),
+        Change(Effect.GAIN, ROBOT, ("get",), paths=("/m",)),
+    }
+
+
+POLICIES = st.lists(
+    st.tuples(
+        st.sampled_from(["get", "get list", "*"]),
+        st.sampled_from(["pods", "pods secrets", "*"]),
+        st.sampled_from(["User:alice", "Group:dev"]),
+        st.sampled_from(["", "team"]),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(POLICIES, POLICIES)
+async def test_the_way_back_is_the_opposite(one: list[tuple[str, ...]], other: list[tuple[str, ...]]) -> None:
+    def items(found: list[tuple[str, ...]]) -> list[Role | Binding]:
+        made: list[Role | Binding] = []
+        for number, (verbs, resources, who, namespace) in enumerate(found):
+            made += [
+                cluster_role(f"r{number}", rule(verbs, "core", resources)),
+                bind(f"r{number}", who, namespace=namespace),
+            ]
+        return made
+
+    there, back = await diff(items(one), items(other)), await diff(items(other), items(one))
+
+    def turned(changes: list[Change], effect: Effect) -> set[tuple[object, ...]]:
+        return {
+            (one.subject, verb, kind, one.namespace)
+            for one in changes
+            if one.effect is effect
+            for verb in one.verbs
+            for kind in one.resources
+        }
+
+    assert turned(there, Effect.GAIN) == turned(back, Effect.LOSS)
+    assert turned(there, Effect.LOSS) == turned(back, Effect.GAIN)
+
+
+# --- where policies come from ---
+
+
+def abac(path: Path, **spec: str) -> str:
+    kind = {"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": spec}
+    path.write_text(json.dumps(kind) + "\n")
+    return str(path)
+
+
+async def test_abac_files_are_compared_too(tmp_path: Path) -> None:
+    old = abac(tmp_path / "old.jsonl", user="alice", resource="pods", namespace="*", apiGroup="*")
+    new = abac(tmp_path / "new.jsonl", group="dev", resource="pods", namespace="team", apiGroup="*")
+    async with opened(settings_of(old)) as one, opened(settings_of(new)) as other:
+        assert await differences(one, other) == (
+            Change(Effect.LOSS, ALICE, ("*",), ("pods",), "*", "*"),
+            Change(Effect.GAIN, DEV, ("*",), ("pods",), "*", "team"),
+        )
+
+
+def test_the_type_of_a_policy_is_seen_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.jsonl").touch()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.yaml").touch()
+    assert type_of([str(tmp_path / "a"), "p.jsonl"]) == "abac"
+    assert type_of([str(tmp_path / "b"), "p.yaml", "p"]) == "rbac"
+    with pytest.raises(ConfigurationError, match="different types"):
+        type_of(["p.jsonl", "p.yaml"])
+
+
+def test_a_gateway_of_another_kind_is_no_configuration_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "g.yaml"
+    path.write_text("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n")
+    assert not is_gateway(str(path))
+    path.write_text("apiVersion: ostiary.dev/v1\nkind: Gateway\n")
+    assert is_gateway(str(path))
+
+
+def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("apiVersion: rbac.authorization.k8s.io/v1\nkind: Rolle\nmetadata: {name: r}\n")
+    with pytest.raises(ConfigurationError) as raised:
+        settings_of(str(path))
+    assert f"{path}:2" in str(raised.value)
+    with pytest.raises(ConfigurationError, match="no such policy"):
+        settings_of(str(tmp_path / "gone"))
+
+
+def test_a_provider_without_rules_to_judge_by_says_so() -> None:
+    with pytest.raises(ConfigurationError, match="no rules to judge"):
+        lint(["p"], "allow_all")
