@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,22 +84,27 @@ def rig() -> Iterator[Rig]:
             "interactiveMode": "Never",
         }
         pem = authority.cert_pem.bytes()
-        cluster = {"server": url, "certificate-authority-data": b64encode(pem).decode()}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "bench",
-            "clusters": [{"name": "bench", "cluster": cluster}],
-            "users": [{"name": "bench", "user": {"exec": exec_}}],
-            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": "default"}}],
-        }
-        (folder / "config").write_text(json.dumps(config))
+        write_kubeconfig(folder / "config", url, pem, {"exec": exec_})
         made = Rig(folder, url, pem, folder / "config")
         made.fresh()
         try:
             yield made
         finally:
             server.communicate("")
+
+
+def write_kubeconfig(path: Path, server: str, authority: bytes, user: Mapping[str, object]) -> Path:
+    cluster = {"server": server, "certificate-authority-data": b64encode(authority).decode()}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "bench",
+        "clusters": [{"name": "bench", "cluster": cluster}],
+        "users": [{"name": "bench", "user": user}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": "default"}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
 
 
 def run() -> Iterator[Row]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import secrets
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import trustme
+
+from examples.server import JsonHandler, TlsServer
 
 
 class SampleApi:
@@ -29,25 +30,18 @@ class SampleApi:
         self._pods = ["web-0", "web-1"]
         self._changed = threading.Condition()
         self._stopping = False
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("localhost").configure_cert(context)
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self.url = f"https://localhost:{self._http.server_address[1]}"
+        self._http = TlsServer(authority, _handler(self))
+        self.url = self._http.url
 
     @contextmanager
-    def running(self) -> Iterator[SampleApi]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            with self._changed:
-                self._stopping = True
-                self._changed.notify_all()
-            self._http.shutdown()
-            self._http.server_close()
+    def running(self) -> Iterator[None]:
+        with self._http.running():
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._stopping = True
+                    self._changed.notify_all()
 
     @property
     def pods(self) -> list[str]:
@@ -72,12 +66,10 @@ class SampleApi:
 
 
 def _handler(api: SampleApi) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != f"Bearer {api.token}":
-                self._answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
+                self.answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
                 return
             api.seen.append((self.headers["Impersonate-User"], self.path))
             address = urlsplit(self.path)
@@ -85,11 +77,11 @@ def _handler(api: SampleApi) -> type[BaseHTTPRequestHandler]:
             if parse_qs(address.query).get("watch") == ["true"]:
                 self._stream()
             elif not name:
-                self._answer(200, {"kind": "PodList", "apiVersion": "v1", "items": [_pod(pod) for pod in api.pods]})
+                self.answer(200, {"kind": "PodList", "apiVersion": "v1", "items": [_pod(pod) for pod in api.pods]})
             elif name in api.pods:
-                self._answer(200, _pod(name))
+                self.answer(200, _pod(name))
             else:
-                self._answer(404, {"kind": "Status", "code": 404, "message": f'pods "{name}" not found'})
+                self.answer(404, {"kind": "Status", "code": 404, "message": f'pods "{name}" not found'})
 
         def _stream(self) -> None:
             self.send_response(200)
@@ -101,17 +93,6 @@ def _handler(api: SampleApi) -> type[BaseHTTPRequestHandler]:
                 for name in api.events():
                     line = json.dumps({"type": "ADDED", "object": _pod(name)}).encode() + b"\n"
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-
-        def _answer(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
 
     return Handler
 

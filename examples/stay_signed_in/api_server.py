@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import ssl
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 
 import trustme
+
+from examples.server import JsonHandler, TlsServer
 
 TOKEN_SECONDS = 5.0
 PODS = {"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": f"web-{n}"}} for n in range(3)]}
@@ -30,21 +28,11 @@ class ApiServer:
         self.logins = 0
         self.refusals = 0
         self.authority = trustme.CA()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.authority.issue_cert("localhost").configure_cert(context)
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self.url = f"https://localhost:{self._http.server_address[1]}"
+        self._http = TlsServer(self.authority, _handler(self))
+        self.url = self._http.url
 
-    @contextmanager
-    def running(self) -> Iterator[ApiServer]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
+    def running(self) -> AbstractContextManager[None]:
+        return self._http.running()
 
     def login(self, password: str) -> str | None:
         if not secrets.compare_digest(password, self._password):
@@ -64,32 +52,19 @@ class ApiServer:
 
 
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             token = api.login(body.get("password", ""))
             if token is None:
-                self._answer(403, {"message": "wrong password"})
+                self.answer(403, {"message": "wrong password"})
             else:
-                self._answer(200, {"token": token, "expires_in": api.token_seconds})
+                self.answer(200, {"token": token, "expires_in": api.token_seconds})
 
         def do_GET(self) -> None:
             if api.admits(self.headers.get("Authorization", "")):
-                self._answer(200, PODS)
+                self.answer(200, PODS)
             else:
-                self._answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
-
-        def _answer(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+                self.answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
 
     return Handler

@@ -185,7 +185,7 @@ class TestWhoMayAsk:
             *("sessions", "list", "--server", running.gateway.url(), "--token-file", "mine", "--ca", "other.pem")
         )
         assert done.returncode == 1
-        assert "its certificate is not trusted" in done.stderr
+        assert "the gateway cannot be trusted" in done.stderr
         assert "code   gateway-unreachable" in done.stderr
 
     def test_nobody_there_is_told(self, running: Running) -> None:

@@ -21,6 +21,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.support import slow_provider
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
 from tests.support.streams import line
@@ -104,6 +105,12 @@ class TestReload:
                 assert status(connection, PODS, bob) == 200
             connection.close()
 
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_one_that_comes_before_anybody_listens_to_it_waits(self, site: Site, workers: int) -> None:
+        with site.serving(listen={"workers": workers}) as gateway:
+            gateway.signal(signal.SIGHUP)
+            gateway.line("the configuration was reloaded")
+
     def test_what_the_new_configuration_forbids_is_cut(self, site: Site, cluster: Cluster) -> None:
         """S44: a stream does not live on by a policy that is gone."""
         with site.serving(upstreams=[site.impersonating(cluster)]) as gateway:
@@ -133,6 +140,26 @@ class TestReload:
                 assert status(connection, PODS, token) == 200
             assert "the configuration was reloaded" not in gateway.stderr
             connection.close()
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_what_was_built_for_a_configuration_that_is_not_used_is_closed(
+        self, site: Site, tmp_path: Path, workers: int
+    ) -> None:
+        closed = site.folder / "closed"
+        theirs = [{"name": "theirs", "type": "slow", "journal": "journal"}]
+        sections: dict[str, Any] = {"identity": theirs, "listen": {"workers": workers}}
+        with site.serving(environment=slow_provider.install(tmp_path / "site"), **sections) as gateway:
+            mistaken = site.config(**sections, authorization={"chain": []})
+            moved = site.config(identity=theirs, listen={"workers": workers, "address": "127.0.0.1:1"})
+            # A mistake is found before any worker hears of it; that an address cannot change is found by each of them.
+            refused_by_each = 1 if workers == 1 else 1 + workers
+            for config, closings in ((mistaken, 1), (moved, 1 + refused_by_each)):
+                assert gateway.get("/auth", headers={"X-Badge": "zoe"}).status_code == 200
+                (site.folder / "gateway.yaml").write_text(json.dumps(config))
+                gateway.signal(signal.SIGHUP)
+                expected = "closed\n" * closings
+                until(lambda: closed.exists() and closed.read_text() == expected)  # noqa: B023  # called at once
+            assert gateway.get("/auth", headers={"X-Badge": "zoe"}).status_code == 200
 
     def test_a_new_certificate_is_shown_to_whoever_connects_next(self, site: Site, cluster: Cluster) -> None:
         sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}

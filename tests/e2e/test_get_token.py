@@ -20,6 +20,8 @@ import trustme
 
 from ostiary.cli import main
 from ostiary.cli.get_token import file_name
+from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.signin_server import Browser, SigninServer
 
@@ -207,6 +209,38 @@ def test_when_the_gateway_cannot_be_asked_the_session_is_kept(desk: Desk) -> Non
     assert desk.browser.tabs == []
 
 
+def test_when_another_machine_with_this_home_has_just_renewed_its_credential_is_used(desk: Desk) -> None:
+    desk.login()
+    desk.age()
+    end = datetime.now(UTC) + timedelta(minutes=10)
+    theirs = Grant(Secret("theirs"), end, Secret("their-renewal"), "s1", end, "ann")
+    sessions = Sessions(Account(desk.server.url))
+    desk.server.conflicts = [lambda: sessions.save(theirs, store=FILE, authorities_pem=None)]
+    assert desk.token(info=told()) == "theirs"
+    assert desk.server.count["POST /auth/renew"] == 1
+
+
+def test_when_an_answer_was_lost_the_gateway_is_asked_for_it_again(desk: Desk) -> None:
+    desk.login()
+    desk.age()
+    desk.server.conflicts = [lambda: None] * 2
+    assert desk.token(info=told()) in desk.server.tokens
+    assert desk.server.count["POST /auth/renew"] == 3
+    assert desk.browser.tabs == []
+
+
+def test_when_somebody_else_keeps_what_the_renewal_brought_a_person_signs_in_again(desk: Desk) -> None:
+    desk.login()
+    desk.age()
+    desk.server.conflicts = [lambda: None] * 100
+    assert "sign-in-needed" in desk.get_token(info=told(interactive=False)).stderr
+    asked = desk.server.count["POST /auth/renew"]
+    assert asked < 10
+    assert desk.get_token(info=_with_authority(desk)).returncode == 0
+    assert len(desk.browser.tabs) == 1
+    assert desk.server.count["POST /auth/renew"] == asked
+
+
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(hours=-2)], ids=["ahead", "behind"])
 def test_a_gateway_whose_clock_differs_makes_no_difference(desk: Desk, ahead: timedelta) -> None:
     desk.server.ahead = ahead
@@ -234,6 +268,45 @@ def test_a_clock_that_was_set_back_does_not_make_an_old_credential_good(desk: De
     desk.file("token").write_bytes(b" ".join([*words[:2], later, later + b"0", *words[4:]]) + b"\n" + rest)
     assert desk.token() in desk.server.tokens
     assert desk.server.count["POST /auth/renew"] == 1
+
+
+# --- a credential that lies ready, and is not good any more ---
+
+
+def test_a_program_that_asks_again_is_not_given_what_was_withdrawn(desk: Desk) -> None:
+    """No client tells its plugin of a 401; it runs it again."""
+    desk.login()
+    first = desk.token(info=told())
+    desk.server.tokens.clear()
+    assert desk.token(info=told()) != first
+    assert desk.server.count["POST /auth/renew"] == 1
+    assert desk.browser.tabs == []
+
+
+def test_a_program_that_asks_for_every_request_does_not_ask_the_gateway_as_often(desk: Desk) -> None:
+    desk.login()
+    assert len({desk.token(info=told()) for _ in range(4)}) == 1
+    assert desk.server.count["GET /auth/whoami"] == 1
+    assert desk.server.count["issued"] == 1
+
+
+def test_when_the_gateway_cannot_be_asked_what_lies_ready_is_the_best_there_is(desk: Desk) -> None:
+    desk.login()
+    first = desk.token(info=told())
+    desk.server.broken = 503
+    assert desk.token(info=told()) == first
+
+
+def test_who_asks_again_after_the_session_was_ended_signs_in_or_is_told_to(desk: Desk) -> None:
+    desk.login()
+    first = desk.token(info=told())
+    desk.server.end_sessions()
+    done = desk.get_token(info=told(interactive=False))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "sign in first" in done.stderr
+    again = desk.get_token(info=_with_authority(desk))
+    assert json.loads(again.stdout)["status"]["token"] != first
+    assert len(desk.browser.tabs) == 1
 
 
 # --- signing in ---
@@ -379,6 +452,21 @@ def test_twenty_kubectls_that_start_at_once_open_one_tab(desk: Desk) -> None:
     assert all("gitVersion" in done.stdout for done in found), [done.stderr for done in found]
     assert len(desk.browser.tabs) == 1
     assert desk.server.count["issued"] == 1
+
+
+@pytest.mark.needs("kubectl")
+def test_many_kubectls_whose_session_was_ended_open_one_tab(desk: Desk) -> None:
+    command = [str(find_kubectl()), "--kubeconfig", str(desk.kubeconfig()), "get", "--raw", "/version"]
+    desk.login()
+    desk.server.end_sessions()
+    with terminal() as stdin:
+        found = _together([command] * FEW, desk, stdin=stdin)
+        # One may have come late enough to be given what another signed in for; kubectl repeats no request.
+        assert any("Unauthorized" in done.stderr for done in found)
+        assert len(desk.browser.tabs) == 1
+        (after,) = _together([command], desk, stdin=stdin)
+    assert (after.returncode, after.stderr) == (0, "")
+    assert len(desk.browser.tabs) == 1
 
 
 @pytest.mark.needs("kubectl")

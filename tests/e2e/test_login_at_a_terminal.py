@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,54 +13,13 @@ import pytest
 import trustme
 
 from tests.support.signin_server import Browser, SigninServer
+from tests.support.terminal import SECONDS, AtTerminal
 
-SECONDS = 100.0
 PASSWORD = [{"name": "staff", "kind": "password"}]
 
 
-class AtTerminal:
-    """``ostiary`` with a terminal of its own, which controls it; stdout is a pipe, as it is under kubectl."""
-
-    def __init__(self, *words: str, **env: str) -> None:
-        self._person, theirs = os.openpty()
-        reading, writing = os.pipe()
-
-        def take_the_terminal() -> None:
-            os.login_tty(theirs)
-            os.dup2(writing, 1)
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ostiary", *words],
-            env={**os.environ, **env},
-            preexec_fn=take_the_terminal,  # noqa: PLW1509  # it only moves descriptors
-            pass_fds=(theirs, writing),
-        )
-        os.close(theirs)
-        os.close(writing)
-        self._stdout = os.fdopen(reading)
-        self.shown = ""
-
-    def read_until(self, text: str) -> None:
-        while text not in self.shown:
-            assert select.select([self._person], [], [], SECONDS)[0], self.shown
-            self.shown += os.read(self._person, 4096).decode()
-
-    def type(self, text: str) -> None:
-        os.write(self._person, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and stdout."""
-        code = self.process.wait(SECONDS)
-        with self._stdout:
-            said = self._stdout.read()
-        try:
-            while select.select([self._person], [], [], 0)[0]:
-                self.shown += os.read(self._person, 4096).decode()
-        except OSError:
-            # Nobody has the terminal open any more.
-            pass
-        os.close(self._person)
-        return code, said
+def at_terminal(*words: str, **env: str) -> AtTerminal:
+    return AtTerminal([sys.executable, "-m", "ostiary", *words], {**os.environ, **env})
 
 
 @pytest.fixture
@@ -78,7 +36,7 @@ def authority(ca: trustme.CA, tmp_path: Path) -> str:
 
 
 def test_a_password_is_asked_for_at_the_terminal_and_not_echoed(server: SigninServer, authority: str) -> None:
-    person = AtTerminal("get-token", "--server", server.url, "--ca", authority, "--account", "ann")
+    person = at_terminal("get-token", "--server", server.url, "--ca", authority, "--account", "ann")
     person.read_until(f"username at {server.url} [ann]: ")
     person.type("\n")
     person.read_until("password: ")
@@ -91,7 +49,7 @@ def test_a_password_is_asked_for_at_the_terminal_and_not_echoed(server: SigninSe
 
 
 def test_ctrl_c_at_the_password_ends_it_quietly(server: SigninServer, authority: str) -> None:
-    person = AtTerminal("get-token", "--server", server.url, "--ca", authority)
+    person = at_terminal("get-token", "--server", server.url, "--ca", authority)
     person.read_until("username at")
     person.type("ann\n")
     person.read_until("password: ")
@@ -106,7 +64,7 @@ def test_at_a_terminal_the_address_is_shown_too(
 ) -> None:
     server.methods = [{"name": "corp", "kind": "redirect"}]
     browser = Browser(tmp_path / "browser", ca)
-    person = AtTerminal("get-token", "--server", server.url, "--ca", authority, BROWSER=str(browser.path))
+    person = at_terminal("get-token", "--server", server.url, "--ca", authority, BROWSER=str(browser.path))
     person.read_until("/auth/cli?challenge=")
     code, said = person.end()
     assert code == 0, person.shown
@@ -120,7 +78,7 @@ def test_with_no_browser_the_person_opens_the_address(
     server.methods = [{"name": "corp", "kind": "redirect"}, *PASSWORD]
     browser = Browser(tmp_path / "browser", ca)
     words = ["login", "--server", server.url, "--ca", authority, "--no-browser"]
-    person = AtTerminal(*words, BROWSER=str(browser.path))
+    person = at_terminal(*words, BROWSER=str(browser.path))
     person.read_until("client=ostiary")
     person.read_until("\n")
     address = next(line for line in person.shown.split() if line.startswith(server.url + "/auth/cli"))

@@ -64,6 +64,10 @@ class Chromium:
     def click(self, role: str, name: str) -> None:
         self("click", role=role, name=name)
 
+    def see(self, text: str) -> None:
+        """Wait until *text* stands on the page, however many pages lie in between."""
+        self("see", text=text)
+
     def press(self, *keys: str) -> None:
         self("press", keys=keys)
 

@@ -10,12 +10,18 @@ from __future__ import annotations
 import secrets
 from base64 import b64encode
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
+from urllib.parse import urlencode
 
 import trustme
 
 from tests.support.oauth_server import Asked, OAuthServer, Reply
 
+PAGE = """\
+<!doctype html><html lang="en"><title>Authorize application</title>
+<h1>Authorize {client}</h1><p>Signed in as {person}</p><a role="button" href="?{query}">Authorize</a></html>
+"""
 NOT_FOUND = Reply(404, {"message": "Not Found", "documentation_url": "https://docs.github.com/rest"})
 BAD_CREDENTIALS = Reply(401, {"message": "Bad credentials"})
 
@@ -43,7 +49,10 @@ class Token:
 
 
 class GitHub(OAuthServer):
-    """`person` is who sits at the browser. `operator_token` sees the organisations of `operator_sees`."""
+    """`person` is who sits at the browser. `operator_token` sees the organisations of `operator_sees`.
+
+    With `shows_page` there is a page with a button to press; else it is as if somebody had pressed it at once.
+    """
 
     operator_token = "operator-token-canary"
 
@@ -55,6 +64,7 @@ class GitHub(OAuthServer):
             "umbrella": Organization({"hubot": "active"}, {"labs": {"hubot": "active"}}),
         }
         self.person = "octocat"
+        self.shows_page = False
         self.grants: str | None = None
         self.tokens: dict[str, Token] = {}
         self.operator_sees = {"acme", "umbrella"}
@@ -62,12 +72,19 @@ class GitHub(OAuthServer):
     def answer(self, asked: Asked) -> Reply:
         match asked.path.split("/")[1:]:
             case ["login", "oauth", "authorize"] if asked.method == "GET":
-                return self.send_back(asked, self.person)
+                return self._authorize(asked)
             case ["login", "oauth", "access_token"] if asked.method == "POST":
                 return self._exchange(asked)
             case ["api", "v3", *steps] if asked.method == "GET":
                 return self._api(asked, steps)
         return NOT_FOUND
+
+    def _authorize(self, asked: Asked) -> Reply:
+        if not self.shows_page or "pressed" in asked.query:
+            return self.send_back(asked, self.person)
+        query = escape(urlencode({**asked.query, "pressed": "1"}))
+        page = PAGE.format(client=escape(asked.query["client_id"]), person=escape(self.person), query=query)
+        return Reply(200, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
 
     def _exchange(self, asked: Asked) -> Reply:
         if (asked.form.get("client_id"), asked.form.get("client_secret")) != (self.client_id, self.client_secret):

@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from ostiary.gateway.http1.body import read_body
-from ostiary.gateway.http1.server import Exchange, ServerConnection, ServerLimits
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server import ServerConnection
 
 # Only so that a test that hangs ends: how quick the machine is must not matter.
 SECONDS = 90.0
@@ -249,7 +251,7 @@ class Listener:
 
     async def _echo(self, exchange: Exchange) -> None:
         body = await read_body(exchange, 1 << 30)
-        exchange.respond(200, [], b"%s %s %s" % (exchange.method, exchange.target, body))
+        exchange.respond(200, [], b"%s %s %s" % (exchange.request.method, exchange.request.target, body))
 
     def later(self, seconds: float) -> None:
         """What the ticker does when *seconds* have passed."""

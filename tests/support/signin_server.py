@@ -14,7 +14,7 @@ import sys
 import threading
 from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -95,6 +95,8 @@ class SigninServer:
         self.refuses_in_browser = False
         self.broken = 0
         """A status that every request to /auth gets, if it is set."""
+        self.conflicts: list[Callable[[], object]] = []
+        """For each a renewal is told, with a 409, that another one was quicker; called just before."""
         self.count: Counter[str] = Counter()
         self.tokens: dict[str, datetime] = {}
         self.renewals: set[str] = set()
@@ -202,6 +204,10 @@ class SigninServer:
         return 400, {"error": "access_denied" if found.denied else "authorization_pending"}, {}
 
     def _renew(self, form: dict[str, str]) -> Any:
+        if self.conflicts:
+            self.conflicts.pop(0)()
+            code, body, _ = _refusal(409, "this session was renewed a moment ago: use what that brought")
+            return code, body, {"Retry-After": "0"}
         if form["renewal_token"] not in self.renewals:
             return _refusal(401, "this session has ended: sign in again")
         self.renewals.remove(form["renewal_token"])

@@ -65,6 +65,10 @@ class Slow:
     async def relevant_groups(self) -> frozenset[str]:
         return frozenset({"dev"})
 
+    async def close(self) -> None:
+        with self._journal.with_name("closed").open("a") as closed:
+            closed.write("closed\n")
+
     async def _take_time(self, what: str) -> None:
         with self._journal.open("a") as journal:
             journal.write(f"{what}\n")

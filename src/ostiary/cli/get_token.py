@@ -4,6 +4,9 @@
                   |
                   +-> anything else at all: `get_token_slow`, which renews, signs in, and explains
 
+One thing cannot be seen in that file: that the gateway has withdrawn the credential. No client tells its plugin of a
+401, but it runs it again, though what it was given is still good. So a second file remembers who asked (`asks_again`).
+
 Somebody waits for this before every kubectl command, and each module that is imported here is waited for. So there
 are `time` and `posix`, which are part of the interpreter, and nothing else: no argparse, no json, not even `os`.
 
@@ -20,6 +23,9 @@ FLAGS = ("--device", "--no-browser")
 DEFAULT_ACCOUNT = "default"
 LARGEST = 64 * 1024
 LONGEST_NAME = 200
+# Some clients run us for every request: they are not to make us ask the gateway more often than this.
+BELIEVED_SECONDS = 30
+LARGEST_LIST = 1024
 # A clock that was set back would make an old credential look new for as long.
 CLOCK_SLACK = 60
 
@@ -55,7 +61,9 @@ def _ready(argv: list[str]) -> bytes | None:
         return None
     name = file_name(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
     data = None if name is None else _content(f"{folder}/{name}.token")
-    return None if data is None else usable_answer(data, version, time.time())
+    now = time.time()
+    found = None if data is None else usable_answer(data, version, now)
+    return None if found is None or asks_again(f"{folder}/{name}.asked", now) else found
 
 
 def _options(argv: list[str]) -> dict[str, str] | None:
@@ -158,3 +166,57 @@ def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
 def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes) -> bytes:
     """What `usable_answer` reads."""
     return b"ostiary 1 %d %d %d %d\n%b%b" % (obtained, renew_at, len(v1), len(v1beta1), v1, v1beta1)
+
+
+# --- who asked ---
+
+
+def asks_again(path: str, now: float) -> bool:
+    """Whether the program that runs us got this credential before, and so may have been refused with it.
+
+    Remembers it if not. After `believe` it is no news for a while. A client that tells us nothing is taken for one that
+    runs us for every request, or for a person, and never counts.
+    """
+    if b"KUBERNETES_EXEC_INFO" not in posix.environ:
+        return False
+    asker, asked = posix.getppid(), _askers(path)
+    if asker in asked:
+        # The clock may have been set back meanwhile.
+        return not 0 <= now - asked[asker] < BELIEVED_SECONDS
+    _remember(path, asker, 0)
+    return False
+
+
+def believe(path: str, now: float) -> None:
+    """The gateway was asked just now about what this program gets."""
+    _remember(path, posix.getppid(), int(now))
+
+
+def _askers(path: str) -> dict[int, int]:
+    """Processes, and when the gateway was last asked for them; 0 for never. The last word on each counts."""
+    words = (_content(path) or b"").split()
+    try:
+        return {int(process): int(at) for process, _, at in (word.partition(b":") for word in words)}
+    except ValueError:
+        return {}
+
+
+def _remember(path: str, asker: int, at: int) -> None:
+    # Appended in one piece: many may ask at the same moment, and none of them is lost.
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
+    try:
+        descriptor = posix.open(path, flags, 0o600)
+    except OSError:
+        # A home that cannot be written to is no reason to keep a credential from anybody.
+        return
+    try:
+        seen = posix.fstat(descriptor)
+        # A second name would be that of another file, which is not ours to change.
+        if is_private(seen) and seen.st_nlink == 1:
+            if seen.st_size > LARGEST_LIST:
+                posix.ftruncate(descriptor, 0)
+            posix.write(descriptor, b"%d:%d\n" % (asker, at))
+    except OSError:
+        return
+    finally:
+        posix.close(descriptor)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
 from ostiary.cli import FAILED, USAGE, program
 from ostiary.cli.arguments import Parser, UsageError
+from ostiary.cli.gateway_http import checked_address
+from ostiary.cli.get_token import asks_again, believe
 from ostiary.cli.output import print_error
-from ostiary.cli.signin.gateway import checked_address
 from ostiary.cli.signin.options import add_account, add_ways, authorities, chosen_account, wishes
 from ostiary.cli.signin.person import AtTerminal
 from ostiary.cli.signin.sessions import Account, check_store
 from ostiary.cli.signin.turn import Turn
-from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.errors import OstiaryError
 from ostiary.plugin.stdout import ReservedStdout
 from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecInfo, decode_info, encode_answer
 
@@ -65,13 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.store is not None:
         check_store(arguments.store)
     stdout = ReservedStdout()
-    answer = Turn(
+    turn = Turn(
         account,
         wishes(arguments),
         AtTerminal(quiet=True) if info.interactive else None,
         arguments.store,
         authorities(arguments.ca) or _authorities_told(info, account),
-    ).credential()
+    )
+    asked = account.path("asked")
+    doubted = asks_again(asked, time.time())
+    answer = turn.credential(doubted=doubted)
+    if doubted:
+        believe(asked, time.time())
     stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
     return 0
 
@@ -91,7 +98,7 @@ def _authorities_told(info: ExecInfo, account: Account) -> str | None:
         return None
     try:
         told = checked_address(cluster.server)
-    except ConfigurationError:
+    except UsageError:
         return None
     same = told == account.server or told.startswith(f"{account.server}/")
     return cluster.certificate_authority_data.decode("utf-8", "replace") if same else None

@@ -264,9 +264,11 @@ class Tokens:
     async def find(self, token: str | bytes) -> Found | None:
         """Who presents this access token. The unknown, the expired and the revoked cost the same one look-up."""
         data = as_bytes(token)
-        if not well_formed(data):
-            return None
-        found = await self.store.find(digest(data))
+        return await self.find_digest(digest(data)) if well_formed(data) else None
+
+    async def find_digest(self, token_digest: bytes) -> Found | None:
+        """The same for a token of which only the digest was kept."""
+        found = await self.store.find(token_digest)
         # The prefix says so already, and the store decides: a renewal token opens no door.
         return found if found is not None and found.token.kind is TokenKind.ACCESS else None
 

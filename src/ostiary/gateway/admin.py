@@ -58,14 +58,14 @@ class AdminApi:
         )
 
     async def handle(self, passage: Passage) -> int:
-        arrival, user = passage.arrival, passage.plan.user
-        headers = [(b"Audit-Id", arrival.audit_id.encode()), (b"Cache-Control", b"no-store")]
+        user = passage.plan.user
+        headers = [(b"Audit-Id", passage.audit_id.encode()), (b"Cache-Control", b"no-store")]
         try:
             return await asgi.serve(
-                self._application, arrival.exchange, limit=LARGEST_BODY, state={"user": user}, headers=headers
+                self._application, passage.exchange, limit=LARGEST_BODY, state={"user": user}, headers=headers
             )
         except BodyTooLarge:
-            arrival.exchange.respond(413, headers, b"the request is too large\n")
+            passage.exchange.respond(413, headers, b"the request is too large\n")
             return 413
         except ClientGone:
             return 0

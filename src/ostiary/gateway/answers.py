@@ -15,8 +15,7 @@ from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.metrics import Metrics
-from ostiary.gateway.proxy import Recorder
-from ostiary.gateway.request import Arrival, Plan
+from ostiary.gateway.request import Passage, Plan
 from ostiary.interfaces.admission import Admission
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
@@ -52,69 +51,69 @@ class Answers:
         self._absent = status.www_authenticate(False, realm).encode()
         self._no_good = status.www_authenticate(True, realm).encode()
 
-    def refused(self, arrival: Arrival, plan: Plan) -> None:
+    def refused(self, passage: Passage, plan: Plan) -> None:
         """No. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
         decision, attributes = plan.ruling.decision, Attributes(plan.user, plan.info)
-        self._authorizer.record(attributes, decision, arrival.audit_id)
+        self._authorizer.record(attributes, decision, passage.audit_id)
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes)
-        self.send(arrival, code, body, plan=plan)
+        self.send(passage, code, body, plan=plan)
 
-    def unauthorized(self, arrival: Arrival, *, attempted: bool) -> None:
+    def unauthorized(self, passage: Passage, *, attempted: bool) -> None:
         """The same answer for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
         challenge = self._no_good if attempted else self._absent
-        self._audit_unidentified(arrival, 401, authentication_failed(("bearer",) if attempted else ()))
+        self._audit_unidentified(passage, 401, authentication_failed(("bearer",) if attempted else ()))
         code, body = status.unauthorized()
-        self.send(arrival, code, body, more=[(b"WWW-Authenticate", challenge)])
+        self.send(passage, code, body, more=[(b"WWW-Authenticate", challenge)])
 
-    def bad_request(self, arrival: Arrival, message: str) -> None:
-        self._audit_unidentified(arrival, 400, message)
-        self.send(arrival, *status.bad_request(message))
+    def bad_request(self, passage: Passage, message: str) -> None:
+        self._audit_unidentified(passage, 400, message)
+        self.send(passage, *status.bad_request(message))
 
-    def too_many(self, arrival: Arrival, error: TooManyRequests, limit: str, plan: Plan | None = None) -> None:
-        if arrival.exchange.gone:
+    def too_many(self, passage: Passage, error: TooManyRequests, limit: str, plan: Plan | None = None) -> None:
+        if passage.exchange.gone:
             return
         self._metrics.rate_limited.inc(limit)
         seconds = max(1, math.ceil(error.retry_after))
         code, body = status.too_many(seconds)
-        self.send(arrival, code, body, plan=plan, more=[(b"Retry-After", str(seconds).encode())])
+        self.send(passage, code, body, plan=plan, more=[(b"Retry-After", str(seconds).encode())])
 
-    def not_admitted(self, arrival: Arrival, plan: Plan, admission: Admission) -> None:
+    def not_admitted(self, passage: Passage, plan: Plan, admission: Admission) -> None:
         if admission.retry_after is None:
             code, body = status.forbidden(Attributes(plan.user, plan.info), admission.reason)
-            self.send(arrival, code, body, plan=plan)
+            self.send(passage, code, body, plan=plan)
             return
         error = TooManyRequests(admission.reason, retry_after=admission.retry_after)
-        self.too_many(arrival, error, "admission", plan)
+        self.too_many(passage, error, "admission", plan)
 
-    def could_not_ask(self, arrival: Arrival, user: UserInfo, info: RequestInfo, error: ProviderError) -> None:
-        extra = {"request_id": arrival.audit_id, "cause": error.cause or error.summary}
+    def could_not_ask(self, passage: Passage, user: UserInfo, info: RequestInfo, error: ProviderError) -> None:
+        extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
         log.error("a request could not be decided", extra=extra)
         self._metrics.provider_errors.inc("authorization", "")
-        prepared = self._auditor.prepare(info, user, request_uri=arrival.exchange.target.decode("latin-1"))
-        self.send(arrival, *status.internal(), audit=prepared)
+        prepared = self._auditor.prepare(info, user, request_uri=passage.exchange.request.target.decode("latin-1"))
+        self.send(passage, *status.internal(), audit=prepared)
 
-    def store_unavailable(self, arrival: Arrival, error: ProviderError) -> None:
-        extra = {"request_id": arrival.audit_id, "cause": error.cause or error.summary}
+    def store_unavailable(self, passage: Passage, error: ProviderError) -> None:
+        extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
         log.error("a token could not be looked up", extra=extra)
         self._metrics.provider_errors.inc("token_store", "")
-        self.send(arrival, *status.upstream_failed(503))
+        self.send(passage, *status.upstream_failed(503))
 
-    def upstream_failed(self, arrival: Arrival, code: int) -> None:
+    def upstream_failed(self, passage: Passage, code: int) -> None:
         """502, 503 or 504, for a request that is counted and recorded already."""
-        self._respond(arrival, *status.upstream_failed(code), [])
+        self._respond(passage, *status.upstream_failed(code), [])
 
-    def internal(self, arrival: Arrival, plan: Plan | None = None) -> None:
+    def internal(self, passage: Passage, plan: Plan | None = None) -> None:
         """We failed, or the record of this request cannot be kept."""
-        self.send(arrival, *status.internal(), plan=plan)
+        self.send(passage, *status.internal(), plan=plan)
 
-    def no_route(self, arrival: Arrival) -> None:
+    def no_route(self, passage: Passage) -> None:
         """Nobody serves this host and path."""
-        self.send(arrival, *status.no_route())
+        self.send(passage, *status.no_route())
 
     def send(
         self,
-        arrival: Arrival,
+        passage: Passage,
         code: int,
         body: bytes,
         *,
@@ -123,47 +122,46 @@ class Answers:
         more: Headers | None = None,
     ) -> None:
         """Send it, count it and record it."""
-        if arrival.exchange.gone:
+        if passage.exchange.gone:
             return
         now = self._monotonic()
-        self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - arrival.received_at)
+        self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - passage.received_at)
         audit = audit or (plan.audit if plan is not None else None)
         if audit is not None:
-            arrival.origin = self.origin(arrival)
-            self.audited(audit, arrival, code, now)
-        self._respond(arrival, code, body, more or [])
+            self.audited(audit, passage, code, now)
+        self._respond(passage, code, body, more or [])
 
-    def _respond(self, arrival: Arrival, code: int, body: bytes, more: Headers) -> None:
-        headers = [(b"Audit-Id", arrival.audit_id.encode()), _NO_CACHE, _JSON, *more]
+    def _respond(self, passage: Passage, code: int, body: bytes, more: Headers) -> None:
+        headers = [(b"Audit-Id", passage.audit_id.encode()), _NO_CACHE, _JSON, *more]
         if code != 404:
             # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
             headers.append(_NOSNIFF)
-        arrival.exchange.respond(code, headers, body)
+        passage.exchange.respond(code, headers, body)
 
-    def _audit_unidentified(self, arrival: Arrival, code: int, message: str) -> None:
-        exchange = arrival.exchange
-        method = exchange.method.decode("ascii")
-        path = exchange.target.partition(b"?")[0].decode("latin-1")
+    def _audit_unidentified(self, passage: Passage, code: int, message: str) -> None:
+        exchange = passage.exchange
+        method = exchange.request.method.decode("ascii")
+        path = exchange.request.target.partition(b"?")[0].decode("latin-1")
         info = RequestInfo(method.lower(), method, path)
-        prepared = self._auditor.prepare(info, None, request_uri=exchange.target.decode("latin-1"))
+        prepared = self._auditor.prepare(info, None, request_uri=exchange.request.target.decode("latin-1"))
         if prepared is None:
             return
         at = self._monotonic()
         try:
             prepared.complete_with(
-                arrival.audit_id,
-                self.origin(arrival),
+                passage.audit_id,
+                self.origin(passage),
                 code,
-                received_at=arrival.received_at,
+                received_at=passage.received_at,
                 at=at,
                 message=message,
             )
         except AuditUnavailable as error:
             log.error("an audit event could not be stored", extra={"cause": error.cause})
 
-    def origin(self, arrival: Arrival) -> str:
-        scanned = arrival.scanned
-        connection = arrival.exchange.connection
+    def origin(self, passage: Passage) -> str:
+        scanned = passage.scanned
+        connection = passage.exchange.connection
         address, origin = scanned.origin
         if address == connection.remote_address:
             return origin
@@ -176,10 +174,9 @@ class Answers:
         scanned.origin = (connection.remote_address, origin)
         return origin
 
-    def audited(
-        self, audit: Prepared, arrival: Arrival, code: int, now: float, recorder: Recorder | None = None
-    ) -> None:
-        audit_id, origin, received_at = arrival.audit_id, arrival.origin, arrival.received_at
+    def audited(self, audit: Prepared, passage: Passage, code: int, now: float) -> None:
+        audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
+        recorder = passage.recorder
         try:
             if recorder is None:
                 audit.complete(audit_id, origin, code, received_at=received_at, at=now)

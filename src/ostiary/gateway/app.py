@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +23,7 @@ from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.sinks import FileSink, Sink, StdoutSink, WebhookSink
 from ostiary.gateway.authenticate import Authenticator
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
 from ostiary.gateway.engine import Engine, EngineParts
@@ -31,7 +31,7 @@ from ostiary.gateway.headers import HeaderFilter
 from ostiary.gateway.limits import Limits
 from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
 from ostiary.gateway.metrics import Metrics
-from ostiary.gateway.request import OpenHandler, OwnApi
+from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
 from ostiary.gateway.settings import GatewayConfig
 from ostiary.gateway.upstream_health import watch_health
@@ -125,8 +125,7 @@ class App:
             *(provider.instance for provider in self.config.authorization.chain),
             *(provider.instance for provider in self.config.admission),
         ]
-        for provider in providers:
-            await _close(provider)
+        await close_all(providers)
         if not keep_shared:
             await self.shared.tokens.store.close()
 
@@ -148,10 +147,10 @@ class App:
             clock=self._clock,
             on_event=self._on_login,
         )
-        open_paths: dict[bytes, OpenHandler] = {b"/auth": LoginDoor(login, config.listen.trusted_proxies).handle}
+        open_paths = {b"/auth": OpenPath(LoginDoor(login, config.listen.trusted_proxies).handle)}
         if config.webhooks.enabled:
             door = WebhookDoor(config.webhooks, shared.authenticator, self.authorizer, self._clock)
-            open_paths[b"/webhooks"] = door.handle
+            open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
         admin = AdminApi(shared.tokens, self.authorizer)
         return EngineParts(
             authenticator=shared.authenticator,
@@ -282,10 +281,3 @@ def _webhook_sink(hook: settings.AuditWebhook, *, blocking: bool, clock: Clock) 
         burst=hook.burst,
         clock=clock,
     )
-
-
-async def _close(provider: object) -> None:
-    close = getattr(provider, "close", None)
-    if close is not None:
-        with suppress(Exception):
-            await close()

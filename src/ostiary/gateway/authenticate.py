@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Tokens, well_formed
+from ostiary.core.tokens import Tokens, digest, ends_token, well_formed
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
 
@@ -70,11 +70,13 @@ class Authenticator:
 
     async def find(self, token: bytes) -> LiveToken | None:
         """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here."""
-        if not well_formed(token):
-            return None
+        return await self.find_digest(digest(token)) if well_formed(token) else None
+
+    async def find_digest(self, token_digest: bytes) -> LiveToken | None:
+        """The same for a token of which only the digest was kept."""
         while True:
             epoch = self._epoch
-            found = await self._tokens.find(token)
+            found = await self._tokens.find_digest(token_digest)
             if epoch == self._epoch:
                 break
             # A revocation came while the store was asked: what it said may be older than that.
@@ -129,8 +131,7 @@ class Authenticator:
             await self.apply(revocation)
 
     async def apply(self, revocation: Revocation) -> None:
-        matches = _MATCHES[revocation.kind]
-        concerned = [live for live in self._every() if matches(live, revocation.value)]
+        concerned = [live for live in self._every() if ends_token(revocation, live.digest, live.session)]
         # A token has only this meaning; the others concern sessions that began before, which the store knows.
         cut = await self._ask_again(concerned, surely_gone=revocation.kind is RevocationKind.TOKEN)
         self._on_revoked(revocation, cut)
@@ -167,15 +168,6 @@ class Authenticator:
     def _every(self) -> set[LiveToken]:
         # Two sets: a token that made room while it was streaming may since have come back as another object.
         return self._streaming.union(self._live.values())
-
-
-_MATCHES: dict[RevocationKind, Callable[[LiveToken, str], bool]] = {
-    RevocationKind.TOKEN: lambda live, value: live.digest.hex() == value,
-    RevocationKind.SESSION: lambda live, value: live.session.id == value,
-    RevocationKind.USER: lambda live, value: live.user.username == value,
-    RevocationKind.GROUP: lambda live, value: value in live.user.groups,
-    RevocationKind.BEFORE: lambda live, value: True,
-}
 
 
 def bearer(authorization: bytes) -> bytes | None:

@@ -18,7 +18,7 @@ from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.door import Login
 from ostiary.gateway.paths import AmbiguousRequest, split_target
-from ostiary.gateway.request import Arrival, Passage, Served
+from ostiary.gateway.request import Passage, Served
 from ostiary.gateway.self_reviews import SelfReviews
 from ostiary.gateway.settings import Callers, Webhooks
 from ostiary.gateway.webhooks import SubjectAccessReviews, TokenReviews
@@ -41,21 +41,21 @@ class LoginDoor:
         self._login = login
         self._trusted = trusted_proxies
 
-    async def handle(self, arrival: Arrival, served: Served) -> None:
-        served(await self._answer(arrival))
+    async def handle(self, passage: Passage, served: Served) -> None:
+        served(await self._answer(passage))
 
-    async def _answer(self, arrival: Arrival) -> int:
-        exchange = arrival.exchange
+    async def _answer(self, passage: Passage) -> int:
+        exchange = passage.exchange
         try:
             body = await read_body(exchange, LARGEST_FORM)
-            request = self._request(arrival, body)
+            request = self._request(passage, body)
         except ClientGone:
             return 0
         except BodyTooLarge:
-            return _send(arrival, status.too_large())
+            return _send(passage, status.too_large())
         except (AmbiguousRequest, UnicodeDecodeError, ValueError) as error:
-            return _send(arrival, status.bad_request(str(error)))
-        answer = await self._login.handle(request, arrival.audit_id)
+            return _send(passage, status.bad_request(str(error)))
+        answer = await self._login.handle(request, passage.audit_id)
         if exchange.gone:
             return 0
         headers = [
@@ -63,31 +63,33 @@ class LoginDoor:
             for name, value in answer.headers
             if name.lower() != "content-length"
         ]
-        exchange.respond(answer.status, [(b"Audit-Id", arrival.audit_id.encode()), *headers], answer.body)
+        exchange.respond(answer.status, [(b"Audit-Id", passage.audit_id.encode()), *headers], answer.body)
         return answer.status
 
-    def _request(self, arrival: Arrival, body: bytes) -> LoginRequest:
-        exchange = arrival.exchange
-        path, query = split_target(exchange.target, host=exchange.host)
-        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in exchange.headers)
+    def _request(self, passage: Passage, body: bytes) -> LoginRequest:
+        exchange = passage.exchange
+        path, query = split_target(exchange.request.target, host=exchange.request.host)
+        headers = tuple(
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in exchange.request.headers
+        )
         content_type = next((value for name, value in headers if name == "content-type"), "")
         form: tuple[tuple[str, str], ...] = ()
         if content_type.partition(";")[0].strip().lower() == _FORM:
             form = tuple(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64))
         return LoginRequest(
-            method=exchange.method.decode("ascii"),
+            method=exchange.request.method.decode("ascii"),
             path=path,
             query=tuple(parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=64)),
             form=form,
             headers=headers,
-            remote_address=self._client(arrival),
+            remote_address=self._client(passage),
             peer_certificate=exchange.connection.peer_certificate,
         )
 
-    def _client(self, arrival: Arrival) -> str:
+    def _client(self, passage: Passage) -> str:
         """Who is counted for failed attempts: the client, as far as a trusted proxy vouches for the address."""
-        forwarded = [line.decode("latin-1") for line in arrival.scanned.forwarded_for]
-        remote = arrival.exchange.connection.remote_address
+        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
+        remote = passage.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
 
@@ -107,20 +109,20 @@ class WebhookDoor:
         if configured.subject_access_review:
             self._doors[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer)
 
-    def handle(self, arrival: Arrival, served: Served) -> None:
-        exchange = arrival.exchange
+    def handle(self, passage: Passage, served: Served) -> None:
+        exchange = passage.exchange
         # kube-apiserver appends ?timeout=30s to the address it is given.
-        door = self._doors.get(exchange.target.partition(b"?")[0])
-        if not self._callers.include(arrival):
-            served(_send(arrival, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
+        door = self._doors.get(exchange.request.target.partition(b"?")[0])
+        if not self._callers.include(passage):
+            served(_send(passage, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
         elif door is None:
-            served(_send(arrival, status.no_route()))
-        elif exchange.method != b"POST":
-            served(_send(arrival, status.method_not_allowed(), (b"Allow", b"POST")))
-        elif exchange.content_length is not None and exchange.content_length > LARGEST_REVIEW:
-            served(_send(arrival, status.too_large()))
+            served(_send(passage, status.no_route()))
+        elif exchange.request.method != b"POST":
+            served(_send(passage, status.method_not_allowed(), (b"Allow", b"POST")))
+        elif exchange.request.content_length is not None and exchange.request.content_length > LARGEST_REVIEW:
+            served(_send(passage, status.too_large()))
         else:
-            exchange.accept_body(_Review(door, arrival, served))
+            exchange.accept_body(_Review(door, passage, served))
 
 
 class _Review:
@@ -128,8 +130,8 @@ class _Review:
 
     __slots__ = ("_arrival", "_door", "_parts", "_served", "_size", "_task")
 
-    def __init__(self, door: _Door, arrival: Arrival, served: Served) -> None:
-        self._door, self._arrival, self._served = door, arrival, served
+    def __init__(self, door: _Door, passage: Passage, served: Served) -> None:
+        self._door, self._arrival, self._served = door, passage, served
         self._parts: list[bytes] = []
         self._size = 0
         self._task: asyncio.Task[None] | None = None
@@ -182,14 +184,14 @@ class _Callers:
         self._token_until = float("-inf")
         self._names: dict[bytes, str] = {}
 
-    def include(self, arrival: Arrival) -> bool:
-        certificate = arrival.exchange.connection.peer_certificate
+    def include(self, passage: Passage) -> bool:
+        certificate = passage.exchange.connection.peer_certificate
         names = self._configured.names
         if certificate is not None and names and self._name(certificate) in names:
             return True
-        if self._configured.token_file is None or arrival.scanned.authorization is None:
+        if self._configured.token_file is None or passage.scanned.authorization is None:
             return False
-        given, expected = bearer(arrival.scanned.authorization), self._expected()
+        given, expected = bearer(passage.scanned.authorization), self._expected()
         return bool(expected) and given is not None and hmac.compare_digest(given, expected)
 
     def _name(self, certificate: bytes) -> str:
@@ -219,16 +221,15 @@ class SelfReviewDoor:
         self._reviews = SelfReviews(authorizer)
 
     async def handle(self, passage: Passage) -> int:
-        arrival = passage.arrival
         try:
-            body = await read_body(arrival.exchange, LARGEST_REVIEW)
+            body = await read_body(passage.exchange, LARGEST_REVIEW)
         except ClientGone:
             return 0
         except BodyTooLarge:
-            return _send(arrival, status.too_large())
-        content_type = _header(arrival, b"content-type") or "application/json"
+            return _send(passage, status.too_large())
+        content_type = _header(passage, b"content-type") or "application/json"
         answer = self._reviews.answer(passage.plan.info, passage.plan.user, body, content_type)
-        return _send(arrival, answer if isinstance(answer, status.Answer) else await answer)
+        return _send(passage, answer if isinstance(answer, status.Answer) else await answer)
 
 
 def common_name(der: bytes) -> str:
@@ -241,13 +242,13 @@ def common_name(der: bytes) -> str:
     return str(names[0].value) if len(names) == 1 else ""
 
 
-def _header(arrival: Arrival, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in arrival.exchange.headers if key.lower() == name), "")
+def _header(passage: Passage, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name), "")
 
 
-def _send(arrival: Arrival, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
-    if arrival.exchange.gone:
+def _send(passage: Passage, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
+    if passage.exchange.gone:
         return 0
-    first = (b"Audit-Id", arrival.audit_id.encode())
-    arrival.exchange.respond(answer.code, [first, _JSON, *headers], answer.body)
+    first = (b"Audit-Id", passage.audit_id.encode())
+    passage.exchange.respond(answer.code, [first, _JSON, *headers], answer.body)
     return answer.code

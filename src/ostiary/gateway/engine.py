@@ -3,9 +3,10 @@
     exchange -> headers (scan) -> token (Authenticator) -> plan (what is asked, the decision) -> limits, admission
              -> audit -> upstream (Proxied) or an answer of our own
 
-Called by a client's connection for every request. Most requests are like an earlier one of the same token: its `Plan`
-is found by the bytes of the request line, and nothing has to be waited for. What must be waited for (a token not in
-memory, a provider that asks others, a turn in the queue) goes on in a task and comes back to the same steps.
+Called by a client's connection for every request. Most requests are like an earlier one of the same token. If the very
+bytes of the head came before, all that follows from them is `Known`; else the `Plan` is found by the request line. In
+both cases nothing has to be waited for. What must be waited for (a token not in memory, a provider that asks others, a
+turn in the queue) goes on in a task and comes back to the same steps.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import digest
+from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway import impersonate
 from ostiary.gateway.answers import Answers
-from ostiary.gateway.audit.auditor import Auditor, Network
+from ostiary.gateway.audit.auditor import Auditor, Network, Prepared
 from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
-from ostiary.gateway.headers import BadHeader, HeaderFilter, Scanned, websocket_token
+from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, Scanned, websocket_token
 from ostiary.gateway.http1.client import UpstreamLost
-from ostiary.gateway.http1.server import Exchange
-from ostiary.gateway.limits import Limits, Ticket
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.limits import Limits
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.paths import AmbiguousRequest
 from ostiary.gateway.proxy import Proxied, Recorder
 from ostiary.gateway.questions import NoRoute, Questions, rule, rule_at_once
-from ostiary.gateway.request import Arrival, Handler, OpenHandler, OwnApi, Passage, Plan, Question
+from ostiary.gateway.request import Handler, OpenPath, OwnApi, Passage, Plan, Question
 from ostiary.gateway.upstreams import Routes
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes, UserInfo
@@ -42,9 +44,9 @@ log = logging.getLogger("ostiary.gateway")
 
 # How many plans are kept per token: one that asks for ever new things must not fill the memory.
 MOST_PLANS = 512
+# How long it is believed that no provider's policy has changed. They notice a change of their files much later.
+POLICY_SECONDS = 0.001
 LONGEST_PLANNED_TARGET = 2048
-MOST_SCANS = 4096
-LONGEST_SCAN = 2048
 
 
 @dataclass(slots=True)
@@ -62,9 +64,25 @@ class EngineParts:
     admission: Sequence[AdmissionProvider] = ()
     own_apis: Sequence[OwnApi] = ()
     self_reviews: Handler | None = None
-    open_paths: dict[bytes, OpenHandler] = field(default_factory=dict)
+    open_paths: dict[bytes, OpenPath] = field(default_factory=dict)
     trusted_proxies: Sequence[Network] = ()
     realm: str = "ostiary"
+
+
+class Known:
+    """What follows from the bytes of a head that came before, for one engine: a plan of a token, or an open path."""
+
+    __slots__ = ("engine", "live", "opened", "plan", "scanned")
+
+    def __init__(
+        self,
+        engine: Engine,
+        scanned: Scanned,
+        live: LiveToken | None = None,
+        plan: Plan | None = None,
+        opened: OpenPath | None = None,
+    ) -> None:
+        self.engine, self.scanned, self.live, self.plan, self.opened = engine, scanned, live, plan, opened
 
 
 class Engine:
@@ -80,12 +98,13 @@ class Engine:
         self._metrics = parts.metrics
         self._monotonic = parts.clock.monotonic
         self._headers = parts.headers
-        self._scans: dict[tuple[tuple[bytes, bytes], ...], Scanned] = {}
         self._open_prefixes = tuple(parts.open_paths)
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: set[Proxied] = set()
         self._open = 0
         self._seen_generation = parts.authorizer.generation
+        self._generation = self._seen_generation
+        self._look_again_at = float("-inf")
         self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews)
         self._answers = Answers(
             parts.authorizer,
@@ -110,15 +129,16 @@ class Engine:
         for proxied in list(self._streams):
             passage: Passage = proxied.context
             if passage.plan.ruling.generation != generation:
-                self._later(self._check_again(proxied, passage), passage.arrival)
+                self._later(self._check_again(proxied, passage), passage)
 
     def judge_by(self, authorizer: Authorizer) -> None:
         """Another configuration has taken over: what is still open here goes on only if that one allows it, too."""
         self._authorizer = authorizer
         self._seen_generation = authorizer.generation
+        self._look_again_at = float("-inf")
         for proxied in list(self._streams):
             passage: Passage = proxied.context
-            self._later(self._check_again(proxied, passage), passage.arrival)
+            self._later(self._check_again(proxied, passage), passage)
 
     async def _check_again(self, proxied: Proxied, passage: Passage) -> None:
         plan = passage.plan
@@ -131,7 +151,7 @@ class Engine:
         if ruling.decision.allowed:
             passage.plan = replace(plan, ruling=ruling)
         elif proxied in self._streams:
-            log.info("a stream was cut: the policy no longer allows it", extra={"request_id": passage.arrival.audit_id})
+            log.info("a stream was cut: the policy no longer allows it", extra={"request_id": passage.audit_id})
             proxied.cut()
 
     # --- arriving ---
@@ -139,137 +159,148 @@ class Engine:
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
         try:
-            self._arrived(exchange)
+            known = exchange.request.known
+            if known is not None and known.engine is self:
+                self._again(exchange, known)
+            else:
+                self._arrived(exchange)
         except Exception as error:
-            self._failed(Arrival(exchange, Scanned(), self._monotonic(), self._auditor.audit_id()), error)
+            self._failed(Passage(exchange, Scanned(), self._monotonic(), self._auditor.audit_id()), error)
+
+    def _again(self, exchange: Exchange, known: Known) -> None:
+        """The bytes of this head came before: what they ask is known, and whether that still holds is looked at."""
+        scanned, plan = known.scanned, known.plan
+        passage = Passage(exchange, scanned, self._monotonic(), self._auditor.audit_id())
+        if plan is None:
+            assert known.opened is not None
+            self._serve_open(known.opened, passage)
+            return
+        live = self._authenticator.known(scanned.digest)
+        if live is None:
+            self._later(self._find_token(passage), passage)
+        elif live is not known.live or not self._still_good(live, plan, passage.received_at):
+            self._authenticated(passage, live)
+        else:
+            self._perform(passage, live, plan)
 
     def _arrived(self, exchange: Exchange) -> None:
         received_at = self._monotonic()
         audit_id = self._auditor.audit_id()
-        scanned = self._scans.get(tuple(exchange.headers))
-        if scanned is None:
-            try:
-                scanned = self._headers.scan(exchange.headers)
-            except BadHeader as error:
-                self._answers.bad_request(Arrival(exchange, Scanned(), received_at, audit_id), str(error))
-                return
-        arrival = Arrival(exchange, scanned, received_at, audit_id)
-        if exchange.target.startswith(self._open_prefixes):
-            opened = self._parts.open_paths.get(_first_segment(exchange.target))
-            if opened is not None:
-                self._serve_open(opened, arrival)
-                return
-        live = None if scanned.digest is None else self._authenticator.known(scanned.digest)
-        if live is not None:
-            self._authenticated(arrival, live)
-        else:
-            self._identify(arrival)
-
-    def _identify(self, arrival: Arrival) -> None:
-        """A token that these headers did not carry before, or that is no longer good."""
         try:
-            token = self._token(arrival)
+            scanned = self._headers.scan(exchange.request.headers)
         except BadHeader as error:
-            self._answers.bad_request(arrival, str(error))
+            self._answers.bad_request(Passage(exchange, Scanned(), received_at, audit_id), str(error))
+            return
+        passage = Passage(exchange, scanned, received_at, audit_id)
+        target = exchange.request.target
+        if target.startswith(self._open_prefixes):
+            opened = self._parts.open_paths.get(_first_segment(target))
+            if opened is not None:
+                self._serve_open(opened, passage)
+                return
+        self._identify(passage)
+
+    def _identify(self, passage: Passage) -> None:
+        try:
+            token = self._token(passage)
+        except BadHeader as error:
+            self._answers.bad_request(passage, str(error))
             return
         if token is None:
-            self._answers.unauthorized(arrival, attempted=False)
+            self._answers.unauthorized(passage, attempted=False)
             return
-        arrival.scanned.digest = digest(token)
-        live = self._authenticator.known(arrival.scanned.digest)
+        passage.scanned.digest = digest(token) if well_formed(token) else NO_DIGEST
+        live = self._authenticator.known(passage.scanned.digest)
         if live is None:
-            self._later(self._find_token(arrival, token), arrival)
+            self._later(self._find_token(passage), passage)
         else:
-            self._remember_scan(arrival)
-            self._authenticated(arrival, live)
+            self._authenticated(passage, live)
 
-    def _remember_scan(self, arrival: Arrival) -> None:
-        """Clients send the same headers again and again. Only those of known tokens are kept, and no large ones."""
-        if len(arrival.scanned.lines) <= LONGEST_SCAN:
-            if len(self._scans) >= MOST_SCANS:
-                self._scans.clear()
-            self._scans[tuple(arrival.exchange.headers)] = arrival.scanned
-
-    def _token(self, arrival: Arrival) -> bytes | None:
-        authorization = arrival.scanned.authorization
+    def _token(self, passage: Passage) -> bytes | None:
+        authorization = passage.scanned.authorization
         if authorization is not None:
             return bearer(authorization)
-        if arrival.exchange.upgrade != b"websocket":
+        if passage.exchange.request.upgrade != b"websocket":
             return None
-        encoded = websocket_token(arrival.exchange.headers)
+        encoded = websocket_token(passage.exchange.request.headers)
         return None if encoded is None else _decoded(encoded)
 
-    async def _find_token(self, arrival: Arrival, token: bytes) -> None:
-        address = arrival.exchange.connection.remote_address
+    async def _find_token(self, passage: Passage) -> None:
+        address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
         try:
             self._limits.failures.check(address)
-            live = await self._authenticator.find(token)
+            live = None if token_digest is NO_DIGEST else await self._authenticator.find_digest(token_digest)
         except TooManyRequests as error:
-            self._answers.too_many(arrival, error, "failures")
+            self._answers.too_many(passage, error, "failures")
             return
         except ProviderError as error:
-            self._answers.store_unavailable(arrival, error)
+            self._answers.store_unavailable(passage, error)
             return
-        if arrival.exchange.gone:
+        if passage.exchange.gone:
             return
         if live is None:
             self._limits.failures.failed(address)
-            self._answers.unauthorized(arrival, attempted=True)
+            self._answers.unauthorized(passage, attempted=True)
         else:
-            self._authenticated(arrival, live)
+            self._authenticated(passage, live)
 
     # --- deciding ---
 
-    def _authenticated(self, arrival: Arrival, live: LiveToken) -> None:
-        exchange = arrival.exchange
-        key = (exchange.method, exchange.target, exchange.host, exchange.upgrade)
+    def _authenticated(self, passage: Passage, live: LiveToken) -> None:
+        request = passage.exchange.request
+        key = (request.method, request.target, request.host, request.upgrade)
         plan = live.plans.get(key)
-        if plan is not None and not arrival.scanned.impersonate and self._still_good(live, plan):
-            self._perform(arrival, live, plan)
+        if plan is not None and not passage.scanned.impersonate and self._still_good(live, plan, passage.received_at):
+            self._know(passage, live, plan)
+            self._perform(passage, live, plan)
             return
         try:
-            question = self._questions.of(exchange)
+            question = self._questions.of(request)
         except (AmbiguousRequest, ValueError) as error:
-            self._answers.bad_request(arrival, str(error))
+            self._answers.bad_request(passage, str(error))
             return
         except NoRoute:
-            self._answers.no_route(arrival)
+            self._answers.no_route(passage)
             return
-        if arrival.scanned.impersonate:
-            self._later(self._as_another(arrival, live, question), arrival)
+        if passage.scanned.impersonate:
+            self._later(self._as_another(passage, live, question), passage)
             return
         ruling = rule_at_once(self._authorizer, live.user, question.required)
         if ruling is None:
-            self._later(self._rule(arrival, live, question, key), arrival)
+            self._later(self._rule(passage, live, question, key), passage)
         else:
-            self._planned(arrival, live, question, ruling, key)
+            self._planned(passage, live, question, ruling, key)
 
-    def _still_good(self, live: LiveToken, plan: Plan) -> bool:
+    def _still_good(self, live: LiveToken, plan: Plan, now: float) -> bool:
         """Whether a plan may be used again. When only its time is up, the same question is asked, and no more."""
-        if self._authorizer.still_holds(plan.ruling):
+        if now >= self._look_again_at:
+            self._generation = self._authorizer.generation
+            self._look_again_at = now + POLICY_SECONDS
+        ruling = plan.ruling
+        if ruling.generation == self._generation and now < ruling.until:
             return True
-        ruling = rule_at_once(self._authorizer, live.user, plan.required) if plan.required else None
-        if ruling is None or ruling.decision != plan.ruling.decision:
+        again = rule_at_once(self._authorizer, live.user, plan.required) if plan.required else None
+        if again is None or again.decision != ruling.decision:
             # Something else follows from it: the plan is made anew.
             return False
-        plan.ruling = ruling
+        plan.ruling = again
         return True
 
-    async def _rule(self, arrival: Arrival, live: LiveToken, question: Question, key: Any) -> None:
+    async def _rule(self, passage: Passage, live: LiveToken, question: Question, key: Any) -> None:
         try:
             ruling = await rule(self._authorizer, live.user, question.required)
         except ProviderError as error:
-            self._answers.could_not_ask(arrival, live.user, question.info, error)
+            self._answers.could_not_ask(passage, live.user, question.info, error)
             return
-        if not arrival.exchange.gone:
-            self._planned(arrival, live, question, ruling, key)
+        if not passage.exchange.gone:
+            self._planned(passage, live, question, ruling, key)
 
-    async def _as_another(self, arrival: Arrival, live: LiveToken, question: Question) -> None:
+    async def _as_another(self, passage: Passage, live: LiveToken, question: Question) -> None:
         """``kubectl --as``: the user must be allowed to be the other, and the other to do what is asked."""
         try:
-            other = impersonate.requested(list(arrival.scanned.impersonate))
+            other = impersonate.requested(list(passage.scanned.impersonate))
         except (BadHeader, UnicodeDecodeError) as error:
-            self._answers.bad_request(arrival, str(error))
+            self._answers.bad_request(passage, str(error))
             return
         asked = question
         try:
@@ -284,28 +315,37 @@ class Engine:
             else:
                 ruling = await rule(self._authorizer, other, question.required)
         except ProviderError as error:
-            self._answers.could_not_ask(arrival, live.user, question.info, error)
+            self._answers.could_not_ask(passage, live.user, question.info, error)
             return
-        if not arrival.exchange.gone:
+        if not passage.exchange.gone:
             user = live.user if asked is not question else other
-            self._perform(arrival, live, self._plan(arrival, asked, ruling, user, actor=live.user))
+            self._perform(passage, live, self._plan(passage, asked, ruling, user, actor=live.user))
 
-    def _planned(self, arrival: Arrival, live: LiveToken, question: Question, ruling: Ruling, key: Any) -> None:
-        plan = self._plan(arrival, question, ruling, live.user)
-        if len(arrival.exchange.target) <= LONGEST_PLANNED_TARGET:
+    def _planned(self, passage: Passage, live: LiveToken, question: Question, ruling: Ruling, key: Any) -> None:
+        plan = self._plan(passage, question, ruling, live.user)
+        if len(passage.exchange.request.target) <= LONGEST_PLANNED_TARGET:
             if len(live.plans) >= MOST_PLANS:
                 live.plans.clear()
             live.plans[key] = plan
-        self._perform(arrival, live, plan)
+            self._know(passage, live, plan)
+        self._perform(passage, live, plan)
+
+    def _know(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
+        """Remember what follows from this head. Not the token: its digest says as much to us, and nothing to others."""
+        request = passage.exchange.request
+        if plan.upstream is not None and not request.upgrade:
+            request.known = Known(self, passage.scanned, live, plan)
+            request.headers = []
+            passage.scanned.authorization = None
 
     def _plan(
-        self, arrival: Arrival, question: Question, ruling: Ruling, user: UserInfo, *, actor: UserInfo | None = None
+        self, passage: Passage, question: Question, ruling: Ruling, user: UserInfo, *, actor: UserInfo | None = None
     ) -> Plan:
-        exchange = arrival.exchange
+        exchange = passage.exchange
         audit = self._auditor.prepare(
             question.info,
             actor or user,
-            request_uri=exchange.target.decode("latin-1"),
+            request_uri=exchange.request.target.decode("latin-1"),
             decision=ruling.decision,
             long_running=question.long_running,
             impersonated=user if actor is not None and user != actor else None,
@@ -314,85 +354,89 @@ class Engine:
         plan = Plan(ruling, question.info, user, question.upstream, question.handler, audit=audit)
         plan.long_running, plan.required = question.long_running, question.required
         if question.upstream is not None and ruling.decision.allowed:
-            target = question.upstream.forwarded_target(exchange.target)
-            line = exchange.method + b" " + target + b" HTTP/1.1\r\n"
+            plan.at_once = not (question.long_running or self._parts.admission or _is_watched(audit))
+            target = question.upstream.forwarded_target(exchange.request.target)
+            line = exchange.request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + question.upstream.host_line + question.upstream.identity(user)
         return plan
 
     # --- doing ---
 
-    def _perform(self, arrival: Arrival, live: LiveToken, plan: Plan) -> None:
+    def _perform(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
+        passage.live, passage.plan = live, plan
         if live.revoked:
             # Withdrawn while it was being decided on.
-            self._answers.unauthorized(arrival, attempted=True)
+            self._answers.unauthorized(passage, attempted=True)
             return
         if not plan.ruling.decision.allowed:
-            self._answers.refused(arrival, plan)
+            self._answers.refused(passage, plan)
             return
         key = live.limits_key
         try:
-            ticket = self._limits.open_stream(key) if plan.long_running else self._limits.try_enter(key)
+            leave = self._limits.open_stream(key) if plan.long_running else self._limits.try_enter(key)
         except TooManyRequests as error:
-            self._answers.too_many(arrival, error, "streams" if plan.long_running else "rate", plan)
+            self._answers.too_many(passage, error, "streams" if plan.long_running else "rate", plan)
             return
-        if ticket is None:
+        if leave is None:
             assert key is not None, "who is exempt never waits"
-            self._later(self._wait_for_turn(arrival, live, plan, key), arrival)
+            self._later(self._wait_for_turn(passage, key), passage)
+            return
+        passage.leave = leave
+        if plan.at_once:
+            self._forward(passage)
         else:
-            self._admit(arrival, live, plan, ticket)
+            self._admit(passage)
 
-    async def _wait_for_turn(self, arrival: Arrival, live: LiveToken, plan: Plan, key: str) -> None:
+    async def _wait_for_turn(self, passage: Passage, key: str) -> None:
         try:
-            ticket = await self._limits.wait(key)
+            passage.leave = await self._limits.wait(key)
         except TooManyRequests as error:
-            self._answers.too_many(arrival, error, "concurrency", plan)
+            self._answers.too_many(passage, error, "concurrency", passage.plan)
             return
-        if arrival.exchange.gone or live.revoked:
-            ticket.leave()
-            arrival.exchange.abort()
+        if passage.exchange.gone or passage.live.revoked:
+            passage.leave()
+            passage.exchange.abort()
             return
-        self._admit(arrival, live, plan, ticket)
+        self._admit(passage)
 
-    def _admit(self, arrival: Arrival, live: LiveToken, plan: Plan, ticket: Ticket) -> None:
-        if self._parts.admission and not self._admitted(arrival, plan):
-            ticket.leave()
+    def _admit(self, passage: Passage) -> None:
+        plan = passage.plan
+        if self._parts.admission and not self._admitted(passage, plan):
+            passage.leave()
             return
-        passage = Passage(live, plan, arrival, ticket)
         audit = plan.audit
-        if audit is not None:
-            arrival.origin = self._answers.origin(arrival)
-            if audit.wants_received:
-                try:
-                    audit.received(arrival.audit_id, arrival.origin, arrival.received_at)
-                except AuditUnavailable as error:
-                    ticket.leave()
-                    log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
-                    self._answers.internal(arrival)
-                    return
+        if audit is not None and audit.wants_received:
+            try:
+                audit.received(passage.audit_id, self._answers.origin(passage), passage.received_at)
+            except AuditUnavailable as error:
+                passage.leave()
+                log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
+                self._answers.internal(passage)
+                return
         if plan.handler is not None:
-            self._later(self._serve_own(plan.handler, passage), arrival)
+            self._later(self._serve_own(plan.handler, passage), passage)
         else:
             self._forward(passage)
 
-    def _admitted(self, arrival: Arrival, plan: Plan) -> bool:
-        attributes, exchange = Attributes(plan.user, plan.info), arrival.exchange
-        size = None if exchange.chunked else exchange.content_length or 0
+    def _admitted(self, passage: Passage, plan: Plan) -> bool:
+        attributes, exchange = Attributes(plan.user, plan.info), passage.exchange
+        size = None if exchange.request.chunked else exchange.request.content_length or 0
         for provider in self._parts.admission:
             try:
                 admission = provider.admit(attributes, size=size)
             except Exception as error:
                 log.error("an admission provider failed", extra={"cause": type(error).__name__})
-                self._answers.internal(arrival, plan)
+                self._answers.internal(passage, plan)
                 return False
             if not admission.admitted:
                 self._metrics.admissions.inc()
-                self._answers.not_admitted(arrival, plan, admission)
+                self._answers.not_admitted(passage, plan, admission)
                 return False
         return True
 
     def _forward(self, passage: Passage) -> None:
-        plan, arrival = passage.plan, passage.arrival
-        upstream, exchange = plan.upstream, arrival.exchange
+        plan, exchange = passage.plan, passage.exchange
+        upstream = plan.upstream
         assert upstream is not None
         try:
             credential = upstream.credential()
@@ -400,63 +444,44 @@ class Engine:
             extra = {"upstream": upstream.name, "cause": error.strerror}
             log.error("the gateway has no credential for an upstream", extra=extra)
             self._conclude(passage, 503)
-            self._answers.upstream_failed(arrival, 503)
+            self._answers.upstream_failed(passage, 503)
             return
-        framing = b""
-        if exchange.chunked:
-            framing = b"Transfer-Encoding: chunked\r\n"
-        elif exchange.content_length is not None:
-            framing = b"Content-Length: %d\r\n" % exchange.content_length
-        if exchange.upgrade:
-            framing += b"Connection: Upgrade\r\nUpgrade: " + _UPGRADE_NAMES[exchange.upgrade] + b"\r\n"
+        # For the upstream and for the client alike: what each of them did is found by it.
+        audit_line = b"Audit-Id: " + passage.audit_id.encode()
         head = b"".join(
             (
                 plan.head,
                 credential,
-                arrival.scanned.lines,
+                passage.scanned.lines,
                 exchange.connection.forwarded_lines,
-                b"Audit-ID: ",
-                arrival.audit_id.encode(),
-                b"\r\n",
-                framing,
-                b"\r\n",
+                audit_line,
+                b"\r\n\r\n" if exchange.request.bare else _framing(exchange.request),
             )
         )
-        proxied = Proxied(
-            exchange,
-            upstream,
-            head,
-            extra_head=b"Audit-Id: " + arrival.audit_id.encode() + b"\r\n",
-            timeout=float("inf") if plan.long_running else upstream.response_timeout,
-            finished=self._finished,
-            answer_failure=self._answer_failure,
-            started=self._started if plan.long_running else None,
-            recorder=self._recorder(passage),
-            context=passage,
-        )
+        if plan.audit is not None and plan.audit.wants_request_body:
+            passage.recorder = self._recorder(plan.audit)
+        timeout = float("inf") if plan.long_running else upstream.response_timeout
+        proxied = Proxied(exchange, upstream, head, audit_line, timeout, self, passage)
         self._authenticator.opened(passage.live, proxied)
         self._open += 1
         if plan.long_running:
+            proxied.tells_when_started = True
             self._streams.add(proxied)
+        proxied.recorder = passage.recorder
         proxied.start()
 
-    def _recorder(self, passage: Passage) -> Recorder | None:
-        audit = passage.plan.audit
-        if audit is None or not audit.wants_request_body:
-            return None
-        passage.recorder = Recorder(self._auditor.largest_body, request=True, response=audit.wants_response_body)
-        return passage.recorder
+    def _recorder(self, audit: Prepared) -> Recorder:
+        return Recorder(self._auditor.largest_body, request=True, response=audit.wants_response_body)
 
-    def _started(self, proxied: Proxied, code: int) -> None:
+    def proxied_started(self, proxied: Proxied, code: int) -> None:
         """The head of a watch, a log or a terminal is on its way."""
         passage: Passage = proxied.context
-        arrival = passage.arrival
         if passage.plan.audit is None:
             return
+        at = self._monotonic()
+        origin = self._answers.origin(passage)
         try:
-            passage.plan.audit.started(
-                arrival.audit_id, arrival.origin, code, received_at=arrival.received_at, at=self._monotonic()
-            )
+            passage.plan.audit.started(passage.audit_id, origin, code, received_at=passage.received_at, at=at)
         except AuditUnavailable as error:
             log.error("an audit event could not be stored", extra={"cause": error.cause})
 
@@ -467,19 +492,21 @@ class Engine:
         finally:
             self._conclude(passage, code)
 
-    def _serve_open(self, handler: OpenHandler, arrival: Arrival) -> None:
+    def _serve_open(self, opened: OpenPath, passage: Passage) -> None:
         """A path that asks for no token of ours: /auth, and the webhooks, which know their callers otherwise."""
-        waiting = handler(arrival, lambda code: self._served(arrival, code))
+        waiting = opened.handler(passage, lambda code: self._served(opened, passage, code))
         if waiting is not None:
-            self._later(_waited(waiting), arrival)
+            self._later(_waited(waiting), passage)
 
-    def _served(self, arrival: Arrival, code: int) -> None:
-        self._metrics.requests.count("", code, "", self._monotonic() - arrival.received_at)
+    def _served(self, opened: OpenPath, passage: Passage, code: int) -> None:
+        if opened.repeats and code == 200:
+            passage.exchange.request.known = Known(self, passage.scanned, opened=opened)
+        self._metrics.requests.count("", code, "", self._monotonic() - passage.received_at)
 
     # --- ending ---
 
-    def _finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
-        passage = proxied.context
+    def proxied_finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
+        passage: Passage = proxied.context
         self._authenticator.closed(passage.live, proxied)
         self._open -= 1
         if passage.plan.long_running:
@@ -488,24 +515,27 @@ class Engine:
         if error is not None:
             upstream.failed(str(error))
             self._metrics.upstream_errors.inc(upstream.name, "timeout" if error.timeout else "lost")
-            extra = {"upstream": upstream.name, "cause": str(error), "request_id": passage.arrival.audit_id}
+            extra = {"upstream": upstream.name, "cause": str(error), "request_id": passage.audit_id}
             log.warning("an upstream could not be asked", extra=extra)
         elif upstream.failures:
             upstream.failures = 0
         self._conclude(passage, code)
 
+    def proxied_failed(self, proxied: Proxied, code: int) -> None:
+        self._answers.upstream_failed(proxied.context, code)
+
     def _conclude(self, passage: Passage, code: int) -> None:
-        plan, arrival = passage.plan, passage.arrival
-        passage.ticket.leave()
+        plan = passage.plan
+        passage.leave()
         now = self._monotonic()
         upstream = plan.upstream
         self._metrics.requests.count(
-            plan.info.verb, code, "" if upstream is None else upstream.name, now - arrival.received_at
+            plan.info.verb, code, "" if upstream is None else upstream.name, now - passage.received_at
         )
         if self._parts.admission:
             self._settle(plan, code)
         if plan.audit is not None:
-            self._answers.audited(plan.audit, arrival, code, now, passage.recorder)
+            self._answers.audited(plan.audit, passage, code, now)
 
     def _settle(self, plan: Plan, code: int) -> None:
         attributes = Attributes(plan.user, plan.info)
@@ -515,33 +545,47 @@ class Engine:
             except Exception as error:
                 log.error("an admission provider failed", extra={"cause": type(error).__name__})
 
-    def _answer_failure(self, proxied: Proxied, code: int) -> None:
-        self._answers.upstream_failed(proxied.context.arrival, code)
-
     # --- waiting ---
 
-    def _later(self, work: Coroutine[Any, Any, None], arrival: Arrival) -> None:
-        task = self._loop.create_task(self._guarded(work, arrival))
+    def _later(self, work: Coroutine[Any, Any, None], passage: Passage) -> None:
+        task = self._loop.create_task(self._guarded(work, passage))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None], arrival: Arrival) -> None:
+    async def _guarded(self, work: Coroutine[Any, Any, None], passage: Passage) -> None:
         """Nothing that goes wrong here may leave a client without an answer, or with the wrong one."""
         try:
             await work
         except Exception as error:
-            self._failed(arrival, error)
+            self._failed(passage, error)
 
-    def _failed(self, arrival: Arrival, error: Exception) -> None:
-        extra = {"request_id": arrival.audit_id, "cause": type(error).__name__}
+    def _failed(self, passage: Passage, error: Exception) -> None:
+        extra = {"request_id": passage.audit_id, "cause": type(error).__name__}
         log.error("a request failed inside the gateway", extra=extra, exc_info=error)
-        if arrival.exchange.head_sent:
-            arrival.exchange.abort()
-        elif not arrival.exchange.gone:
-            self._answers.internal(arrival)
+        if passage.exchange.head_sent:
+            passage.exchange.abort()
+        elif not passage.exchange.gone:
+            self._answers.internal(passage)
 
 
 _UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
+
+
+def _framing(request: RequestHead) -> bytes:
+    """The end of a head that says how its body is found, or which protocol comes next."""
+    lines = b"\r\n"
+    if request.chunked:
+        lines += b"Transfer-Encoding: chunked\r\n"
+    elif request.content_length is not None:
+        lines += b"Content-Length: %d\r\n" % request.content_length
+    if request.upgrade:
+        lines += b"Connection: Upgrade\r\nUpgrade: " + _UPGRADE_NAMES[request.upgrade] + b"\r\n"
+    return lines + b"\r\n"
+
+
+def _is_watched(audit: Prepared | None) -> bool:
+    """Whether its record begins before it is sent on."""
+    return audit is not None and (audit.wants_received or audit.wants_request_body)
 
 
 async def _waited(waiting: Awaitable[None]) -> None:

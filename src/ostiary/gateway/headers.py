@@ -82,11 +82,15 @@ class BadHeader(ValueError):
     """The headers contradict what they may say; the request is refused."""
 
 
+# Where there is no token that could be one of ours.
+NO_DIGEST = b""
+
+
 class Scanned:
     """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
 
-    A client sends the same headers with request after request, so the result is kept and used again for equal ones;
-    `digest` and `origin` (with the address it is about) are what others work out from it, and keep here.
+    It is kept for heads that come again. `digest` (of the token) and `origin` (with the address it is about) are what
+    others work out from it, and keep here.
     """
 
     __slots__ = (
@@ -105,7 +109,7 @@ class Scanned:
         self.user_agent = b""
         self.impersonate: Headers | tuple[()] = ()
         self.forwarded_for: list[bytes] | tuple[()] = ()
-        self.digest: bytes | None = None
+        self.digest = NO_DIGEST
         self.origin: tuple[str, str] = ("", "")
 
 
@@ -215,14 +219,15 @@ def answered(headers: Headers) -> list[bytes]:
     """The lines of an upstream's answer that go to the client. Framing is not among them."""
     lines: list[bytes] = []
     for name, value in headers:
-        action = _ANSWER_SEEN.get(name) or _answer_action(name)
+        action = _ANSWER_SEEN.get(name) or answer_action(name)
         # An upstream that could set our cookie could sign its visitors in as somebody else.
         if action is Action.PASS or (action is Action.COOKIE and not value.startswith(OUR_COOKIES)):
             lines.append(name + b": " + value + b"\r\n")
     return lines
 
 
-def _answer_action(name: bytes) -> Action:
+def answer_action(name: bytes) -> Action:
+    """What becomes of a header of an upstream's answer."""
     lower = name.lower()
     action = Action.DROP if lower in _ANSWER_DROPPED else Action.COOKIE if lower == b"set-cookie" else Action.PASS
     if len(_ANSWER_SEEN) < 4096:

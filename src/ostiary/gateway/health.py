@@ -11,7 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ostiary.gateway.http1.server import Exchange, ServerConnection, ServerLimits
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server import ServerConnection
 from ostiary.gateway.metrics import CONTENT_TYPE, Snapshot, merge, render
 
 log = logging.getLogger("ostiary.gateway")
@@ -72,8 +74,8 @@ class Health:
                 exchange.respond(500, _TEXT, b"it could not be found out\n")
 
     async def _probed(self, exchange: Exchange) -> None:
-        path = exchange.target.partition(b"?")[0]
-        if exchange.method not in (b"GET", b"HEAD"):
+        path = exchange.request.target.partition(b"?")[0]
+        if exchange.request.method not in (b"GET", b"HEAD"):
             exchange.respond(405, [*_TEXT, (b"Allow", b"GET, HEAD")], b"only GET\n")
         elif path in (b"/livez", b"/healthz"):
             exchange.respond(200, _TEXT, b"ok\n")

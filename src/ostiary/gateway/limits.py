@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -38,28 +39,22 @@ class LimitSettings:
     exempt_groups: frozenset[str] = frozenset({"system:masters"})
 
 
-class Ticket:
-    """The right to be served, until `leave`. Leaving twice is harmless."""
+# Gives a place back. To be called once.
+Leave = Callable[[], None]
 
-    __slots__ = ("_leave",)
 
-    def __init__(self, leave: Callable[[], None] | None) -> None:
-        self._leave = leave
-
-    def leave(self) -> None:
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+def _nothing() -> None:
+    """What those leave who take no place."""
 
 
 class Limits:
     """Everything together, as the proxy uses it::
 
-        ticket = limits.try_enter(key) or await limits.wait(key)
+        leave = limits.try_enter(key) or await limits.wait(key)
         try: ...
-        finally: ticket.leave()
+        finally: leave()
 
-    Both raise `TooManyRequests`. A long-running request takes a ticket of `open_stream` instead of a seat.
+    Both raise `TooManyRequests`. A long-running request has `open_stream` instead of a seat.
     """
 
     def __init__(self, settings: LimitSettings | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -83,18 +78,18 @@ class Limits:
             return None
         return user.username
 
-    def try_enter(self, key: str | None) -> Ticket | None:
+    def try_enter(self, key: str | None) -> Leave | None:
         """A seat, if there is one right now; None if the caller must `wait` for it."""
         if key is None:
-            return Ticket(None)
+            return _nothing
         if self._has_rate:
             self.check_rate(key)
-        return self.seats.try_enter(key)
+        return self.seats.try_enter()
 
-    async def wait(self, key: str) -> Ticket:
+    async def wait(self, key: str) -> Leave:
         return await self.seats.wait(key)
 
-    def open_stream(self, key: str | None) -> Ticket:
+    def open_stream(self, key: str | None) -> Leave:
         if key is None:
             return self.streams.open(None)
         if self._has_rate:
@@ -219,7 +214,7 @@ class StreamLimit:
         self._open: dict[str, int] = {}
         self.open_in_all = 0
 
-    def open(self, key: str | None) -> Ticket:
+    def open(self, key: str | None) -> Leave:
         if key is not None:
             count = self._open.get(key, 0)
             if self._per_user and count >= self._per_user:
@@ -227,7 +222,7 @@ class StreamLimit:
                 raise TooManyRequests("too many open streams", cause=cause, retry_after=1.0)
             self._open[key] = count + 1
         self.open_in_all += 1
-        return Ticket(lambda: self._close(key))
+        return partial(self._close, key)
 
     def _close(self, key: str | None) -> None:
         self.open_in_all -= 1
@@ -246,7 +241,7 @@ class StreamLimit:
 class _Waiter:
     __slots__ = ("deadline", "key", "turn")
 
-    def __init__(self, key: str, turn: asyncio.Future[Ticket], deadline: float) -> None:
+    def __init__(self, key: str, turn: asyncio.Future[Leave], deadline: float) -> None:
         self.key, self.turn, self.deadline = key, turn, deadline
 
 
@@ -271,22 +266,24 @@ class FairSeats:
         self._waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
+        # Bound once: every request asks for it.
+        self._leave = self._left
 
     @property
     def queued(self) -> int:
         return len(self._waiters)
 
-    def try_enter(self, key: str) -> Ticket | None:
+    def try_enter(self) -> Leave | None:
         if self.in_flight >= self._seats or self._waiters:
             return None
         self.in_flight += 1
-        return Ticket(self._left)
+        return self._leave
 
-    async def wait(self, key: str) -> Ticket:
+    async def wait(self, key: str) -> Leave:
         """A seat, when it is this user's turn; raises `TooManyRequests` if that would take, or takes, too long."""
-        ticket = self.try_enter(key)
-        if ticket is not None:
-            return ticket
+        leave = self.try_enter()
+        if leave is not None:
+            return leave
         waiter = self._enqueue(key)
         try:
             return await waiter.turn
@@ -328,7 +325,7 @@ class FairSeats:
             self._to_the_end(waiter.key)
             if not waiter.turn.done():
                 self.in_flight += 1
-                waiter.turn.set_result(Ticket(self._left))
+                waiter.turn.set_result(self._leave)
 
     def _to_the_end(self, key: str) -> None:
         queue = self._queues.pop(key, None)
@@ -352,7 +349,7 @@ class FairSeats:
         self._remove(waiter)
         turn = waiter.turn
         if turn.done() and not turn.cancelled() and turn.exception() is None:
-            turn.result().leave()
+            turn.result()()
 
     def _on_time(self) -> None:
         self._timer = None

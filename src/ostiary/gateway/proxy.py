@@ -8,12 +8,12 @@ After a 101 it becomes a tunnel of raw bytes (WebSocket, SPDY).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ostiary.gateway.headers import answered
 from ostiary.gateway.http1.client import Framing, UpstreamConnection, UpstreamLost
-from ostiary.gateway.http1.server import BODY_HIGH_WATER, LINGER_SECONDS, STATUS_LINES, Exchange, status_line
+from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
+from ostiary.gateway.http1.server import LINGER_SECONDS
 
 if TYPE_CHECKING:
     from ostiary.gateway.upstreams import Upstream
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 # Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 
-Finished = Callable[["Proxied", int, "UpstreamLost | None"], None]
-# Tells the client that the upstream could not be asked, with a 502, 503 or 504.
-AnswerFailure = Callable[["Proxied", int], None]
 
+class Owner(Protocol):
+    """Whoever lets requests through, as each of them sees it."""
 
-# Told when the head of a long answer is on its way.
-Started = Callable[["Proxied", int], None]
+    def proxied_started(self, proxied: Proxied, status: int) -> None:
+        """The head of a long answer is on its way."""
+
+    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+        """It is over, with the status that the client saw (0: none). Called exactly once."""
+
+    def proxied_failed(self, proxied: Proxied, status: int) -> None:
+        """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
 
 
 class Recorder:
@@ -58,27 +63,25 @@ class Recorder:
 
 
 class Proxied:
-    """One request on its way. `finished` is called exactly once, with the status that the client saw (0: none)."""
+    """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer."""
 
     __slots__ = (
-        "_answer_failure",
+        "_audit_line",
         "_buffer",
         "_chunk_out",
         "_connection",
         "_done",
         "_exchange",
-        "_extra_head",
-        "_finished",
-        "_framing",
         "_head",
         "_out",
-        "_recorder",
+        "_owner",
         "_retried",
         "_sent_body",
-        "_started",
         "_timeout",
         "context",
+        "recorder",
         "status",
+        "tells_when_started",
         "upstream",
     )
 
@@ -87,29 +90,23 @@ class Proxied:
         exchange: Exchange,
         upstream: Upstream,
         head: bytes,
-        *,
-        extra_head: bytes,
+        audit_line: bytes,
         timeout: float,
-        finished: Finished,
-        answer_failure: AnswerFailure,
-        started: Started | None = None,
-        recorder: Recorder | None = None,
+        owner: Owner,
         context: Any = None,
     ) -> None:
         self._exchange = exchange
         self.upstream = upstream
-        self.context = context
-        self.status = 0
         self._head = head
-        self._extra_head = extra_head
+        self._audit_line = audit_line
         self._timeout = timeout
-        self._finished = finished
-        self._answer_failure = answer_failure
-        self._started = started
-        self._recorder = recorder
+        self._owner = owner
+        self.context = context
+        self.recorder: Recorder | None = None
+        self.tells_when_started = False
+        self.status = 0
         self._connection: UpstreamConnection | None = None
         self._chunk_out = False
-        self._framing: Framing | None = None
         self._out: list[bytes] = []
         self._buffer = b""
         self._retried = False
@@ -119,7 +116,7 @@ class Proxied:
     def start(self) -> None:
         exchange = self._exchange
         exchange.responder = self
-        if exchange.upgrade:
+        if exchange.request.upgrade:
             # What it starts (a command, a terminal) must not be started twice, so it is not tried a second time; a
             # connection of its own cannot have died while it was idle.
             self.upstream.pool.acquire(self._connected, fresh=True)
@@ -155,8 +152,9 @@ class Proxied:
         exchange = self._exchange
         connection.patience = self._timeout
         connection.deadline = exchange.connection.loop.time() + self._timeout
-        connection.send(self._head, self, is_head=exchange.method == b"HEAD")
-        if exchange.chunked or exchange.content_length or exchange.upgrade:
+        request = exchange.request
+        connection.send(self._head, self, is_head=request.method == b"HEAD")
+        if not request.bare:
             connection.request_complete = False
             exchange.accept_body(self)
 
@@ -164,7 +162,7 @@ class Proxied:
         connection = self._connection
         if connection is None:
             return
-        if self._exchange.upgrade:
+        if self._exchange.request.upgrade:
             # Bytes of the new protocol, sent ahead of the answer. They wait for the 101.
             self._buffer += data
             if len(self._buffer) > BODY_HIGH_WATER:
@@ -174,9 +172,9 @@ class Proxied:
         if self.status == 0:
             # An upstream cannot answer before it was asked.
             connection.deadline = self._exchange.connection.loop.time() + self._timeout
-        if self._recorder is not None:
-            self._recorder.request(data)
-        if self._exchange.chunked:
+        if self.recorder is not None:
+            self.recorder.request(data)
+        if self._exchange.request.chunked:
             connection.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         else:
             connection.write(data)
@@ -185,8 +183,9 @@ class Proxied:
         connection = self._connection
         if connection is None:
             return
-        connection.request_complete = True
-        if self._exchange.chunked:
+        # What follows an offer to switch protocols is no body, and has no end.
+        connection.request_complete = not self._exchange.request.upgrade
+        if self._exchange.request.chunked:
             # A request's trailers are dropped: they would reach the upstream after, and past, the decision.
             connection.write(b"0\r\n\r\n")
 
@@ -219,14 +218,27 @@ class Proxied:
 
     def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         # We have answered an Expect ourselves; other news may be of use to a client that knows HTTP/1.1.
-        if status != 100 and not self._exchange.http10:
+        if status != 100 and not self._exchange.request.http10:
             self._exchange.inform(b"".join((status_line(status), *answered(headers), b"\r\n")))
+
+    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+        self._connection = None
+        self.status = status
+        exchange = self._exchange
+        if self.recorder is not None:
+            self.recorder.response(body)
+        # What is said about the connection is a line with its end, or nothing: either way an empty line comes after it.
+        lines += (self._audit_line, exchange.connection_header(), body)
+        exchange.write(b"\r\n".join(lines))
+        if self.tells_when_started:
+            self._owner.proxied_started(self, status)
+        self._finish(status, None)
+        exchange.end()
 
     def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
         exchange = self._exchange
         self.status = status
-        self._framing = framing
-        if exchange.upgrade and status < 400:
+        if exchange.request.upgrade and status < 400:
             # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
             self._fail_protocol("it answered a request to switch protocols with neither yes nor no")
             return
@@ -237,23 +249,21 @@ class Proxied:
         if kind == Framing.LENGTH:
             lines.append(b"Content-Length: %d\r\n" % framing.length)
         elif kind != Framing.NONE:
-            if exchange.http10:
+            if exchange.request.http10:
                 exchange.close_after = True
             else:
                 self._chunk_out = True
                 lines.append(b"Transfer-Encoding: chunked\r\n")
-        elif exchange.method == b"HEAD":
+        elif exchange.request.method == b"HEAD":
             lines.extend(_announced_length(headers))
-        lines.append(self._extra_head)
-        lines.append(exchange.connection_header())
-        lines.append(b"\r\n")
+        lines += (self._audit_line, b"\r\n", exchange.connection_header(), b"\r\n")
         self._out.extend(lines)
-        if self._started is not None:
-            self._started(self, status)
+        if self.tells_when_started:
+            self._owner.proxied_started(self, status)
 
     def response_body(self, data: bytes) -> None:
-        if self._recorder is not None:
-            self._recorder.response(data)
+        if self.recorder is not None:
+            self.recorder.response(data)
         if self._chunk_out:
             self._out.append(b"%x\r\n" % len(data))
             self._out.append(data)
@@ -297,8 +307,8 @@ class Proxied:
             and not error.answered
             and not error.timeout
             and not self._sent_body
-            and not self._exchange.upgrade
-            and self._exchange.method in SAFE_METHODS
+            and not self._exchange.request.upgrade
+            and self._exchange.request.method in SAFE_METHODS
         )
 
     def _fail(self, error: UpstreamLost) -> None:
@@ -311,7 +321,7 @@ class Proxied:
         self._out.clear()
         status = 504 if error.timeout else 502 if error.answered or self._sent_body else 503
         self._finish(status, error)
-        self._answer_failure(self, status)
+        self._owner.proxied_failed(self, status)
 
     def _fail_protocol(self, message: str) -> None:
         self._drop_upstream()
@@ -322,25 +332,24 @@ class Proxied:
     def response_switched(self, rest: bytes) -> None:
         exchange, connection = self._exchange, self._connection
         assert connection is not None
-        if not exchange.upgrade:
+        if not exchange.request.upgrade:
             self._fail_protocol("it switched protocols without being asked")
             return
         headers = connection.switch_headers
         switched = [value.rstrip(b" \t") for name, value in headers if name.lower() == b"upgrade"]
-        if [value.lower() for value in switched] != [exchange.upgrade]:
+        if [value.lower() for value in switched] != [exchange.request.upgrade]:
             self._fail_protocol("it switched to another protocol than was asked for")
             return
         self.status = 101
         connection.detach()
         lines = [status_line(101), b"Connection: Upgrade\r\nUpgrade: ", switched[0], b"\r\n"]
         lines.extend(answered(headers))
-        lines.append(self._extra_head)
-        lines.append(b"\r\n")
+        lines += (self._audit_line, b"\r\n\r\n")
         exchange.write(b"".join(lines) + rest)
         connection.transport.set_protocol(_UpstreamTunnel(self))
         exchange.connection.tunnel = self
-        if self._started is not None:
-            self._started(self, 101)
+        if self.tells_when_started:
+            self._owner.proxied_started(self, 101)
         # Before what waited is written: it may be more than the upstream can take, and reading pauses again.
         exchange.connection.read_on()
         if self._buffer:
@@ -380,7 +389,7 @@ class Proxied:
     def _finish(self, status: int, error: UpstreamLost | None) -> None:
         if not self._done:
             self._done = True
-            self._finished(self, status, error)
+            self._owner.proxied_finished(self, status, error)
 
 
 class _UpstreamTunnel(asyncio.Protocol):

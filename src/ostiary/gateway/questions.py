@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize import Authorizer, Ruling
-from ostiary.gateway.http1.server import Exchange
+from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.paths import split_target
 from ostiary.gateway.request import Handler, OwnApi, Question
 from ostiary.gateway.self_reviews import is_self_review
@@ -31,15 +31,15 @@ class Questions:
         self._own_apis = own_apis
         self._self_reviews = self_reviews
 
-    def of(self, exchange: Exchange) -> Question:
+    def of(self, request: RequestHead) -> Question:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
-        path, query = split_target(exchange.target, host=exchange.host, options=exchange.method == b"OPTIONS")
-        if not exchange.target.startswith(b"/"):
+        path, query = split_target(request.target, host=request.host, options=request.method == b"OPTIONS")
+        if not request.target.startswith(b"/"):
             # A whole URL, which names us: what is decided on and forwarded is its path.
-            exchange.target = (f"{path}?{query}" if query else path).encode("ascii")
-        host = exchange.host.decode("latin-1")
-        method = exchange.method.decode("ascii")
-        upgrade = exchange.upgrade.decode("ascii")
+            request.target = (f"{path}?{query}" if query else path).encode("ascii")
+        host = request.host.decode("latin-1")
+        method = request.method.decode("ascii")
+        upgrade = request.upgrade.decode("ascii")
         for own in self._own_apis:
             if path == own.prefix or path.startswith(own.prefix + "/"):
                 info = own.mapper.request_info(RequestLine(method, path, query, upgrade))

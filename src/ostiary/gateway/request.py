@@ -12,30 +12,48 @@ from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate import LiveToken
 from ostiary.gateway.authorize import Ruling
 from ostiary.gateway.headers import Scanned
-from ostiary.gateway.http1.server import Exchange
-from ostiary.gateway.limits import Ticket
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.limits import Leave
 from ostiary.gateway.proxy import Recorder
 from ostiary.gateway.upstreams import Upstream
 from ostiary.interfaces.attributes import AttributesMapper
 from ostiary.model import RequestInfo, UserInfo
 
 
-@dataclass(slots=True)
-class Arrival:
-    """A request that has arrived: what is known of it before anybody is asked."""
+class Passage:
+    """One request's way through the gateway, from its arrival to its end.
 
-    exchange: Exchange
-    scanned: Scanned
-    received_at: float
-    audit_id: str
-    origin: str = ""
+    `live`, `plan` and `leave` are there once it is decided on; a path that asks for no token of ours never has them.
+    """
+
+    __slots__ = ("audit_id", "exchange", "leave", "live", "plan", "received_at", "recorder", "scanned")
+
+    live: LiveToken
+    plan: Plan
+    # Gives the place back that the request has among those being served.
+    leave: Leave
+
+    def __init__(self, exchange: Exchange, scanned: Scanned, received_at: float, audit_id: str) -> None:
+        self.exchange = exchange
+        self.scanned = scanned
+        self.received_at = received_at
+        self.audit_id = audit_id
+        self.recorder: Recorder | None = None
 
 
 # Answers a request that we serve ourselves; returns the status that was sent.
-Handler = Callable[["Passage"], Awaitable[int]]
+Handler = Callable[[Passage], Awaitable[int]]
 Served = Callable[[int], None]
 # The same for a path that needs no token of ours. It says when it has answered; what it returns must be waited for.
-OpenHandler = Callable[[Arrival, Served], Awaitable[None] | None]
+OpenHandler = Callable[[Passage, Served], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPath:
+    """A path that needs no token of ours. `repeats`: programs ask it with the same headers again and again."""
+
+    handler: OpenHandler
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,10 @@ class OwnApi:
 
 @dataclass(slots=True)
 class Plan:
-    """What is known of all requests of one token with the same request line, as long as its ruling holds."""
+    """What is known of all requests of one token with the same request line, as long as its ruling holds.
+
+    `at_once`: it is allowed, and nothing has to be done but to count it and to send it on.
+    """
 
     ruling: Ruling
     info: RequestInfo
@@ -60,6 +81,7 @@ class Plan:
     audit: Prepared | None = None
     long_running: bool = False
     required: tuple[RequestInfo, ...] = ()
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +93,3 @@ class Question:
     upstream: Upstream | None = None
     handler: Handler | None = None
     long_running: bool = False
-
-
-@dataclass(slots=True)
-class Passage:
-    """A request that was let through, until it ends."""
-
-    live: LiveToken
-    plan: Plan
-    arrival: Arrival
-    ticket: Ticket
-    recorder: Recorder | None = None

@@ -16,7 +16,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config import default_config, load
+from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.health import Health, Report
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
@@ -48,13 +49,15 @@ class Source:
 
     path: Path | None = None
 
-    def load(self) -> GatewayConfig:
-        """Raises `ConfigurationError` with every mistake."""
-        return default_config() if self.path is None else load(self.path)
+    def load(self, built: list[object] | None = None) -> GatewayConfig:
+        """Raises `ConfigurationError` with every mistake. The providers are added to *built* in any case."""
+        return default_config() if self.path is None else load(self.path, built=built)
 
 
 def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda address, health: None) -> None:
     """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
+    # It would end the process until somebody listens to it, and from the address on we can be told.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     with bind(config.listen.address) as listener, bind(config.health) as health:
         on_listening(_address(listener), _address(health))
         if config.listen.workers == 1:
@@ -95,25 +98,25 @@ class _Stop:
         (self.hurry if self.asked.is_set() else self.asked).set()
 
 
-def _on_signals(stop: _Stop, reload: Callable[[], None]) -> None:
+def _on_signals(stop: _Stop, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
     loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def begin_reload() -> None:
+        task = loop.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, begin_reload)
     # A worker is started with this one held back.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 async def _start_worker(source: Source, config: GatewayConfig, listener: socket.socket) -> tuple[Worker, _Stop]:
     worker, stop = Worker(config, listener), _Stop()
-    tasks: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = asyncio.get_running_loop().create_task(_reload(worker, source))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    _on_signals(stop, reload)
+    _on_signals(stop, lambda: _reload(worker, source))
     await worker.start()
     # What was made until now stays for good: the collector need not look at it again, nor at each few requests.
     gc.collect()
@@ -135,10 +138,12 @@ async def _stop_worker(worker: Worker, stop: _Stop) -> None:
 
 
 async def _reload(worker: Worker, source: Source) -> None:
+    built: list[object] = []
     try:
-        await worker.reload(source.load())
+        await worker.reload(source.load(built))
     except OstiaryError as error:
         log.error("the configuration was not reloaded", extra={"cause": str(error)})
+        await close_all(built)
 
 
 # --- one worker: this process ---
@@ -266,13 +271,16 @@ class _Supervisor:
         for child in self._children:
             child.process.send_signal(number)
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
+        # Looked at once, here, and not by each worker: they are told of it only if it is good.
+        built: list[object] = []
         try:
-            self._source.load()
+            self._source.load(built)
         except OstiaryError as error:
             log.error("the configuration was not reloaded", extra={"cause": str(error)})
-            return
-        self._signal_all(signal.SIGHUP)
+        else:
+            self._signal_all(signal.SIGHUP)
+        await close_all(built)
 
     async def _reports(self) -> Sequence[Report]:
         answers = [await child.ask("report") for child in list(self._children)]

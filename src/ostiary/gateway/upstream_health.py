@@ -70,6 +70,10 @@ class _Probe:
             connection.send(self._head, self, is_head=False)
         return True
 
+    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+        self._code = status
+        self.response_end([])
+
     def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
         self._code = status
 

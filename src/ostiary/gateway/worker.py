@@ -18,7 +18,9 @@ from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.gateway import settings
 from ostiary.gateway.app import App
 from ostiary.gateway.health import Report
-from ostiary.gateway.http1.server import Exchange, ServerConnection, ServerLimits
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.request_head import KnownHeads, ServerLimits
+from ostiary.gateway.http1.server import ServerConnection
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
 
@@ -38,6 +40,7 @@ class Worker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._connections: set[ServerConnection] = set()
+        self._known = KnownHeads()
         self._limits = server_limits(config.listen.limits)
         self.app = App(config, self._loop, clock=clock)
         self._old: list[App] = []
@@ -63,6 +66,8 @@ class Worker:
         self._limits = server_limits(config.listen.limits)
         await old.stop_background()
         self.app = new
+        # The next configuration may read them otherwise.
+        self._known.clear()
         new.adopt(old)
         new.start()
         # The requests of before end with the engine that they began with.
@@ -143,7 +148,7 @@ class Worker:
             await asyncio.sleep(0.02)
 
     def _connection(self) -> ServerConnection:
-        return ServerConnection(self._handle, self._limits, self._connections, self._loop)
+        return ServerConnection(self._handle, self._limits, self._connections, self._loop, self._known)
 
     def _handle(self, exchange: Exchange) -> None:
         # Looked up for every request: a connection may live longer than a configuration.

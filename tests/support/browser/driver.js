@@ -28,6 +28,7 @@ const steps = {
   async press({ keys }) { for (const key of keys) await page.keyboard.press(key); },
   async type({ text }) { await page.keyboard.type(text); },
   async click({ role, name }) { await page.getByRole(role, { name }).first().click(); await page.waitForLoadState(); },
+  async see({ text }) { await page.getByText(text).first().waitFor(); },
   async focused() { return page.evaluate(() => [document.activeElement.tagName, document.activeElement.textContent.trim() || document.activeElement.id]); },
   async url() { return page.url(); },
   async title() { return page.title(); },

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import posix
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.cli import get_token
-from ostiary.cli.get_token import file_content, file_name, state_folder, usable_answer
+from ostiary.cli.get_token import (
+    BELIEVED_SECONDS,
+    LARGEST_LIST,
+    asks_again,
+    believe,
+    file_content,
+    file_name,
+    state_folder,
+    usable_answer,
+)
 
 ANSWER, OLD = b'{"v":1}\n', b'{"v":"beta"}\n'
 
@@ -94,3 +105,70 @@ def test_options_that_are_not_understood_at_once_are_left_to_the_slow_way(
     argv: list[str], found: dict[str, str] | None
 ) -> None:
     assert get_token._options(argv) == found
+
+
+# --- who asked ---
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file; and we are run by a client that says so."""
+    monkeypatch.setitem(posix.environ, b"KUBERNETES_EXEC_INFO", b"{}")
+    return tmp_path / "asked"
+
+
+def test_a_program_asks_again_the_second_time(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for process in (11, 12, 11, 11, 12, 13):
+        monkeypatch.setattr(posix, "getppid", lambda process=process: process)
+        seen.append(asks_again(str(asked), 1000))
+    assert seen == [False, False, True, True, True, False]
+    assert asked.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("later", "again"), [(0, False), (BELIEVED_SECONDS - 1, False), (BELIEVED_SECONDS, True), (-1, True)]
+)
+def test_what_the_gateway_said_is_believed_for_a_while(asked: Path, later: int, again: bool) -> None:
+    asks_again(str(asked), 1000)
+    believe(str(asked), 1000)
+    assert asks_again(str(asked), 1000 + later) == again
+
+
+def test_a_client_that_tells_us_nothing_never_counts(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(posix.environ, b"KUBERNETES_EXEC_INFO")
+    assert [asks_again(str(asked), 1000) for _ in range(3)] == [False] * 3
+    assert not asked.exists()
+
+
+def test_the_list_does_not_grow_without_end(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for process in range(1000, 1500):
+        monkeypatch.setattr(posix, "getppid", lambda process=process: process)
+        assert not asks_again(str(asked), 1000)
+        assert asked.stat().st_size <= LARGEST_LIST + len("1000:1000\n")
+    assert asks_again(str(asked), 1000)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"1:2:3", b":", b"\xff:1", b"1:1 2", b"\0" * 99])
+def test_a_broken_list_keeps_nobody_from_a_credential(asked: Path, content: bytes) -> None:
+    asked.write_bytes(content)
+    asked.chmod(0o600)
+    assert asks_again(str(asked), 1000) is False
+
+
+@pytest.mark.parametrize("how", ["a link", "a second name", "others may read it", "a pipe", "no folder"])
+def test_what_is_not_a_file_of_ours_is_left_alone(asked: Path, how: str) -> None:
+    other = asked.with_name("other")
+    other.write_bytes(b"somebody's")
+    other.chmod(0o644 if how == "others may read it" else 0o600)
+    if how == "a link":
+        asked.symlink_to(other)
+    elif how == "a pipe":
+        os.mkfifo(asked, 0o600)
+    elif how == "no folder":
+        asked = asked / "asked"
+    else:
+        asked.hardlink_to(other)
+    assert [asks_again(str(asked), 1000) for _ in range(2)] == [False] * 2
+    believe(str(asked), 1000)
+    assert other.read_bytes() == b"somebody's"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import TooManyRequests
-from ostiary.gateway.limits import Buckets, FailedAttempts, FairSeats, Limits, LimitSettings, StreamLimit, Ticket
+from ostiary.gateway.limits import Buckets, FailedAttempts, FairSeats, Leave, Limits, LimitSettings, StreamLimit
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
 
@@ -137,11 +137,10 @@ def test_a_user_may_hold_only_so_many_streams_open() -> None:
     first, _ = streams.open("jane"), streams.open("jane")
     with pytest.raises(TooManyRequests):
         streams.open("jane")
-    streams.open("joe").leave()
-    first.leave()
-    first.leave()
+    streams.open("joe")()
+    first()
     assert streams.open_in_all == 1
-    streams.open("jane").leave()
+    streams.open("jane")()
     assert streams.open_in_all == 1
 
 
@@ -149,8 +148,8 @@ def test_streams_that_are_closed_leave_no_trace() -> None:
     """T2."""
     streams = StreamLimit(2)
     for number in range(100):
-        streams.open(str(number)).leave()
-    streams.open(None).leave()
+        streams.open(str(number))()
+    streams.open(None)()
     assert streams._open == {}
     assert streams.open_in_all == 0
 
@@ -162,31 +161,30 @@ def seats(clock: FakeClock, count: int = 1, **options: Any) -> FairSeats:
     return FairSeats(count, clock=clock, **options)
 
 
-def entered(ticket: Ticket | None) -> Ticket:
+def entered(ticket: Leave | None) -> Leave:
     assert ticket is not None
     return ticket
 
 
 async def test_a_free_seat_is_had_at_once(clock: FakeClock) -> None:
     fair = seats(clock, 2)
-    entered(fair.try_enter("jane"))
-    entered(fair.try_enter("jane"))
-    assert fair.try_enter("jane") is None
+    entered(fair.try_enter())
+    entered(fair.try_enter())
+    assert fair.try_enter() is None
     assert fair.in_flight == 2
 
 
 async def test_whoever_waits_gets_the_seat_that_becomes_free(clock: FakeClock) -> None:
     fair = seats(clock)
-    first = entered(fair.try_enter("jane"))
+    first = entered(fair.try_enter())
     waiting = asyncio.ensure_future(fair.wait("joe"))
     await turns()
     assert fair.queued == 1
-    first.leave()
-    assert fair.try_enter("max") is None, "nobody overtakes those who wait"
+    first()
+    assert fair.try_enter() is None, "nobody overtakes those who wait"
     second = await waiting
     assert fair.in_flight == 1
-    second.leave()
-    second.leave()
+    second()
     assert fair.in_flight == 0
     assert fair.queued == 0
 
@@ -194,20 +192,20 @@ async def test_whoever_waits_gets_the_seat_that_becomes_free(clock: FakeClock) -
 async def test_queues_are_served_in_turn(clock: FakeClock) -> None:
     """2.12, S73."""
     fair = seats(clock)
-    ticket = entered(fair.try_enter("flood"))
+    ticket = entered(fair.try_enter())
     order: list[str] = []
 
     async def one(user: str) -> None:
         mine = await fair.wait(user)
         order.append(user)
         await asyncio.sleep(0)
-        mine.leave()
+        mine()
 
     tasks = [asyncio.ensure_future(one("flood")) for _ in range(10)]
     await turns()
     tasks += [asyncio.ensure_future(one(user)) for user in ("jane", "joe", "jane")]
     await turns()
-    ticket.leave()
+    ticket()
     await asyncio.gather(*tasks)
     assert order[:6] == ["flood", "jane", "joe", "flood", "jane", "flood"]
 
@@ -222,19 +220,19 @@ def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int,
 
     async def play() -> None:
         fair = FairSeats(count, queue_length=1000, clock=FakeClock())
-        held: deque[Ticket] = deque()
-        waiting: dict[asyncio.Task[Ticket], str] = {}
+        held: deque[Leave] = deque()
+        waiting: dict[asyncio.Task[Leave], str] = {}
         served_since: dict[str, list[str]] = {}
         for action in actions:
             if action != "leave":
-                ticket = fair.try_enter(action)
+                ticket = fair.try_enter()
                 if ticket is not None:
                     held.append(ticket)
                     continue
                 waiting[asyncio.ensure_future(fair.wait(action))] = action
                 served_since.setdefault(action, [])
             elif held:
-                held.popleft().leave()
+                held.popleft()()
             await turns()
             for task in [task for task in waiting if task.done()]:
                 user = waiting.pop(task)
@@ -250,7 +248,7 @@ def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int,
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         while held:
-            held.popleft().leave()
+            held.popleft()()
         assert (fair.in_flight, fair.queued, fair._queues) == (0, 0, {})
 
     asyncio.run(play())
@@ -259,7 +257,7 @@ def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int,
 async def test_nobody_waits_longer_than_allowed(clock: FakeClock) -> None:
     """S73, 2.12: then it is 429, with the time to wait."""
     fair = seats(clock, wait_seconds=5)
-    ticket = entered(fair.try_enter("jane"))
+    ticket = entered(fair.try_enter())
     early = asyncio.ensure_future(fair.wait("joe"))
     await turns()
     clock.advance(3)
@@ -272,14 +270,14 @@ async def test_nobody_waits_longer_than_allowed(clock: FakeClock) -> None:
     assert caught.value.retry_after > 0
     assert caught.value.code == "too-many-requests"
     assert not late.done()
-    ticket.leave()
-    (await late).leave()
+    ticket()
+    (await late)()
     assert fair.in_flight == 0
 
 
 async def test_the_timer_sends_them_away_by_itself(clock: FakeClock) -> None:
     fair = seats(clock, wait_seconds=0)
-    entered(fair.try_enter("jane"))
+    entered(fair.try_enter())
     with pytest.raises(TooManyRequests):
         await fair.wait("joe")
     assert fair.queued == 0
@@ -291,7 +289,7 @@ async def test_the_timer_sends_them_away_by_itself(clock: FakeClock) -> None:
 async def test_queues_are_bounded(clock: FakeClock, options: dict[str, Any], fits: int) -> None:
     """T2."""
     fair = seats(clock, **options)
-    entered(fair.try_enter("jane"))
+    entered(fair.try_enter())
     waiting = [asyncio.ensure_future(fair.wait("joe")) for _ in range(fits)]
     await turns()
     with pytest.raises(TooManyRequests):
@@ -304,25 +302,25 @@ async def test_queues_are_bounded(clock: FakeClock, options: dict[str, Any], fit
 
 async def test_whoever_hangs_up_while_waiting_takes_no_seat(clock: FakeClock) -> None:
     fair = seats(clock)
-    ticket = entered(fair.try_enter("jane"))
+    ticket = entered(fair.try_enter())
     gone, stays = (asyncio.ensure_future(fair.wait(user)) for user in ("joe", "joe"))
     await turns()
     gone.cancel()
-    ticket.leave()
-    (await stays).leave()
+    ticket()
+    (await stays)()
     assert fair.in_flight == 0
 
 
 async def test_whoever_hangs_up_in_the_moment_of_their_turn_gives_it_back(clock: FakeClock) -> None:
     fair = seats(clock)
-    ticket = entered(fair.try_enter("jane"))
+    ticket = entered(fair.try_enter())
     gone = asyncio.ensure_future(fair.wait("joe"))
     await turns()
-    ticket.leave()
+    ticket()
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     assert fair.in_flight == 0
-    entered(fair.try_enter("jane"))
+    entered(fair.try_enter())
 
 
 # --- all together ---
@@ -334,8 +332,8 @@ async def test_a_request_enters_leaves_and_is_counted(clock: FakeClock) -> None:
     assert limits.try_enter("jane") is None
     waiting = asyncio.ensure_future(limits.wait("jane"))
     await turns()
-    first.leave()
-    (await waiting).leave()
+    first()
+    (await waiting)()
     with pytest.raises(TooManyRequests) as caught:
         limits.try_enter("jane")
     assert caught.value.retry_after == pytest.approx(1)
@@ -363,9 +361,9 @@ async def test_a_stream_takes_no_seat(clock: FakeClock) -> None:
     """2.11."""
     limits = Limits(LimitSettings(concurrency=1), clock=clock)
     stream = limits.open_stream("jane")
-    entered(limits.try_enter("jane")).leave()
+    entered(limits.try_enter("jane"))()
     assert limits.streams.open_in_all == 1
-    stream.leave()
+    stream()
     assert limits.streams.open_in_all == 0
 
 

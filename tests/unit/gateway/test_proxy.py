@@ -14,7 +14,7 @@ import trustme
 import uvloop
 
 from ostiary.gateway.http1.client import Address, Pool, UpstreamLost
-from ostiary.gateway.http1.server import Exchange
+from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.proxy import Proxied
 from ostiary.gateway.upstreams import Upstream as ConfiguredUpstream
 from tests.support.http1 import (
@@ -57,26 +57,31 @@ class Gate:
         self.finished: list[tuple[int, str]] = []
 
     def __call__(self, exchange: Exchange) -> None:
-        lines = [exchange.method + b" " + exchange.target + b" HTTP/1.1", b"Host: upstream.test"]
-        if exchange.chunked:
+        lines = [exchange.request.method + b" " + exchange.request.target + b" HTTP/1.1", b"Host: upstream.test"]
+        if exchange.request.chunked:
             lines.append(b"Transfer-Encoding: chunked")
-        elif exchange.content_length is not None:
-            lines.append(b"Content-Length: %d" % exchange.content_length)
-        if exchange.upgrade:
-            lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.upgrade]
+        elif exchange.request.content_length is not None:
+            lines.append(b"Content-Length: %d" % exchange.request.content_length)
+        if exchange.request.upgrade:
+            lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
         proxied = Proxied(
             exchange,
             cast("ConfiguredUpstream", OnlyPool(self.pool)),
             b"\r\n".join([*lines, b"", b""]),
-            extra_head=b"Audit-Id: 1\r\n",
-            timeout=self.timeout,
-            finished=self._finished,
-            answer_failure=lambda _, status: exchange.respond(status, [], b"failed"),
+            b"Audit-Id: 1",
+            self.timeout,
+            self,
+            exchange,
         )
         self.proxied.append(proxied)
         proxied.start()
 
-    def _finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+    def proxied_started(self, proxied: Proxied, status: int) -> None: ...
+
+    def proxied_failed(self, proxied: Proxied, status: int) -> None:
+        proxied.context.respond(status, [], b"failed")
+
+    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
         self.finished.append((status, str(error or "")))
 
     @property

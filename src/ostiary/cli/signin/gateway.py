@@ -1,36 +1,25 @@
-"""The gateway's ``/auth`` over HTTP, as a command line uses it. Knows its endpoints and its errors, keeps nothing.
+"""The gateway's ``/auth``, as a command line uses it. Knows its endpoints and its errors, keeps nothing.
 
-Called by `ways`, `turn` and the commands. The server's certificate is verified by the given authorities or the
-system's; redirects are not followed, since a token must not be sent on; answers are bounded in size and time. The
-proxy of the environment is used, as kubectl does.
+Called by `ways`, `turn` and the commands; `gateway_http` asks.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
-import urllib.error
-import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
-from ostiary import __version__
+from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
 from ostiary.cli.signin.sessions import Grant
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
-from ostiary.core.tls import TlsSettings, build_context
-from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
+from ostiary.errors import CredentialError, LoginRefused, ProviderError
 from ostiary.model import Secret
 
-SECONDS = 15.0
-LARGEST = 1 << 20
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LONGEST_PAUSE = 2.0
 # Clocks may differ by so much before it is worth telling kubectl another time than the gateway says.
 SKEW = timedelta(seconds=5)
 
@@ -55,13 +44,12 @@ class Device:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    fields: Mapping[str, Any] = field(repr=False)
-    time: datetime | None = None
-    """What the gateway's clock said."""
-    retry_after: str = ""
+class RenewedElsewhere(Exception):
+    """Look for what it brought in *seconds*, or ask again then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__()
 
 
 class GatewayClient:
@@ -75,19 +63,10 @@ class GatewayClient:
         seconds: float = SECONDS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.server = checked_address(server)
+        self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=seconds)
+        self.server = self._http.server
         self.authorities_pem = authorities_pem
-        self._seconds = seconds
         self._clock = clock
-        self._opener = urllib.request.OpenerDirector()
-        handlers: tuple[urllib.request.BaseHandler, ...] = (
-            urllib.request.ProxyHandler(),
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(context=build_context(TlsSettings(authorities_pem))),
-        )
-        # Without those that follow redirects, and that make an exception of every answer which is a refusal.
-        for handler in handlers:
-            self._opener.add_handler(handler)
 
     # --- signing in ---
 
@@ -96,7 +75,7 @@ class GatewayClient:
         self._expect(reply, "the gateway does not say how to sign in")
         providers = reply.fields.get("providers")
         if not isinstance(providers, list) or not all(isinstance(each, dict) for each in providers):
-            raise self._not_understood()
+            raise self._http.not_understood()
         return [Method(_text(each, "name"), _text(each, "kind")) for each in providers]
 
     def sign_in_directly(self, provider: str, *, username: str = "", password: Secret | None = None) -> Grant | None:
@@ -152,8 +131,13 @@ class GatewayClient:
     # --- what happens to a session later ---
 
     def renew(self, renewal: Secret) -> Grant | None:
-        """A new pair of tokens; None if the session has ended, so that only another sign-in helps."""
+        """A new pair of tokens; None if the session has ended, so that only another sign-in helps.
+
+        Raises `RenewedElsewhere` if somebody has used *renewal* a moment ago.
+        """
         reply = self._ask("POST", "/auth/renew", {"renewal_token": renewal.reveal()})
+        if reply.status == 409:
+            raise RenewedElsewhere(_seconds(reply.retry_after))
         if reply.status in (400, 401, 403):
             return None
         self._expect(reply, "the session could not be renewed")
@@ -185,39 +169,8 @@ class GatewayClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        request = urllib.request.Request(  # noqa: S310  # the address was checked
-            self.server + path,
-            method=method,
-            data=None if form is None else urlencode(form).encode(),
-            headers={"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **(headers or {})},
-        )
-        try:
-            with self._opener.open(request, timeout=self._seconds) as answer:
-                body = answer.read(LARGEST + 1)
-                return Reply(
-                    answer.status, _object(body), _time(answer.headers["Date"]), answer.headers["Retry-After"] or ""
-                )
-        except (OSError, http.client.HTTPException, urllib.error.URLError) as error:
-            raise self._unreachable(error) from None
-
-    def _unreachable(self, error: Exception) -> OstiaryError:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            return ProviderError(
-                "the gateway cannot be trusted",
-                cause=reason.verify_message,
-                where=self.server,
-                hint="if it has an authority of its own, name that: --ca FILE",
-                code="gateway-unreachable",
-            )
-        cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        return ProviderError(
-            "the gateway cannot be reached",
-            cause=cause,
-            where=self.server,
-            hint="is the address right, and is the network or VPN up?",
-            code="gateway-unreachable",
-        )
+        body = None if form is None else urlencode(form).encode()
+        return self._http.ask(method, path, body, headers=headers or {})
 
     def _expect(self, reply: Reply, summary: str) -> None:
         """Raise what the gateway said, unless it said yes."""
@@ -226,7 +179,7 @@ class GatewayClient:
         message = reply.fields.get("message") or reply.fields.get("error")
         cause = message if isinstance(message, str) else f"it answered with status {reply.status}"
         if reply.status == 404:
-            raise self._not_understood()
+            raise self._http.not_understood()
         if reply.status == 429:
             wait = f"wait {reply.retry_after} seconds" if reply.retry_after.isdigit() else "wait a while"
             raise LoginRefused(summary, cause=cause, where=self.server, hint=wait, code="sign-in-refused")
@@ -237,15 +190,6 @@ class GatewayClient:
             )
         raise ProviderError(
             summary, cause=cause, where=self.server, hint="try again in a while", code="gateway-unreachable"
-        )
-
-    def _not_understood(self) -> ProviderError:
-        return ProviderError(
-            "this is not an ostiary gateway, or an older one",
-            cause="its answer cannot be understood",
-            where=self.server,
-            hint="is the address that of the gateway, without a path?",
-            code="gateway-answer-invalid",
         )
 
     def _grant(self, reply: Reply) -> Grant:
@@ -263,9 +207,9 @@ class GatewayClient:
                 groups=tuple(map(str, fields.get("groups") or ())),
             )
         except (ValueError, TypeError, OverflowError):
-            raise self._not_understood() from None
+            raise self._http.not_understood() from None
         if not fits_token_header(found.token.reveal()) or found.expires_at.tzinfo is None:
-            raise self._not_understood()
+            raise self._http.not_understood()
         if found.expires_at <= self._clock.now():
             raise ProviderError(
                 "the gateway's token has expired already",
@@ -295,45 +239,6 @@ def unanswered(cause: str) -> CredentialError:
     )
 
 
-def checked_address(server: str) -> str:
-    """*server* as all of us write it: scheme and host in small letters, no slash at the end.
-
-    Raises `ConfigurationError` if it is none, or if tokens would travel in the clear.
-    """
-    try:
-        parts = urlsplit(server)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port, parts = "", None, urlsplit("")
-    plain = parts.scheme == "http"
-    fits = server.isascii() and server.isprintable() and " " not in server
-    if not fits or not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-        raise _no_address("it is not like https://gateway.example")
-    if parts.query or parts.fragment:
-        raise _no_address("there is a ? or a # in it")
-    if plain and host not in LOOPBACK:
-        raise _no_address("http:// would show your token to everybody on the way")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
-
-
-def _no_address(cause: str) -> ConfigurationError:
-    # Not quoted: somebody may have put a password into it.
-    return ConfigurationError(
-        "this is not the address of a gateway", cause=cause, hint="--server https://gateway.example", code="usage"
-    )
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    if len(body) > LARGEST:
-        return {}
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
@@ -351,8 +256,5 @@ def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 86400 else default
 
 
-def _time(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else parsedate_to_datetime(text).astimezone(UTC)
-    except (ValueError, TypeError):
-        return None
+def _seconds(retry_after: str) -> float:
+    return min(float(retry_after), LONGEST_PAUSE) if retry_after.isdecimal() else LONGEST_PAUSE

@@ -7,8 +7,8 @@ import os
 from itertools import pairwise
 
 from ostiary.cli.arguments import UsageError, seconds
+from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.get_token import DEFAULT_ACCOUNT
-from ostiary.cli.signin.gateway import checked_address
 from ostiary.cli.signin.sessions import FILE, KEYRING, Account, known_accounts
 from ostiary.cli.signin.turn import SECONDS, Wishes
 from ostiary.errors import ConfigurationError

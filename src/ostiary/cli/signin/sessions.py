@@ -2,6 +2,7 @@
 
     <name>.token      the access token, for minutes, as `get_token` prints it
     <name>.session    who, until when, and the renewal token, unless that is in the keyring
+    <name>.asked      which programs it was given to, since one that asks again may have been refused with it
     <name>.failed     when the last attempt failed, and why: nobody is asked again at once
     <name>.lock       held by the one process that renews or signs in
 
@@ -109,7 +110,9 @@ class Sessions:
             v1beta1=encode_answer(answer, api_version=V1BETA1).encode(),
         )
         files.write(self.account.path("token"), content)
-        files.remove(self.account.path("failed"))
+        # Nobody was given the new one yet, and nobody failed to get it.
+        for kind in ("asked", "failed"):
+            files.remove(self.account.path(kind))
         return answer
 
     # --- the session ---
@@ -159,7 +162,7 @@ class Sessions:
     def forget(self) -> None:
         """Remove everything but the lock, which somebody may hold."""
         fields = _object(_read_or_none(self.account.path("session"))) or {}
-        for kind in ("token", "session", "failed"):
+        for kind in ("token", "session", "asked", "failed"):
             files.remove(self.account.path(kind))
         if fields.get("store") == KEYRING:
             _ask_keyring("delete_password", self._keyring_name)

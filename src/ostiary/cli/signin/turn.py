@@ -11,13 +11,14 @@ tools that ask every few seconds are told so, and open no further ones.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ostiary.cli.signin import files
-from ostiary.cli.signin.gateway import GatewayClient
+from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
 from ostiary.cli.signin.person import Person
 from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -28,6 +29,8 @@ SECONDS = 300.0
 LEFT_ALONE = timedelta(minutes=5)
 # For those who cannot be asked: most programs give up on a plugin after a minute.
 WAIT_SECONDS = 50.0
+# A second or so lies between two of them, and the gateway bears with a renewal token that was used before for ten.
+RENEWALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,28 @@ class Turn:
     authorities_pem: str | None = None
     clock: Clock = SYSTEM_CLOCK
 
-    def credential(self) -> Answer:
-        """One that is good for a while. Raises an `OstiaryError` that says why there is none."""
+    def credential(self, *, doubted: bool = False) -> Answer:
+        """One that is good for a while. Raises an `OstiaryError` that says why there is none.
+
+        With *doubted* the gateway is asked whether it still knows the one that lies ready.
+        """
         sessions = Sessions(self.account, clock=self.clock)
         began = self.clock.now()
         found = sessions.ready()
-        if found is not None:
+        if found is None:
+            return self._obtained(sessions, began)
+        if not doubted or not self._is_rejected(sessions, found):
             return found
+        replacement = self._obtained(sessions, began, rejected=found)
+        if self.person is not None:
+            # kubectl has the refusal in its hands already, and will print it.
+            self.person.tell("you are signed in again; a command that was refused meanwhile must be run once more")
+        return replacement
+
+    def _obtained(self, sessions: Sessions, began: datetime, rejected: Answer | None = None) -> Answer:
         with self._locked() as ours:
             found = sessions.ready()
-            if found is not None:
+            if found is not None and found != rejected:
                 return found
             if not ours:
                 raise self._needed("another process is still waiting for somebody to sign in")
@@ -85,19 +100,51 @@ class Turn:
 
     # --- without a person ---
 
+    def _is_rejected(self, sessions: Sessions, answer: Answer) -> bool:
+        assert answer.token is not None
+        authorities_pem = self._authorities(_session_before(sessions))
+        try:
+            self._gateway(authorities_pem).whoami(answer.token)
+        except CredentialError:
+            return True
+        except OstiaryError:
+            # Nobody can say; what lies ready is the best there is.
+            return False
+        return False
+
+    def _authorities(self, session: Session | None) -> str | None:
+        return self.authorities_pem or (session.authorities_pem if session is not None else None)
+
+    def _gateway(self, authorities_pem: str | None) -> GatewayClient:
+        return GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
+
     def _renewed(self, sessions: Sessions) -> Answer | None:
-        session = sessions.session()
-        if session is None:
-            return None
-        authorities_pem = self.authorities_pem or session.authorities_pem
-        gateway = GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
+        before = sessions.ready()
+        for _ in range(RENEWALS):
+            session = sessions.session()
+            if session is None:
+                return None
+            try:
+                found = self._renewed_with(session, sessions)
+                if found is None:
+                    break
+            except RenewedElsewhere as elsewhere:
+                # By a machine with the same home, where our lock does not hold, and then its answer will lie here; or
+                # by a run of ours that never got the answer, which the gateway may give once more.
+                time.sleep(elsewhere.seconds)
+                found = sessions.ready()
+            if found is not None and found != before:
+                return found
+        sessions.forget()
+        return None
+
+    def _renewed_with(self, session: Session, sessions: Sessions) -> Answer | None:
+        authorities_pem = self._authorities(session)
+        gateway = self._gateway(authorities_pem)
         # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
         with _uninterrupted():
             grant = gateway.renew(session.renewal)
-            if grant is not None:
-                return sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
-        sessions.forget()
-        return None
+            return None if grant is None else sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
 
     # --- with a person ---
 
@@ -115,8 +162,8 @@ class Turn:
         from ostiary.cli.signin.ways import sign_in
 
         before = _session_before(sessions)
-        authorities_pem = self.authorities_pem or (before.authorities_pem if before is not None else None)
-        gateway = GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
+        authorities_pem = self._authorities(before)
+        gateway = self._gateway(authorities_pem)
         try:
             grant = sign_in(gateway, self.account, self.person, self.wishes)
         except OstiaryError as error:

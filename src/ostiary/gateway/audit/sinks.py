@@ -2,7 +2,7 @@
 
     accept (at once)  ->  a buffer  ->  one write for many events  ->  kept until it succeeds, or counted as dropped
 
-Called by gateway.audit with finished lines. A sink either stores what it accepted or counts it: an event is never
+Called by the auditor with finished lines. A sink either stores what it accepted or counts it: an event is never
 lost in silence. A *blocking* sink has stored an event when `accept` returns, and raises if it cannot; the others
 never raise and never hold up a request.
 """
@@ -32,7 +32,7 @@ ROTATION_SECONDS = 1.0
 PIPE_BYTES = select.PIPE_BUF
 _PATIENCE_MS = 1000
 
-log = logging.getLogger("ostiary.gateway.audit.auditor")
+log = logging.getLogger("ostiary.gateway.audit")
 
 
 class Sink(Protocol):

@@ -31,7 +31,7 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 _CONTENT = {"Content-Type": "application/json"}
 
-log = logging.getLogger("ostiary.gateway.audit.auditor")
+log = logging.getLogger("ostiary.gateway.audit")
 
 
 class WebhookSink:

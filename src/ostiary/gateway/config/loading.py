@@ -32,9 +32,14 @@ authorization: {{chain: [{{name: everything, type: allow_all}}]}}
 """
 
 
-def load(path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
-    """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes."""
-    return _config(read(path), Path(path).resolve().parent, clock)
+def load(
+    path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK, built: list[object] | None = None
+) -> GatewayConfig:
+    """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes.
+
+    The providers are added to *built* in both cases, so that those of a configuration that is not used can be closed.
+    """
+    return _config(read(path), Path(path).resolve().parent, clock, built)
 
 
 def loads(
@@ -53,9 +58,9 @@ def default_config(*, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
     return loads(_DEFAULT, name="the built-in configuration", clock=clock)
 
 
-def _config(document: Document, directory: Path, clock: Clock) -> GatewayConfig:
+def _config(document: Document, directory: Path, clock: Clock, built: list[object] | None = None) -> GatewayConfig:
     reading = Reading(document)
-    config = read_sections(reading, directory, clock)
+    config = read_sections(reading, directory, clock, built)
     if document.more:
         reading.root.problem("another document follows in the same file", None, "take it out: only one is read")
     reading.finish("the gateway cannot be started with this configuration", strict=True)
@@ -64,13 +69,15 @@ def _config(document: Document, directory: Path, clock: Clock) -> GatewayConfig:
     return config
 
 
-def read_sections(reading: Reading, directory: Path, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig | None:
+def read_sections(
+    reading: Reading, directory: Path, clock: Clock = SYSTEM_CLOCK, built: list[object] | None = None
+) -> GatewayConfig | None:
     """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
     root = Values(reading.root, directory)
-    builder = Builder(directory, clock)
+    builder = Builder(directory, clock, built)
     _check_version(root)
     listen = sections.listen(root.section("listen"))
-    identity = sections.identities(root, builder)
+    identity = sections.identities(root, builder, listen)
     known = {provider.name: provider for provider in identity}
     store = sections.store(root, builder)
     parts = {

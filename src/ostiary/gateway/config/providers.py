@@ -6,6 +6,8 @@ installed, a setting, a class that does not keep the contract.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,12 @@ METHODS = {
 
 
 class Builder:
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    """What it builds is added to *built*, whatever becomes of the configuration, for somebody to close."""
+
+    def __init__(self, directory: Path, clock: Clock, built: list[object] | None = None) -> None:
         self._directory = directory
         self._clock = clock
+        self._built = [] if built is None else built
 
     def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
         """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
@@ -49,6 +54,7 @@ class Builder:
             # Neither its text nor its traceback: a foreign plugin may put a password into either.
             fields.problem(f"the provider cannot read its settings ({type(error).__name__})", "type")
         else:
+            self._built.append(instance)
             if lacking := lacks(plugin_type, instance):
                 fields.problem(f"it is no {plugin_type} provider: it has no {lacking}", "type")
             return Provider(name, chosen, instance, fields.place())
@@ -64,6 +70,15 @@ class Builder:
         for problem in empty.problems:
             fields.problem(problem.message, key, problem.hint)
         return provider
+
+
+async def close_all(instances: Iterable[object]) -> None:
+    """Close those that can be closed, each once. One that fails at it keeps nobody from going on."""
+    for instance in {id(instance): instance for instance in instances}.values():
+        close = getattr(instance, "close", None)
+        if close is not None:
+            with suppress(Exception):
+                await close()
 
 
 def lacks(plugin_type: str, instance: object) -> str | None:

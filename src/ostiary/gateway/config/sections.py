@@ -53,6 +53,8 @@ RESERVED_NAMES = frozenset(
         *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin"),
     )
 )
+# These ask for the client certificate of whoever is at the door: a person's, or that of the proxy in front.
+BY_CERTIFICATE = ("client_certificate", "trusted_header")
 HEALTH = Address("127.0.0.1", 8444)
 DEFAULT_STORE = {"type": Node("sqlite"), "path": Node("ostiary.db")}
 
@@ -145,7 +147,7 @@ def tokens(values: Values) -> TokenSettings:
     return found
 
 
-def identities(root: Values, builder: Builder) -> tuple[Identity, ...]:
+def identities(root: Values, builder: Builder, listening: Listen) -> tuple[Identity, ...]:
     sections = root.sections("identity")
     names = unique_names(sections)
     found: list[Identity] = []
@@ -156,6 +158,8 @@ def identities(root: Values, builder: Builder) -> tuple[Identity, ...]:
             section.fields.problem("the gateway itself uses this name below /auth", "name")
         provider = builder.build("identity", section.fields, name=name)
         if provider is not None:
+            if provider.type in BY_CERTIFICATE:
+                _check_certificates(section, "type", listening)
             found.append(Identity(*_parts(provider), prefix=default if prefix is None else prefix))
     return tuple(found)
 
@@ -271,9 +275,14 @@ def webhooks(values: Values, listening: Listen) -> Webhooks:
     if found.enabled and not callers.names and callers.token_file is None:
         hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
         values.fields.problem("anybody could ask about anybody", "callers", hint)
-    if callers.names and (listening.tls is None or listening.tls.client_ca is None):
-        section.fields.problem("no client certificate is checked without listen.tls.clientCA", "names")
+    if callers.names:
+        _check_certificates(section, "names", listening)
     return found
+
+
+def _check_certificates(section: Values, key: str, listening: Listen) -> None:
+    if listening.tls is None or listening.tls.client_ca is None:
+        section.fields.problem("no client certificate is checked without listen.tls.clientCA", key)
 
 
 def audit(root: Values) -> Audit:

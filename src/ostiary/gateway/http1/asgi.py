@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from ostiary.gateway.http1.body import ClientGone, read_body
-from ostiary.gateway.http1.server import Exchange, status_line
+from ostiary.gateway.http1.exchange import Exchange, status_line
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -39,19 +39,19 @@ async def serve(
 
 
 def _scope(exchange: Exchange, state: dict[str, Any]) -> Message:
-    path, _, query = exchange.target.partition(b"?")
+    path, _, query = exchange.request.target.partition(b"?")
     connection = exchange.connection
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
-        "method": exchange.method.decode("ascii"),
+        "method": exchange.request.method.decode("ascii"),
         "scheme": "https" if connection.transport.get_extra_info("ssl_object") is not None else "http",
         "path": unquote_to_bytes(path).decode("utf-8", "replace"),
         "raw_path": path,
         "query_string": query,
         "root_path": "",
-        "headers": [(name.lower(), value) for name, value in exchange.headers],
+        "headers": [(name.lower(), value) for name, value in exchange.request.headers],
         "client": (connection.remote_address, 0),
         "server": None,
         "state": state,
@@ -103,8 +103,8 @@ class _Bridge:
         has_length = any(name.lower() == b"content-length" for name, _ in given)
         # Neither 204 nor 304 has a body, so nothing may be said about its length, nor an end of it be sent.
         empty = status in (204, 304)
-        self._bodiless = empty or self._exchange.method == b"HEAD"
-        self._chunked = not has_length and not self._exchange.http10 and not empty
+        self._bodiless = empty or self._exchange.request.method == b"HEAD"
+        self._chunked = not has_length and not self._exchange.request.http10 and not empty
         lines = [status_line(status)]
         lines.extend(name + b": " + value + b"\r\n" for name, value in (*given, *self._headers))
         if self._chunked:

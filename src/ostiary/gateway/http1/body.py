@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ostiary.gateway.http1.server import Exchange
+from ostiary.gateway.http1.exchange import Exchange
 
 
 class BodyTooLarge(Exception):
@@ -17,7 +17,7 @@ class ClientGone(Exception):
 
 async def read_body(exchange: Exchange, limit: int) -> bytes:
     """The body; raises `BodyTooLarge` beyond *limit* bytes and `ClientGone` when the client hangs up."""
-    if exchange.content_length is not None and exchange.content_length > limit:
+    if exchange.request.content_length is not None and exchange.request.content_length > limit:
         raise BodyTooLarge
     reader = BodyReader(limit, exchange.connection.loop)
     exchange.accept_body(reader)

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import httptools
 
+from ostiary.gateway.http1.whole_answer import learn, whole_answer
+
 log = logging.getLogger("ostiary.gateway")
 
 MOST_HEADERS = 256
@@ -42,8 +44,12 @@ class Address:
 class Receiver(Protocol):
     """Whoever sent the request, as the upstream connection sees it.
 
-    After `response_end` or `upstream_lost` it hears no more.
+    An answer is told by `response_whole`, or piece by piece. After `response_whole`, `response_end` or `upstream_lost`
+    it hears no more.
     """
+
+    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+        """All of it at once. *lines* (status and length among them, each without its end) may go on as they are."""
 
     def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None: ...
 
@@ -208,6 +214,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if not self._answered:
             self._answered = True
+            if self.request_complete and not self._is_head:
+                answer = whole_answer(data)
+                if answer is not None:
+                    self._came_whole(receiver, *answer)
+                    return
             # Asking the parser for the version costs more than looking, and nearly all begin like this.
             self._check_version = not data.startswith(b"HTTP/1.")
         self._fed_body = False
@@ -278,9 +289,9 @@ class UpstreamConnection(asyncio.Protocol):
         kind = _FRAMING.get(name)
         if kind is None:
             kind = _framing(name)
-        if kind == 1:
+        if kind == _LENGTH:
             self._length = int(value)
-        elif kind == 2:
+        elif kind == _ENCODING:
             if self._encoded or value.lower() != b"chunked":
                 raise UpstreamLost("its answer has an unknown transfer encoding", answered=True)
             self._encoded = True
@@ -364,6 +375,16 @@ class UpstreamConnection(asyncio.Protocol):
             log.error("an answer failed inside the gateway", extra={"cause": type(cause).__name__}, exc_info=cause)
         self._fail(str(cause) if isinstance(cause, UpstreamLost) else "its answer is not HTTP")
 
+    def _came_whole(self, receiver: Receiver, status: int, lines: list[bytes], body: bytes) -> None:
+        """All of the answer came at once, and the parser has seen nothing of it."""
+        self.receiver = None
+        self._answered = False
+        if self.paused:
+            self.resume()
+        self.deadline = _NEVER
+        self._pool.give_back(self)
+        receiver.response_whole(status, lines, body)
+
     def _complete(self, receiver: Receiver) -> None:
         """The response is whole: hand the connection back first, so that the next request finds it."""
         self.receiver = None
@@ -405,7 +426,9 @@ def _announces_close(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in headers)
 
 
-_FRAMING_NAMES = {b"content-length": 1, b"transfer-encoding": 2}
+_LENGTH, _ENCODING = 1, 2
+_FRAMING_NAMES = {b"content-length": _LENGTH, b"transfer-encoding": _ENCODING}
+# Spellings seen so far, by what they say about framing.
 _FRAMING: dict[bytes, int] = {}
 
 
@@ -413,6 +436,7 @@ def _framing(name: bytes) -> int:
     found = _FRAMING_NAMES.get(name.lower(), 0)
     if len(_FRAMING) < 1024:
         _FRAMING[bytes(name)] = found
+        learn(name)
     return found
 
 

@@ -20,214 +20,23 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Protocol
 
 import httptools
 
+from ostiary.gateway.http1.exchange import Exchange, status_line
+from ostiary.gateway.http1.request_head import KnownHeads, Refusal, RequestHead, ServerLimits, digest_of
+
 log = logging.getLogger("ostiary.gateway")
 
-# Reading pauses while more of a body than this waits for whoever consumes it.
-BODY_HIGH_WATER = 128 * 1024
 # So many requests may wait for their turn before reading pauses. Not none: who does not read learns of no hang-up.
 READ_AHEAD = 4
 # A refused request's body is read and dropped up to here, so that the client gets to read the answer.
 DISCARD_LIMIT = 256 * 1024
-# Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
-UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
 # How long a connection that is being closed may take to deliver what was written, in seconds.
 LINGER_SECONDS = 10.0
-# CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
-_NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
 # Closing with this tells the other side that the end is no good one: RST, not FIN.
 _RESET = struct.pack("ii", 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds on what a client may send, and on how long it may take (seconds)."""
-
-    head_bytes: int = 64 * 1024
-    headers: int = 100
-    pipelined: int = 16
-    body_bytes: float = float("inf")
-    connections: float = float("inf")
-    head_timeout: float = 10.0
-    body_timeout: float = 60.0
-    idle_timeout: float = 120.0
-
-
-class Responder(Protocol):
-    """Whoever answers an exchange, as its connection sees it."""
-
-    def body(self, data: bytes) -> None:
-        """A part of the request's body."""
-
-    def body_end(self) -> None:
-        """The request is complete; `Exchange.trailers` is set."""
-
-    def client_lost(self) -> None:
-        """The client went away: nothing can be answered any more."""
-
-    def client_full(self) -> None:
-        """The client does not keep up: stop producing."""
-
-    def client_ready(self) -> None:
-        """The client keeps up again."""
-
-
-class Refusal(Exception):
-    """The bytes are no request that can be served; the connection ends with this status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-class Exchange:
-    """One request and its answer. Header names are as the client wrote them; what is forwarded is built from them."""
-
-    __slots__ = (
-        "_waiting",
-        "_waiting_size",
-        "accepting",
-        "body_complete",
-        "chunked",
-        "close_after",
-        "connection",
-        "content_length",
-        "discarded",
-        "expects_continue",
-        "head_sent",
-        "headers",
-        "host",
-        "http10",
-        "method",
-        "received",
-        "responder",
-        "target",
-        "trailers",
-        "upgrade",
-    )
-
-    def __init__(self, connection: ServerConnection) -> None:
-        self.connection = connection
-        self.method = b""
-        self.target = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.host = b""
-        self.http10 = False
-        self.chunked = False
-        self.content_length: int | None = None
-        self.expects_continue = False
-        self.upgrade = b""
-        self.trailers: list[tuple[bytes, bytes]] = []
-        self.body_complete = False
-        self.close_after = False
-        self.head_sent = False
-        self.received = 0
-        self.discarded = 0
-        # Who is told what becomes of the client; and whether they take the body, or it waits here.
-        self.responder: Responder | None = None
-        self.accepting = False
-        self._waiting: list[bytes] | None = None
-        self._waiting_size = 0
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody is there any more to read an answer."""
-        return bool(self.connection.transport.is_closing())
-
-    # --- the request's body ---
-
-    def accept_body(self, responder: Responder) -> None:
-        """Deliver the body to *responder* from here on: what came already at once, the rest as it comes."""
-        self.responder = responder
-        self.accepting = True
-        waiting, self._waiting, self._waiting_size = self._waiting, None, 0
-        if not self.body_complete:
-            if self.expects_continue and not self.head_sent:
-                self.expects_continue = False
-                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
-            self.connection.read_on()
-        if waiting:
-            for part in waiting:
-                responder.body(part)
-        if self.body_complete:
-            responder.body_end()
-
-    def pause_body(self) -> None:
-        self.connection.hold_reading()
-
-    def resume_body(self) -> None:
-        self.connection.read_on()
-
-    def receive(self, data: bytes) -> None:
-        self.received += len(data)
-        if self.accepting:
-            if self.responder is not None:
-                self.responder.body(data)
-        else:
-            if self._waiting is None:
-                self._waiting = []
-            self._waiting.append(data)
-            self._waiting_size += len(data)
-            if self._waiting_size > BODY_HIGH_WATER:
-                self.connection.hold_reading()
-
-    def received_all(self) -> None:
-        self.body_complete = True
-        if self.accepting and self.responder is not None:
-            self.responder.body_end()
-
-    # --- the answer ---
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of the answer, head included, exactly as given."""
-        self.head_sent = True
-        self.connection.transport.write(data)
-
-    def inform(self, data: bytes) -> None:
-        """Send an interim answer (1xx) ahead of the answer itself."""
-        self.connection.transport.write(data)
-
-    def end(self) -> None:
-        """The answer is complete."""
-        self.responder = None
-        self._waiting = None
-        self.connection.finished(self)
-
-    def abort(self) -> None:
-        """Cut the connection: the answer cannot be completed, and the client must notice."""
-        self.responder = None
-        self.connection.reset()
-
-    def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """A whole answer of our own."""
-        if self.expects_continue:
-            # The client was not told to go on, so whether a body follows is unknown.
-            self.close_after = True
-        parts = [STATUS_LINES.get(status) or status_line(status)]
-        for name, value in headers:
-            parts.append(name + b": " + value + b"\r\n")
-        parts.append(b"Content-Length: %d\r\n" % len(body))
-        parts.append(self.connection_header())
-        parts.append(b"\r\n")
-        if self.method != b"HEAD":
-            parts.append(body)
-        self.write(b"".join(parts))
-        self.end()
-
-    def connection_header(self) -> bytes:
-        """What must be said about the connection's fate; nothing where HTTP/1.1 keeps it open anyhow."""
-        if self.close_after or self.connection.draining:
-            self.close_after = True
-            return b"Connection: close\r\n"
-        return b"Connection: keep-alive\r\n" if self.http10 else b""
-
 
 Handle = Callable[[Exchange], None]
 
@@ -237,16 +46,20 @@ class ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_active",
+        "_begun",
         "_exchange",
         "_failed",
         "_fed_body",
         "_handle",
         "_in_trailers",
+        "_known",
         "_limits",
+        "_newest",
         "_parser",
         "_read_size",
         "_reading_paused",
         "_registry",
+        "_trailers",
         "_unfinished_bytes",
         "_waiting",
         "_write_paused",
@@ -266,8 +79,10 @@ class ServerConnection(asyncio.Protocol):
         limits: ServerLimits,
         registry: set[ServerConnection],
         loop: asyncio.AbstractEventLoop,
+        known: KnownHeads | None = None,
     ) -> None:
         self._handle = handle
+        self._known = KnownHeads() if known is None else known
         self._limits = limits
         self._registry = registry
         self.loop = loop
@@ -282,10 +97,14 @@ class ServerConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
         self._active: Exchange | None = None
+        # The head that was begun last, and how many were begun in the bytes being read.
+        self._newest: RequestHead | None = None
+        self._begun = 0
         self._waiting: deque[Exchange] = deque()
         self._unfinished_bytes = 0
         self._read_size = 0
         self._in_trailers = False
+        self._trailers = 0
         self._fed_body = False
         self._failed = False
         self._reading_paused = False
@@ -309,13 +128,33 @@ class ServerConnection(asyncio.Protocol):
         self._registry.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.tunnel is not None:
+        if self._active is None and self._exchange is None and not self._failed and not self._write_paused:
+            if self._came_before(data):
+                return
+        elif self.tunnel is not None:
             self.tunnel.from_client(data)
             return
-        if self._failed:
-            return
+        if not self._failed:
+            self._parse(data)
+
+    def _came_before(self, data: bytes) -> bool:
+        """Begin the request without parsing it, if it is a whole one whose head is known."""
+        end = data.find(b"\r\n\r\n") + 4
+        rest = len(data) - end
+        request = self._known.find(digest_of(data[:end] if rest else data))
+        if request is None or (request.content_length or 0) != rest or rest > self._limits.body_bytes:
+            return False
+        exchange = Exchange(self, request)
+        if rest:
+            exchange.receive(data[end:])
+        exchange.body_complete = True
+        self._begin(exchange)
+        return True
+
+    def _parse(self, data: bytes) -> None:
         while data:
             before = self._exchange
+            self._begun = 0
             self._fed_body = False
             self._read_size = len(data)
             try:
@@ -332,9 +171,22 @@ class ServerConnection(asyncio.Protocol):
             except httptools.HttpParserError:
                 self._parse_failed()
             else:
-                if self._exchange is not None and not self._fed_body:
+                if self._exchange is None:
+                    if before is None and self._begun == 1:
+                        self._keep(data)
+                elif not self._fed_body:
                     self._count_unfinished(len(data), begun=self._exchange is before)
             return
+
+    def _keep(self, data: bytes) -> None:
+        """These bytes were one whole request: remember its head if whoever handled it wants to know it again."""
+        request = self._newest
+        if request is None or request.known is None:
+            return
+        head, _, body = data.partition(b"\r\n\r\n")
+        # Not what begins with empty lines, which a parser skips.
+        if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
+            self._known.keep(head + b"\r\n\r\n", request)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -376,7 +228,10 @@ class ServerConnection(asyncio.Protocol):
         if self._failed:
             # The connection was given up in the midst of these bytes: what follows would get no answer.
             raise Refusal(400, "the connection is closing")
-        self._exchange = Exchange(self)
+        self._newest = request = RequestHead()
+        self._exchange = Exchange(self, request)
+        self._begun += 1
+        self._trailers = 0
         self._unfinished_bytes = 0
         if self._active is None:
             self.deadline = self.loop.time() + self._limits.head_timeout
@@ -384,44 +239,25 @@ class ServerConnection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         exchange = self._exchange
         assert exchange is not None
-        exchange.target += url
+        exchange.request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         exchange = self._exchange
         assert exchange is not None
         if self._in_trailers:
-            self._trailer(exchange, name, value)
-            return
-        exchange.headers.append((name, value))
-        special = _SPECIAL.get(name)
-        if special is None:
-            special = _special(name)
-        if special:
-            self._note(exchange, special, value)
+            self._count_trailer()
+        else:
+            exchange.request.add(name, value)
 
     def on_headers_complete(self) -> None:
         exchange = self._exchange
         assert exchange is not None
-        version = self._parser.get_http_version()
-        exchange.http10 = version == "1.0"
-        exchange.method = self._parser.get_method()
-        if version != "1.1":
-            self._check_old_version(exchange, version)
-        elif not exchange.host:
-            raise Refusal(400, "the request has no Host")
-        if len(exchange.headers) > self._limits.headers:
-            raise Refusal(431, "the request has too many headers")
-        if self._unfinished_bytes or self._read_size > self._limits.head_bytes:
-            # A head that came with one short read cannot be too large, and nearly all do.
-            self._check_size(exchange)
-        if not self._parser.should_keep_alive():
-            exchange.close_after = True
-        if exchange.method in _NOT_SERVED:
-            raise Refusal(405, "this method is not served")
-        if exchange.upgrade:
-            self._settle_upgrade(exchange)
-        if exchange.content_length and exchange.content_length > self._limits.body_bytes:
-            raise Refusal(413, "the request's body is too large")
+        request, limits = exchange.request, self._limits
+        request.complete(self._parser, limits)
+        # A head that came with one short read cannot be too large, and nearly all do.
+        if (self._unfinished_bytes or self._read_size > limits.head_bytes) and request.size > limits.head_bytes:
+            raise Refusal(431, "the request's head is too large")
+        exchange.head_complete()
         self._in_trailers = True
         if self._active is None and not self._write_paused:
             self._begin(exchange)
@@ -449,7 +285,7 @@ class ServerConnection(asyncio.Protocol):
         exchange = self._exchange
         assert exchange is not None
         self._in_trailers = False
-        if exchange.upgrade:
+        if exchange.request.upgrade:
             # What follows belongs to the new protocol; `_upgrade` gets it.
             return
         self._exchange = None
@@ -463,7 +299,7 @@ class ServerConnection(asyncio.Protocol):
         """The answer is written: go on with the next request, or end the connection."""
         if exchange is not self._active:
             return
-        if not exchange.body_complete and not exchange.expects_continue and not exchange.upgrade:
+        if not exchange.body_complete and not exchange.awaits_continue and not exchange.request.upgrade:
             # Answered before the whole request was read. The rest is dropped as it comes: a connection that is closed
             # while the client still writes is reset, and the answer lost with it.
             self.deadline = self.loop.time() + self._limits.body_timeout
@@ -562,7 +398,7 @@ class ServerConnection(asyncio.Protocol):
         self._active = exchange
         if exchange.body_complete:
             self.deadline = _NEVER
-        elif exchange.content_length or exchange.chunked:
+        elif exchange.request.has_body:
             self.deadline = self.loop.time() + self._limits.body_timeout
         try:
             self._handle(exchange)
@@ -579,15 +415,11 @@ class ServerConnection(asyncio.Protocol):
         else:
             exchange.respond(500, [(b"Content-Type", b"text/plain; charset=utf-8")], b"internal error\n")
 
-    def _trailer(self, exchange: Exchange, name: bytes, value: bytes) -> None:
-        exchange.trailers.append((name, value))
-        if len(exchange.trailers) > self._limits.headers:
+    def _count_trailer(self) -> None:
+        # They are dropped: nothing that comes after the decision may reach the upstream.
+        self._trailers += 1
+        if self._trailers > self._limits.headers:
             raise Refusal(431, "the request has too many trailers")
-
-    def _check_size(self, exchange: Exchange) -> None:
-        size = len(exchange.target) + sum(len(name) + len(value) + 4 for name, value in exchange.headers)
-        if size > self._limits.head_bytes:
-            raise Refusal(431, "the request's head is too large")
 
     def _count_unfinished(self, size: int, *, begun: bool) -> None:
         """Bytes of a head, or of trailers, whose lines are not complete yet: no callback has told them."""
@@ -595,51 +427,6 @@ class ServerConnection(asyncio.Protocol):
         self._unfinished_bytes += size if begun else 1
         if self._unfinished_bytes > self._limits.head_bytes:
             self._refuse(Refusal(431, "the request's head is too large"))
-
-    def _note(self, exchange: Exchange, special: int, value: bytes) -> None:
-        if special == _HOST:
-            if exchange.host or not value:
-                raise Refusal(400, "the request must have one Host")
-            exchange.host = value.rstrip(b" \t")
-        elif special == _LENGTH:
-            exchange.content_length = int(value)
-        elif special == _ENCODING:
-            if exchange.chunked or value.lower() != b"chunked":
-                raise Refusal(400, "only one transfer encoding is understood: chunked")
-            exchange.chunked = True
-        elif special == _EXPECT:
-            if value.rstrip(b" \t").lower() != b"100-continue":
-                raise Refusal(417, "the expectation cannot be met")
-            exchange.expects_continue = True
-        elif special == _UPGRADE:
-            # All that is offered; `_settle_upgrade` chooses when the whole head is known.
-            exchange.upgrade += value.lower() + b","
-
-    def _check_old_version(self, exchange: Exchange, version: str) -> None:
-        if version != "1.0":
-            raise Refusal(505, "only HTTP/1.1 is served")
-        if exchange.chunked:
-            raise Refusal(400, "HTTP/1.0 has no transfer encoding")
-        # It knows no interim answers (RFC 9110, 10.1.1).
-        exchange.expects_continue = False
-
-    def _settle_upgrade(self, exchange: Exchange) -> None:
-        """The first protocol offered that we can switch to; an offer of others is ignored, as HTTP allows."""
-        offers, exchange.upgrade = exchange.upgrade, b""
-        if not self._parser.should_upgrade():
-            # Connection does not name it, so nothing is offered to us.
-            return
-        if exchange.content_length or exchange.chunked:
-            # httptools stops after the head, and would not read it.
-            raise Refusal(400, "a request that switches protocols has no body")
-        if exchange.http10:
-            return
-        for offer in map(bytes.strip, offers.split(b",")):
-            if offer in UPGRADES:
-                exchange.upgrade = offer
-                # Whatever follows, it was meant for the new protocol: without a 101 nobody can make sense of it.
-                exchange.close_after = True
-                return
 
     def _upgrade(self, rest: bytes) -> bytes:
         """The client asks to switch protocols: httptools stopped after the head. Returns what is HTTP still."""
@@ -766,31 +553,3 @@ class _Discard:
 
 
 _NEVER = float("inf")
-_HOST, _LENGTH, _ENCODING, _EXPECT, _UPGRADE = 1, 2, 3, 4, 5
-_SPECIAL_NAMES = {
-    b"host": _HOST,
-    b"content-length": _LENGTH,
-    b"transfer-encoding": _ENCODING,
-    b"expect": _EXPECT,
-    b"upgrade": _UPGRADE,
-}
-# Spellings seen so far: most clients write a name always alike, and looking it up beats lowering it each time.
-_SPECIAL: dict[bytes, int] = {}
-
-
-def _special(name: bytes) -> int:
-    found = _SPECIAL_NAMES.get(name.lower(), 0)
-    if len(_SPECIAL) < 1024:
-        _SPECIAL[bytes(name)] = found
-    return found
-
-
-def status_line(status: int) -> bytes:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = "Unknown"
-    return b"HTTP/1.1 %d %s\r\n" % (status, phrase.encode())
-
-
-STATUS_LINES = {status.value: status_line(status.value) for status in HTTPStatus}

@@ -15,7 +15,7 @@ from ostiary.gateway.login.groups import ContractBroken
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
 
-log = logging.getLogger("ostiary.gateway.login.door")
+log = logging.getLogger("ostiary.gateway.login")
 
 
 class LoginEventKind(Enum):

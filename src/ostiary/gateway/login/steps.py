@@ -11,7 +11,7 @@ provider's mistake, and nobody is signed in by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused
+from ostiary.gateway.headers import BadHeader, HeaderNames, identity_lines
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.flows import Flow, Goal, state_of
 from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
@@ -111,7 +112,7 @@ class Steps:
         found = await self._within(self._checks.ask(signed, shown, before=session.sources))
         if isinstance(found, Away):
             raise LoginRefused("this session has ended: sign in again", cause="groups cannot be had without the person")
-        return Attested(*attest(signed.user, found))
+        return _with_groups(signed, found)
 
     async def _identified(self, provider: Identity, own: UserInfo, request: LoginRequest, goal: Goal) -> Outcome:
         signed = _signed(provider, own)
@@ -135,7 +136,20 @@ def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal) 
     if isinstance(found, Away):
         flow = Flow(signed.identity, user=signed.own, position=found.position, memberships=found.memberships, goal=goal)
         return _elsewhere(found.redirect, flow)
-    return SignedIn(signed.identity, Attested(*attest(signed.user, found)))
+    return SignedIn(signed.identity, _with_groups(signed, found))
+
+
+def _with_groups(signed: Signed, memberships: Sequence[Membership]) -> Attested:
+    """What a token may attest: upstreams are told of it in headers, and found out now it is told to the person."""
+    user, sources = attest(signed.user, memberships)
+    extra = (value for _, values in user.extra for value in values)
+    for name in (user.username, *filter(None, (user.uid,)), *user.groups, *extra):
+        try:
+            identity_lines(UserInfo(name), HeaderNames())
+        except BadHeader as error:
+            summary = "your name, or that of one of your groups, cannot be used here: ask whoever runs this gateway"
+            raise LoginRefused(summary, cause=f'"{signed.identity}" knows {name!a}: {error}') from None
+    return Attested(user, sources)
 
 
 def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:

@@ -515,6 +515,15 @@ def test_a_client_certificate_may_call_the_webhooks(read: Read) -> None:
     assert config.external_url == "https://127.0.0.1:8443"
 
 
+@pytest.mark.parametrize("provider", ["type: client_certificate", "type: trusted_header, names: [front-proxy]"])
+def test_who_is_known_by_a_certificate_needs_one_that_is_checked(read: Read, provider: str) -> None:
+    text = HEAD + CHAIN + MEMORY + f"identity: [{{name: a, {provider}}}]\n"
+    tls = "certificate: cert.pem, key: key.pem"
+    assert [identity.name for identity in read(f"{text}listen: {{tls: {{{tls}, clientCA: ca.pem}}}}").identity] == ["a"]
+    for without in (text, f"{text}listen: {{tls: {{{tls}}}}}"):
+        assert places(read, without) == ["identity[0].type"]
+
+
 @pytest.mark.parametrize(
     ("tls", "place"),
     [

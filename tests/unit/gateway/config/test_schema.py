@@ -53,6 +53,75 @@ upstreams:
 - {name: api, server: "https://10.0.0.1:6443", attributes: {type: kubernetes}}
 """
 
+# Every way to know people and their groups, with all sections that it has.
+SIGN_IN = """
+apiVersion: ostiary.dev/v1
+kind: Gateway
+listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}}
+store: {type: memory}
+identity:
+- name: corp
+  type: oidc
+  issuer: https://login.example.com
+  clientID: gateway
+  clientSecretFile: secret
+  clientAuthentication: client_secret_post
+  scopes: [openid, groups]
+  audiences: [other]
+  userInfo: true
+  claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
+  algorithms: [ES256]
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: signIn
+- name: public
+  type: github
+  clientID: gateway
+  clientSecretFile: secret
+  hostname: github.example.com
+  allowedOrganizations: [acme]
+  groupsFrom: [acme]
+  tokenFile: secret
+  ca: clients.pem
+- name: cookie
+  type: sso_cookie
+  cookie: sso
+  issuer: https://login.example.com
+  audiences: [gateway]
+  keysURL: https://login.example.com/keys
+  claims: {}
+- {name: proxy, type: trusted_header, names: [front-proxy], headers: {user: X-User, group: X-Group, uid: X-Uid}}
+- {name: machines, type: client_certificate, credentialID: false, renewal: session}
+- name: directory
+  type: ldap
+  url: ldaps://ldap.example.com
+  ca: clients.pem
+  connectTimeout: 2s
+  timeout: 2s
+  connections: 4
+  bindDN: cn=search,dc=example,dc=com
+  bindPasswordFile: secret
+  userSearch: {baseDN: "dc=example,dc=com", filter: "(uid={username})", usernameAttribute: uid, uidAttribute: entryUUID}
+  groupSearch: {baseDN: "dc=example,dc=com", filter: "(objectClass=group)", nested: activeDirectory}
+  realm: people
+  lockout: {attempts: 3, window: 1m, duration: 1m}
+groups:
+- {name: said, type: claims, identities: [corp, proxy]}
+- {name: teams, type: github, groupsFrom: [acme], tokenFile: secret, userPrefix: "public:", hostname: github.test}
+- {name: lists, type: google, consent: true, clientID: gateway, clientSecretFile: secret, domains: [example.com]}
+- name: units
+  type: ldap
+  url: ldap://ldap.example.com
+  startTLS: true
+  serverName: ldap.example.com
+  bindDN: cn=search,dc=example,dc=com
+  bindPasswordFile: secret
+  userSearch: {userDN: "uid={username},dc=example,dc=com"}
+  groupSearch: {baseDN: "dc=example,dc=com", nameAttribute: cn, memberAttribute: memberUid, userAttribute: uid}
+  userPrefix: "directory:"
+authorization: {chain: [{name: a, type: allow_all}]}
+"""
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -64,7 +133,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (directory / name).write_bytes(ca.cert_pem.bytes())
     (directory / "tls.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
-    for name in ("cluster-token", "caller-token"):
+    for name in ("cluster-token", "caller-token", "secret"):
         (directory / name).write_text("token")
     (directory / "users.htpasswd").write_text("alice:" + bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode())
     (directory / "groups.yaml").write_text("developers: [alice]\n")
@@ -112,6 +181,18 @@ def test_the_built_in_configuration_fits_the_schema() -> None:
         {"identity": [{"name": "A B", "type": "htpasswd", "path": "x"}]},
         {"identity": [{"name": "a", "type": "htpasswd"}]},
         {"identity": [{"name": "a", "type": "htpasswd", "path": "x", "pasword": "y"}]},
+        {"identity": [{"name": "a", "type": "oidc", "issuer": "https://a.test"}]},
+        {"identity": [{"name": "a", "type": "oidc", "issuer": "https://a.test", "clientID": "b", "clientId": "b"}]},
+        {
+            "identity": [
+                {"name": "a", "type": "oidc", "issuer": "https://a.test", "clientID": "b", "claims": {"user": "c"}}
+            ]
+        },
+        {"identity": [{"name": "a", "type": "trusted_header", "names": []}]},
+        {"identity": [{"name": "a", "type": "trusted_header", "names": ["b"], "headers": {"groups": "c"}}]},
+        {"identity": [{"name": "a", "type": "client_certificate", "names": ["b"]}]},
+        {"identity": [{"name": "a", "type": "ldap", "url": "ldaps://a.test", "userSearch": {"base": "dc=b"}}]},
+        {"groups": [{"name": "a", "type": "claims", "claim": "b"}]},
         {"groups": [{"name": "a", "type": "file", "provider": "b", "path": "x"}]},
         {"authorization": {"chain": []}},
         {"upstreams": [{"name": "a", "server": "https://a", "identity": "basic"}]},
@@ -142,7 +223,8 @@ def test_types_of_others_may_have_settings_of_their_own() -> None:
 def test_schema_and_loader_know_the_same_fields_everywhere(directory: Path) -> None:
     """The loader says what it asked for; what it asks for is what the schema has, and no section is left out."""
     seen: set[int] = set()
-    for text in (EXAMPLE, OTHERS):
+    for text in (EXAMPLE, OTHERS, SIGN_IN):
+        validate(yaml.safe_load(text))
         reading = Reading(parse(text))
         assert read_sections(reading, directory, SYSTEM_CLOCK) is not None
         assert [str(problem) for problem in reading.problems] == []

@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
-from ostiary.gateway.http1.server import Exchange
+from ostiary.gateway.http1.exchange import Exchange
 from tests.support.http1 import Listener, chunked, connected, get, listening, until
 
 

@@ -11,7 +11,9 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.http1.server import DISCARD_LIMIT, Exchange, ServerLimits
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server import DISCARD_LIMIT
 from tests.support.http1 import Client, chunked, connected, get, listening, turn, until
 
 HOST = b"Host: gateway.test\r\n"
@@ -276,7 +278,7 @@ async def test_the_next_request_begins_only_when_the_one_before_is_answered() ->
         client.send(get("/1") + get("/2"))
         await until(lambda: bool(held.exchanges))
         await turn(20)
-        assert [exchange.target for exchange in held.exchanges] == [b"/1"]
+        assert [exchange.request.target for exchange in held.exchanges] == [b"/1"]
         held.exchanges[0].respond(200, [], b"1")
         await until(lambda: len(held.exchanges) == 2)
         held.exchanges[1].respond(200, [], b"2")
@@ -308,7 +310,7 @@ async def test_what_follows_a_close_is_not_looked_at() -> None:
         answer = await client.answer()
         assert (answer.body, answer.one("Connection")) == (b"GET /1 ", b"close")
         assert await client.closed()
-        assert [exchange.target for exchange in listener.exchanges] == [b"/1"]
+        assert [exchange.request.target for exchange in listener.exchanges] == [b"/1"]
 
 
 async def test_what_follows_a_close_that_is_answered_at_once_is_not_answered() -> None:
@@ -441,7 +443,7 @@ async def test_an_offer_of_another_protocol_is_ignored_and_http_goes_on(offer: s
         expected = 401 if synchronous else 200
         assert [(await client.answer()).status for _ in range(3)] == [expected] * 3
         assert (await client.ask(get("/3"))).status == expected
-        assert [exchange.upgrade for exchange in listener.exchanges] == [b""] * 4
+        assert [exchange.request.upgrade for exchange in listener.exchanges] == [b""] * 4
 
 
 async def test_many_ignored_offers_in_one_read_are_no_deep_recursion() -> None:
@@ -456,14 +458,14 @@ async def test_an_upgrade_that_connection_does_not_name_is_none() -> None:
     async with listening() as listener, connected(listener.port) as client:
         client.send(get("/1", "Upgrade: websocket") + get("/2"))
         assert [(await client.answer()).body for _ in range(2)] == [b"GET /1 ", b"GET /2 "]
-        assert listener.exchanges[0].upgrade == b""
+        assert listener.exchanges[0].request.upgrade == b""
 
 
 async def test_http10_cannot_upgrade() -> None:
     async with listening() as listener, connected(listener.port) as client:
         answer = await client.ask(b"GET /1 HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert answer.body == b"GET /1 "
-        assert listener.exchanges[0].upgrade == b""
+        assert listener.exchanges[0].request.upgrade == b""
 
 
 @pytest.mark.parametrize(
@@ -481,7 +483,7 @@ async def test_the_first_offer_that_can_be_switched_to_is_taken(lines: tuple[str
     async with listening(held) as listener, connected(listener.port) as client:
         client.send(get("/1", "Connection: Upgrade", *lines) + b"ahead of the answer")
         await until(lambda: bool(held.exchanges) and held.exchanges[0].body_complete)
-        assert held.exchanges[0].upgrade == chosen
+        assert held.exchanges[0].request.upgrade == chosen
         held.exchanges[0].accept_body(held)
         assert (held.parts, held.told) == ([b"ahead of the answer"], ["end"])
 

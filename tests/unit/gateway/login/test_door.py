@@ -333,6 +333,35 @@ async def test_names_of_the_system_are_refused(make: Make, name: str) -> None:
     await nobody_came_in(gateway, await gateway.get())
 
 
+@pytest.mark.parametrize("name", ["ann\n", "ann\r\nX-Remote-Group: admins", "a\0b", "\x7f", " ann", "ann ", "a\ud800"])
+@pytest.mark.parametrize("where", ["username", "uid", "groups", "extra"])
+async def test_a_name_that_no_header_can_carry_is_refused_and_not_found_out_later(
+    make: Make, name: str, where: str
+) -> None:
+    user = UserInfo("ann", extra=(("team", (name,)),)) if where == "extra" else UserInfo("ann")
+    if where in ("username", "uid"):
+        user = UserInfo(name) if where == "username" else UserInfo("ann", uid=name)
+    groups = members(name) if where == "groups" else ()
+    gateway = make(Says(user), groups=[SaysGroups(groups)], relevant=frozenset([name]))
+    answer = await gateway.get()
+    assert (answer.status, "cannot be used here" in body(answer)["message"]) == (403, True)
+    reason = gateway.events[-1].reason
+    assert reason.isascii()
+    assert reason.isprintable()
+    assert ascii(name) in reason
+    await nobody_came_in(gateway, answer)
+
+
+async def test_a_group_that_got_such_a_name_ends_the_session_at_renewal(make: Make) -> None:
+    groups = SaysGroups(members("dev"))
+    gateway = make(Says(UserInfo("ann")), groups=[groups], relevant=frozenset(["dev", "dev "]))
+    first = body(await gateway.get())
+    groups.of = members("dev ")
+    answer = await gateway.post("/auth/renew", renewal_token=first["renewal_token"])
+    assert answer.status == 401
+    assert "'dev '" in gateway.events[-1].reason
+
+
 # --- groups ---
 
 
@@ -452,8 +481,9 @@ async def test_a_way_back_cannot_be_taken_for_the_other(make: Make) -> None:
     await nobody_came_in(gateway, answer)
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=10).filter(
-    lambda name: not name.startswith("system:")
+CONTROLS = "".join(map(chr, (*range(0x20), 0x7F)))
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=CONTROLS), min_size=1, max_size=10).filter(
+    lambda name: not name.startswith("system:") and name == name.strip(" ")
 )
 
 

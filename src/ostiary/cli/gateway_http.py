@@ -1,0 +1,146 @@
+"""One question to a gateway over HTTP, and its answer. Keeps nothing, and knows none of the endpoints.
+
+Called by `remote` (the API below ``/apis/ostiary.dev``) and `signin.gateway` (``/auth``). The server's certificate is
+verified by the given authorities or the system's; redirects are not followed, since a token must not be sent on;
+answers are bounded in size and time. The proxy of the environment is used as kubectl does: it carries the encrypted
+connection and sees nothing of it, and what stays on this machine does not go through it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from ostiary import __version__
+from ostiary.cli.arguments import UsageError
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.errors import ProviderError
+
+SECONDS = 15.0
+LARGEST = 1 << 20
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`fields` is empty where the answer is no JSON object, or too large. `time` is what the gateway's clock said."""
+
+    status: int
+    fields: Mapping[str, Any] = field(repr=False)
+    time: datetime | None = None
+    retry_after: str = ""
+
+
+class GatewayHttp:
+    """Talks to one gateway. *authorities_pem* None means the system's own authorities."""
+
+    def __init__(
+        self, server: str, *, authorities_pem: str | None = None, seconds: float = SECONDS, largest: int = LARGEST
+    ) -> None:
+        self.server = checked_address(server)
+        self._seconds = seconds
+        self._largest = largest
+        self._opener = urllib.request.OpenerDirector()
+        handlers: tuple[urllib.request.BaseHandler, ...] = (
+            urllib.request.ProxyHandler({} if urlsplit(self.server).hostname in LOOPBACK else None),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=build_context(TlsSettings(authorities_pem))),
+        )
+        # Without those that follow redirects, and that make an exception of every answer which is a refusal.
+        for handler in handlers:
+            self._opener.add_handler(handler)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, headers: Mapping[str, str]) -> Reply:
+        """Raises `ProviderError` if there is no answer, and only then."""
+        request = urllib.request.Request(  # noqa: S310  # the address was checked
+            self.server + path,
+            method=method,
+            data=body,
+            headers={"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers},
+        )
+        try:
+            with self._opener.open(request, timeout=self._seconds) as answer:
+                data = answer.read(self._largest + 1)
+                fields = _object(data) if len(data) <= self._largest else {}
+                return Reply(answer.status, fields, _time(answer.headers["Date"]), answer.headers["Retry-After"] or "")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def not_understood(self, cause: str = "its answer cannot be understood") -> ProviderError:
+        return ProviderError(
+            "this is not an ostiary gateway, or an older one",
+            cause=cause,
+            where=self.server,
+            hint="is the address that of the gateway, without a path?",
+            code="gateway-answer-invalid",
+        )
+
+    def _unreachable(self, error: Exception) -> ProviderError:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return ProviderError(
+                "the gateway cannot be trusted",
+                cause=reason.verify_message,
+                where=self.server,
+                hint="if it has an authority of its own, name that: --ca FILE",
+                code="gateway-unreachable",
+            )
+        cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        return ProviderError(
+            "the gateway cannot be reached",
+            cause=cause,
+            where=self.server,
+            hint="is the address right, and is the network or VPN up?",
+            code="gateway-unreachable",
+        )
+
+
+def checked_address(server: str) -> str:
+    """*server* as all of us write it: scheme and host in small letters, no slash at the end.
+
+    Raises `UsageError` if it is none, or if tokens would travel in the clear.
+    """
+    try:
+        parts = urlsplit(server)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    plain = parts.scheme == "http"
+    fits = server.isascii() and server.isprintable() and " " not in server
+    if not fits or not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        raise _no_address("it is not like https://gateway.example")
+    if parts.query or parts.fragment:
+        raise _no_address("there is a ? or a # in it")
+    if plain and host not in LOOPBACK:
+        raise _no_address("http:// would show your token to everybody on the way")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+
+
+def _no_address(cause: str) -> UsageError:
+    # Not quoted: somebody may have put a password into it.
+    return UsageError("this is not the address of a gateway", cause=cause, hint="--server https://gateway.example")
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else parsedate_to_datetime(text).astimezone(UTC)
+    except (ValueError, TypeError):
+        return None

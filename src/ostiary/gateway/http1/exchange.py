@@ -1,0 +1,179 @@
+"""One request and its answer, as whoever answers it sees them.
+
+Made by `http1.server`, which says when the request has come and whose turn it is; handed to a `Responder`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from ostiary.gateway.http1.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from ostiary.gateway.http1.server import ServerConnection
+
+# Reading pauses while more of a body than this waits for whoever consumes it.
+BODY_HIGH_WATER = 128 * 1024
+
+
+class Responder(Protocol):
+    """Whoever answers an exchange, as its connection sees it."""
+
+    def body(self, data: bytes) -> None:
+        """A part of the request's body."""
+
+    def body_end(self) -> None:
+        """The request is complete."""
+
+    def client_lost(self) -> None:
+        """The client went away: nothing can be answered any more."""
+
+    def client_full(self) -> None:
+        """The client does not keep up: stop producing."""
+
+    def client_ready(self) -> None:
+        """The client keeps up again."""
+
+
+class Exchange:
+    """One request and its answer. `request` is what was asked; the rest is how far it has come."""
+
+    __slots__ = (
+        "_waiting",
+        "_waiting_size",
+        "accepting",
+        "awaits_continue",
+        "body_complete",
+        "close_after",
+        "connection",
+        "discarded",
+        "head_sent",
+        "received",
+        "request",
+        "responder",
+    )
+
+    def __init__(self, connection: ServerConnection, request: RequestHead) -> None:
+        self.connection = connection
+        self.request = request
+        self.body_complete = False
+        self.close_after = False
+        self.awaits_continue = False
+        self.head_sent = False
+        self.received = 0
+        self.discarded = 0
+        # Who is told what becomes of the client; and whether they take the body, or it waits here.
+        self.responder: Responder | None = None
+        self.accepting = False
+        self._waiting: list[bytes] | None = None
+        self._waiting_size = 0
+
+    def head_complete(self) -> None:
+        """The request's head has been read, and says these things about the connection."""
+        self.close_after = not self.request.keep_alive
+        self.awaits_continue = self.request.expects_continue
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more to read an answer."""
+        return bool(self.connection.transport.is_closing())
+
+    # --- the request's body ---
+
+    def accept_body(self, responder: Responder) -> None:
+        """Deliver the body to *responder* from here on: what came already at once, the rest as it comes."""
+        self.responder = responder
+        self.accepting = True
+        waiting, self._waiting, self._waiting_size = self._waiting, None, 0
+        if not self.body_complete:
+            if self.awaits_continue and not self.head_sent:
+                self.awaits_continue = False
+                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
+            self.connection.read_on()
+        if waiting:
+            for part in waiting:
+                responder.body(part)
+        if self.body_complete:
+            responder.body_end()
+
+    def pause_body(self) -> None:
+        self.connection.hold_reading()
+
+    def resume_body(self) -> None:
+        self.connection.read_on()
+
+    def receive(self, data: bytes) -> None:
+        self.received += len(data)
+        if self.accepting:
+            if self.responder is not None:
+                self.responder.body(data)
+        else:
+            if self._waiting is None:
+                self._waiting = []
+            self._waiting.append(data)
+            self._waiting_size += len(data)
+            if self._waiting_size > BODY_HIGH_WATER:
+                self.connection.hold_reading()
+
+    def received_all(self) -> None:
+        self.body_complete = True
+        if self.accepting and self.responder is not None:
+            self.responder.body_end()
+
+    # --- the answer ---
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the answer, head included, exactly as given."""
+        self.head_sent = True
+        self.connection.transport.write(data)
+
+    def inform(self, data: bytes) -> None:
+        """Send an interim answer (1xx) ahead of the answer itself."""
+        self.connection.transport.write(data)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        self.responder = None
+        self._waiting = None
+        self.connection.finished(self)
+
+    def abort(self) -> None:
+        """Cut the connection: the answer cannot be completed, and the client must notice."""
+        self.responder = None
+        self.connection.reset()
+
+    def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """A whole answer of our own."""
+        if self.awaits_continue:
+            # The client was not told to go on, so whether a body follows is unknown.
+            self.close_after = True
+        parts = [STATUS_LINES.get(status) or status_line(status)]
+        for name, value in headers:
+            parts.append(name + b": " + value + b"\r\n")
+        parts.append(b"Content-Length: %d\r\n" % len(body))
+        parts.append(self.connection_header())
+        parts.append(b"\r\n")
+        if self.request.method != b"HEAD":
+            parts.append(body)
+        self.write(b"".join(parts))
+        self.end()
+
+    def connection_header(self) -> bytes:
+        """What must be said about the connection's fate; nothing where HTTP/1.1 keeps it open anyhow."""
+        if self.close_after or self.connection.draining:
+            self.close_after = True
+            return b"Connection: close\r\n"
+        return b"Connection: keep-alive\r\n" if self.request.http10 else b""
+
+
+def status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    return b"HTTP/1.1 %d %s\r\n" % (status, phrase.encode())
+
+
+STATUS_LINES = {status.value: status_line(status.value) for status in HTTPStatus}

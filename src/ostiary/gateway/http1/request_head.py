@@ -1,0 +1,215 @@
+"""What a request says before its body, and the rules that it must keep.
+
+Built by `http1.server` from what httptools tells; read by everything behind it, and changed by nobody. Equal bytes make
+equal heads, and clients send the same ones again and again: `KnownHeads` keeps those that whoever handled them wants to
+see again, so that they are read once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import httptools
+
+# Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
+UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
+# CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
+_NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
+# Heads are small, and few clients make most of the requests.
+MOST_KNOWN = 8192
+LONGEST_KNOWN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds on what a client may send, and on how long it may take (seconds)."""
+
+    head_bytes: int = 64 * 1024
+    headers: int = 100
+    pipelined: int = 16
+    body_bytes: float = float("inf")
+    connections: float = float("inf")
+    head_timeout: float = 10.0
+    body_timeout: float = 60.0
+    idle_timeout: float = 120.0
+
+
+class Refusal(Exception):
+    """The bytes are no request that can be served; the connection ends with this status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class RequestHead:
+    """The head of a request. Header names are as the client wrote them; what is forwarded is built from them.
+
+    `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
+    know again when the same bytes come. Where it is set, the head is kept.
+    """
+
+    __slots__ = (
+        "bare",
+        "chunked",
+        "content_length",
+        "expects_continue",
+        "headers",
+        "host",
+        "http10",
+        "keep_alive",
+        "known",
+        "method",
+        "target",
+        "upgrade",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.host = b""
+        self.http10 = False
+        self.chunked = False
+        self.content_length: int | None = None
+        self.expects_continue = False
+        self.keep_alive = True
+        self.upgrade = b""
+        # Nothing follows it: neither a body nor another protocol.
+        self.bare = False
+        self.known: Any = None
+
+    @property
+    def has_body(self) -> bool:
+        return self.chunked or bool(self.content_length)
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """The next header; raises `Refusal` if it cannot stand there."""
+        self.headers.append((name, value))
+        special = _SPECIAL.get(name)
+        if special is None:
+            special = _special(name)
+        if special:
+            self._note(special, value)
+
+    def complete(self, parser: httptools.HttpRequestParser, limits: ServerLimits) -> None:
+        """All headers are there; raises `Refusal` if they make no request that we serve."""
+        version = parser.get_http_version()
+        self.http10 = version == "1.0"
+        self.method = parser.get_method()
+        if version != "1.1":
+            self._check_old_version(version)
+        elif not self.host:
+            raise Refusal(400, "the request has no Host")
+        if len(self.headers) > limits.headers:
+            raise Refusal(431, "the request has too many headers")
+        self.keep_alive = parser.should_keep_alive()
+        if self.method in _NOT_SERVED:
+            raise Refusal(405, "this method is not served")
+        if self.upgrade:
+            self._settle_upgrade(parser)
+        if self.content_length and self.content_length > limits.body_bytes:
+            raise Refusal(413, "the request's body is too large")
+        self.bare = not (self.chunked or self.upgrade) and self.content_length is None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it came as."""
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _note(self, special: int, value: bytes) -> None:
+        if special == _HOST:
+            if self.host or not value:
+                raise Refusal(400, "the request must have one Host")
+            self.host = value.rstrip(b" \t")
+        elif special == _LENGTH:
+            self.content_length = int(value)
+        elif special == _ENCODING:
+            if self.chunked or value.lower() != b"chunked":
+                raise Refusal(400, "only one transfer encoding is understood: chunked")
+            self.chunked = True
+        elif special == _EXPECT:
+            if value.rstrip(b" \t").lower() != b"100-continue":
+                raise Refusal(417, "the expectation cannot be met")
+            self.expects_continue = True
+        elif special == _UPGRADE:
+            # All that is offered; `_settle_upgrade` chooses when the whole head is known.
+            self.upgrade += value.lower() + b","
+
+    def _check_old_version(self, version: str) -> None:
+        if version != "1.0":
+            raise Refusal(505, "only HTTP/1.1 is served")
+        if self.chunked:
+            raise Refusal(400, "HTTP/1.0 has no transfer encoding")
+        # It knows no interim answers (RFC 9110, 10.1.1).
+        self.expects_continue = False
+
+    def _settle_upgrade(self, parser: httptools.HttpRequestParser) -> None:
+        """The first protocol offered that we can switch to; an offer of others is ignored, as HTTP allows."""
+        offers, self.upgrade = self.upgrade, b""
+        if not parser.should_upgrade():
+            # Connection does not name it, so nothing is offered to us.
+            return
+        if self.has_body:
+            # httptools stops after the head, and would not read it.
+            raise Refusal(400, "a request that switches protocols has no body")
+        if self.http10:
+            return
+        for offer in map(bytes.strip, offers.split(b",")):
+            if offer in UPGRADES:
+                self.upgrade = offer
+                # Whatever follows, it was meant for the new protocol: without a 101 nobody can make sense of it.
+                self.keep_alive = False
+                return
+
+
+class KnownHeads:
+    """Heads by the digest of their bytes, so that no token is kept for them. Bounded: the oldest make room."""
+
+    __slots__ = ("_heads", "find")
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, RequestHead] = {}
+        # What `find(digest_of(data))` gives. Bound once: it is asked for every request.
+        self.find = self._heads.get
+
+    def keep(self, data: bytes, head: RequestHead) -> None:
+        """Remember *head*, which is all that *data* says. Only plain ones: nothing of the others is worth it."""
+        if len(data) > LONGEST_KNOWN or head.chunked or head.expects_continue or not head.keep_alive or head.http10:
+            return
+        if len(self._heads) >= MOST_KNOWN:
+            for oldest in list(self._heads)[: MOST_KNOWN // 4]:
+                del self._heads[oldest]
+        self._heads[digest_of(data)] = head
+
+    def clear(self) -> None:
+        self._heads.clear()
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+
+def digest_of(data: bytes) -> bytes:
+    return sha256(data).digest()
+
+
+_HOST, _LENGTH, _ENCODING, _EXPECT, _UPGRADE = 1, 2, 3, 4, 5
+_SPECIAL_NAMES = {
+    b"host": _HOST,
+    b"content-length": _LENGTH,
+    b"transfer-encoding": _ENCODING,
+    b"expect": _EXPECT,
+    b"upgrade": _UPGRADE,
+}
+# Spellings seen so far: most clients write a name always alike, and looking it up beats lowering it each time.
+_SPECIAL: dict[bytes, int] = {}
+
+
+def _special(name: bytes) -> int:
+    found = _SPECIAL_NAMES.get(name.lower(), 0)
+    if len(_SPECIAL) < 1024:
+        _SPECIAL[bytes(name)] = found
+    return found

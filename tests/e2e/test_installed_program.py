@@ -1,0 +1,91 @@
+"""The program ``ostiary`` as pip installs it: from a wheel and editable, wherever it is put, and at what cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ostiary import __version__
+from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.model import Secret
+
+ROOT = Path(__file__).parents[2]
+SERVER = "https://gateway.example"
+SECONDS = 100
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """What pip is given, by the name of the build."""
+    return {name: build(name, tmp_path_factory.mktemp(name)) for name in ("standard", "editable")}
+
+
+def build(version: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", f"wheel:{version}", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """The folder of the programs, in an environment of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=SECONDS)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True, timeout=SECONDS)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def programs(wheels: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(wheels["standard"], tmp_path_factory.mktemp("programs") / "venv")
+
+
+def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [str(program), *words]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("kind", ["standard", "editable"])
+@pytest.mark.parametrize("name", ["plain", "with spaces"])
+def test_it_runs_wherever_it_is_installed(wheels: Mapping[str, Path], kind: str, name: str, tmp_path: Path) -> None:
+    done = run(installed(wheels[kind], tmp_path / name) / "ostiary", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"ostiary {__version__}\n", "")
+
+
+def test_its_arguments_its_exit_code_and_its_name_are_as_given(programs: Path) -> None:
+    wrong = run(programs / "ostiary", "exec * $HOME", "'")
+    assert wrong.returncode == 2
+    assert "exec * $HOME" in wrong.stderr
+    found = run("ostiary", "--help", PATH=f"{programs}:{os.environ['PATH']}")
+    assert "usage: ostiary COMMAND" in found.stdout
+
+
+def test_it_runs_through_links(programs: Path, tmp_path: Path) -> None:
+    for name, linked in {"of it alone": ["ostiary"], "of all": ["ostiary", "kubectl-ostiary"]}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for program in linked:
+            (folder / program).symlink_to(programs / program)
+        assert run(folder / "ostiary", "--version").stdout == f"ostiary {__version__}\n", name
+
+
+def test_get_token_imports_what_it_needs_and_nothing_else(programs: Path) -> None:
+    """Whatever pip there is: some write entry points that import more than all of ours."""
+    end = SYSTEM_CLOCK.now() + timedelta(hours=1)
+    grant = Grant(Secret("t0ken"), end, Secret("renewal"), "s1", end, "ann")
+    Sessions(Account(SERVER)).save(grant, store=FILE, authorities_pem=None)
+    done = run(programs / "ostiary", "get-token", "--server", SERVER, PYTHONPROFILEIMPORTTIME="1")
+    assert done.stdout.startswith('{"kind":"ExecCredential"')
+    bare = run(programs / "python", "-c", "pass", PYTHONPROFILEIMPORTTIME="1")
+    assert imported(done.stderr) - imported(bare.stderr) <= {"ostiary", "ostiary.cli", "ostiary.cli.get_token", "time"}
+
+
+def imported(timings: str) -> set[str]:
+    return {line.rpartition("|")[2].strip() for line in timings.splitlines() if line.startswith("import time:")}
