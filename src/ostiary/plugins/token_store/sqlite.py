@@ -243,10 +243,11 @@ class _Opened:
     """The file, its connections and the writing thread."""
 
     def __init__(self, path: str) -> None:
-        schema.create_file(path)
-        self.identity = _identity(path)
-        with closing(schema.connect(path)) as connection:
-            schema.prepare(connection)
+        with schema.alone(path):
+            schema.create_file(path)
+            self.identity = _identity(path)
+            with closing(schema.connect(path)) as connection:
+                schema.prepare(connection)
         self.reader = schema.connect(path, wait_seconds=READER_WAIT_SECONDS)
         self.reader.execute("PRAGMA query_only = ON")
         self.writer = Writer(schema.connect(path))

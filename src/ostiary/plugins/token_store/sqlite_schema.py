@@ -6,12 +6,14 @@ is exact. A session's user is one compact JSON row; its username and its groups 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -90,15 +92,26 @@ class NotOurs(Exception):
         self.hint = hint
 
 
+@contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Nobody else prepares a store in the same folder meanwhile: SQLite does not put those in order who create a file."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some file systems know no such lock; then we do without.
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def create_file(path: str) -> None:
     """Make sure of the file, readable for its owner only. SQLite gives its other files the same mode."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        mode = os.fstat(descriptor).st_mode
-    finally:
-        os.close(descriptor)
+    # One that exists is not opened: closing it would end the locks that SQLite holds on it for this process.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     # Whoever can write here can write themselves a session. A mounted volume's group is the operator's choice.
-    if mode & stat.S_IWOTH:
+    if os.stat(path).st_mode & stat.S_IWOTH:
         raise NotOurs("everybody on this machine may write to the file", f"chmod 600 {path}")
 
 
