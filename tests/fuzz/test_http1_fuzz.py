@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from ostiary.gateway.http1.client import Framing, Pool, UpstreamConnection, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.outbox import Outbox
 from ostiary.gateway.http1.request_head import UPGRADES, KnownHeads, ServerLimits
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.server import Server
 from tests.support.http1 import Headers, Malformed, parse_head
 
 CORPUS = Path(__file__).parent / "corpus" / "http1"
@@ -227,6 +228,9 @@ class Taker:
     def client_ready(self) -> None: ...
 
 
+# A loop that does at once what is to be done soon.
+_NOW = {"time": staticmethod(lambda: 0.0), "call_soon": staticmethod(lambda work: work())}
+LOOP = cast("asyncio.AbstractEventLoop", type("Loop", (), _NOW)())
 KNOWN = KnownHeads()
 LIMITS = ServerLimits(head_bytes=2000, headers=20, pipelined=3)
 
@@ -244,8 +248,9 @@ def server_input(data: bytes, *, cut: int, manner: int) -> None:
         else:
             takers.append(Taker(exchange, at_once=manner == 1))
 
-    registry: set[ServerConnection] = set()
-    connection = ServerConnection(handle, LIMITS, registry, LOOP, KNOWN)
+    server = Server(handle, LIMITS, LOOP)
+    server.known = KNOWN
+    connection = server.connection()
     transport = Transport()
     connection.connection_made(transport)
     for start in range(0, len(data), cut):
@@ -257,7 +262,7 @@ def server_input(data: bytes, *, cut: int, manner: int) -> None:
         connection.data_received(data[start : start + cut])
     connection.timed_out()
     connection.connection_lost(None)
-    assert not registry
+    assert not server.connections
     assert all(taker.ends <= 1 and taker.lost <= 1 for taker in takers)
     _compare(handled, takers, list(strict_requests(data)))
     _check_answers(transport.written, handled)
@@ -298,6 +303,7 @@ class FakePool:
     """Keeps what it is given."""
 
     given_back: list[UpstreamConnection] = field(default_factory=list)
+    outbox: Outbox = field(default_factory=lambda: Outbox(LOOP))
     now: Callable[[], float] = lambda: 0.0
 
     def give_back(self, connection: UpstreamConnection) -> None:
@@ -379,9 +385,6 @@ def client_input(data: bytes, *, cut: int, is_head: bool) -> None:
         assert transport.closing
     connection.connection_lost(None)
     assert heard.ends == 1
-
-
-LOOP = cast("asyncio.AbstractEventLoop", type("Loop", (), {"time": staticmethod(lambda: 0.0)})())
 
 
 def one_input(data: bytes) -> None:

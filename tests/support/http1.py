@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ostiary.gateway.http1.body import read_body
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.server import Server, ServerConnection
 
 # Only so that a test that hangs ends: how quick the machine is must not matter.
 SECONDS = 90.0
@@ -231,14 +231,15 @@ class Listener:
 
     def __init__(self, handle: Callable[[Exchange], None] | None, limits: ServerLimits) -> None:
         self.exchanges: list[Exchange] = []
-        self.connections: set[ServerConnection] = set()
         self.limits = limits
+        self._server = Server(self.handle, limits, asyncio.get_running_loop())
+        self.connections = self._server.connections
         self._handle = handle or self.echo
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     def make(self) -> ServerConnection:
-        return ServerConnection(self.handle, self.limits, self.connections, asyncio.get_running_loop())
+        return self._server.connection()
 
     def handle(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)

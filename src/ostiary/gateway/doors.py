@@ -108,33 +108,48 @@ class WebhookDoor:
             self._doors[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
         if configured.subject_access_review:
             self._doors[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer)
+        # kube-apiserver appends this to the address it is given. Others may append what they like.
+        self._doors |= {path + b"?timeout=30s": door for path, door in self._doors.items()}
 
     def handle(self, passage: Passage, served: Served) -> None:
         exchange = passage.exchange
-        # kube-apiserver appends ?timeout=30s to the address it is given.
-        door = self._doors.get(exchange.request.target.partition(b"?")[0])
+        request = exchange.request
+        target = request.target
+        door = self._doors.get(target) or self._doors.get(target.partition(b"?")[0])
         if not self._callers.include(passage):
             served(_send(passage, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
         elif door is None:
             served(_send(passage, status.no_route()))
-        elif exchange.request.method != b"POST":
+        elif request.method != b"POST":
             served(_send(passage, status.method_not_allowed(), (b"Allow", b"POST")))
-        elif exchange.request.content_length is not None and exchange.request.content_length > LARGEST_REVIEW:
+        elif request.content_length is not None and request.content_length > LARGEST_REVIEW:
             served(_send(passage, status.too_large()))
         else:
-            exchange.accept_body(_Review(door, passage, served))
+            body = exchange.whole_body()
+            answer = None if body is None else door.answer(body)
+            if isinstance(answer, status.Answer):
+                served(_send(passage, answer))
+            else:
+                _Review(door, passage, served).begin(answer)
 
 
 class _Review:
     """One review on its way: answered in the moment its last byte has come, unless somebody must be asked."""
 
-    __slots__ = ("_arrival", "_door", "_parts", "_served", "_size", "_task")
+    __slots__ = ("_door", "_parts", "_passage", "_served", "_size", "_task")
 
     def __init__(self, door: _Door, passage: Passage, served: Served) -> None:
-        self._door, self._arrival, self._served = door, passage, served
+        self._door, self._passage, self._served = door, passage, served
         self._parts: list[bytes] = []
         self._size = 0
         self._task: asyncio.Task[None] | None = None
+
+    def begin(self, answer: Awaitable[status.Answer] | None) -> None:
+        """Wait for the body, or for *answer* if the question is known."""
+        if answer is None:
+            self._passage.exchange.accept_body(self)
+        else:
+            self._wait_for(answer)
 
     def body(self, data: bytes) -> None:
         self._size += len(data)
@@ -143,20 +158,25 @@ class _Review:
 
     def body_end(self) -> None:
         if self._size > LARGEST_REVIEW:
-            self._answer(status.too_large())
+            self._send(status.too_large())
             return
         answer = self._door.answer(b"".join(self._parts))
         if isinstance(answer, status.Answer):
-            self._answer(answer)
+            self._send(answer)
         else:
-            self._task = self._arrival.exchange.connection.loop.create_task(self._answer_later(answer))
+            self._wait_for(answer)
+
+    def _wait_for(self, answer: Awaitable[status.Answer]) -> None:
+        exchange = self._passage.exchange
+        exchange.responder = self
+        self._task = exchange.connection.loop.create_task(self._answer_later(answer))
 
     async def _answer_later(self, answer: Awaitable[status.Answer]) -> None:
-        self._answer(await answer)
+        self._send(await answer)
 
-    def _answer(self, answer: status.Answer) -> None:
-        self._arrival.exchange.responder = None
-        self._served(_send(self._arrival, answer))
+    def _send(self, answer: status.Answer) -> None:
+        self._passage.exchange.responder = None
+        self._served(_send(self._passage, answer))
 
     def client_lost(self) -> None:
         self._served(0)
@@ -191,8 +211,13 @@ class _Callers:
             return True
         if self._configured.token_file is None or passage.scanned.authorization is None:
             return False
-        given, expected = bearer(passage.scanned.authorization), self._expected()
-        return bool(expected) and given is not None and hmac.compare_digest(given, expected)
+        given, expected = passage.scanned.authorization, self._expected()
+        if not expected:
+            return False
+        if hmac.compare_digest(given, b"Bearer " + expected):
+            return True
+        token = bearer(given)
+        return token is not None and hmac.compare_digest(token, expected)
 
     def _name(self, certificate: bytes) -> str:
         if certificate not in self._names:
@@ -249,6 +274,8 @@ def _header(passage: Passage, name: bytes) -> str:
 def _send(passage: Passage, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
     if passage.exchange.gone:
         return 0
-    first = (b"Audit-Id", passage.audit_id.encode())
-    passage.exchange.respond(answer.code, [first, _JSON, *headers], answer.body)
+    lines = b"Audit-Id: %s\r\nContent-Type: application/json\r\n" % passage.audit_id.encode()
+    for header in headers:
+        lines += b"%s: %s\r\n" % header
+    passage.exchange.respond_lines(answer.code, lines, answer.body)
     return answer.code

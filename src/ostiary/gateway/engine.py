@@ -368,7 +368,7 @@ class Engine:
             # Withdrawn while it was being decided on.
             self._answers.unauthorized(passage, attempted=True)
             return
-        if not plan.ruling.decision.allowed:
+        if not plan.at_once and not plan.ruling.decision.allowed:
             self._answers.refused(passage, plan)
             return
         key = live.limits_key
@@ -499,8 +499,9 @@ class Engine:
             self._later(_waited(waiting), passage)
 
     def _served(self, opened: OpenPath, passage: Passage, code: int) -> None:
-        if opened.repeats and code == 200:
-            passage.exchange.request.known = Known(self, passage.scanned, opened=opened)
+        request = passage.exchange.request
+        if opened.repeats and code == 200 and request.known is None:
+            request.known = Known(self, passage.scanned, opened=opened)
         self._metrics.requests.count("", code, "", self._monotonic() - passage.received_at)
 
     # --- ending ---

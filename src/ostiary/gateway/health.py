@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.server import Server, ServerConnection
 from ostiary.gateway.metrics import CONTENT_TYPE, Snapshot, merge, render
 
 log = logging.getLogger("ostiary.gateway")
@@ -49,15 +49,15 @@ class Health:
     ) -> None:
         self._reports = reports
         self._snapshots = snapshots
-        self._connections: set[ServerConnection] = set()
+        self._http = Server(self._handle, _LIMITS, asyncio.get_running_loop())
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection(self) -> ServerConnection:
         """The protocol of one connection to the health port."""
-        return ServerConnection(self._handle, _LIMITS, self._connections, asyncio.get_running_loop())
+        return self._http.connection()
 
     def close(self) -> None:
-        for connection in list(self._connections):
+        for connection in list(self._http.connections):
             connection.transport.abort()
 
     def _handle(self, exchange: Exchange) -> None:

@@ -133,7 +133,7 @@ class Requests:
             labels = _bounded(labels, self._series.values)
         series = self._series.values.setdefault(labels, self._series._empty())
         # Only names that we made are remembered: a caller may invent any number of methods.
-        if verb in VERBS and len(self._keys) < SERIES_LIMIT:
+        if (verb in VERBS or not verb) and len(self._keys) < SERIES_LIMIT:
             self._keys[verb, code, upstream] = series
         return series
 

@@ -232,7 +232,8 @@ class Proxied:
         exchange.write(b"\r\n".join(lines))
         if self.tells_when_started:
             self._owner.proxied_started(self, status)
-        self._finish(status, None)
+        self._done = True
+        self._owner.proxied_finished(self, status, None)
         exchange.end()
 
     def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
 
-from ostiary.core.tokens import digest
+from ostiary.core.bounded import Bounded
+from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authenticate import Authenticator, LiveToken
-from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.authorize import Authorizer, Ruling
+from ostiary.gateway.headers import NO_DIGEST
 from ostiary.model import Attributes, Decision
 from ostiary.wire import status
 from ostiary.wire.authentication import (
@@ -29,10 +33,20 @@ log = logging.getLogger("ostiary.gateway")
 
 # How much may lie with one token: odd audiences shall not fill the memory.
 MOST_KEPT = 512
+# How many questions are recognised by their bytes.
+MOST_QUESTIONS = 8192
 
 # The same for the unknown, the expired and the revoked.
 _NO_GOOD = "the token is not valid"
 _OTHER_AUDIENCE = "the token is for other audiences"
+
+
+class _Asked(NamedTuple):
+    """What a TokenReview asks, without the token itself: its digest is enough to find it."""
+
+    token: bytes
+    api_version: str
+    audiences: tuple[str, ...]
 
 
 class TokenReviews:
@@ -41,44 +55,54 @@ class TokenReviews:
     def __init__(self, authenticator: Authenticator, audiences: Sequence[str] = ()) -> None:
         self._authenticator = authenticator
         self._audiences = frozenset(audiences)
+        # A cluster asks about the same token again and again, with the same bytes.
+        self._asked: Bounded[bytes, _Asked] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
-        try:
-            review = decode_token_review(body)
-        except ReviewError as error:
-            return status.bad_request(str(error))
-        token = review.token.encode("utf-8", "surrogatepass")
-        live = self._authenticator.known(digest(token))
-        return self._look_up(review, token) if live is None else self._answer(review, live)
+        key = sha256(body).digest()
+        asked = self._asked.get(key)
+        if asked is None:
+            try:
+                asked = _asked(decode_token_review(body))
+            except ReviewError as error:
+                return status.bad_request(str(error))
+            if self._authenticator.known(asked.token) is not None:
+                self._asked.keep(key, asked)
+        live = self._authenticator.known(asked.token)
+        return self._look_up(asked) if live is None else self._answer(asked, live)
 
-    async def _look_up(self, review: TokenReview, token: bytes) -> Answer:
+    async def _look_up(self, asked: _Asked) -> Answer:
         try:
-            live = await self._authenticator.find(token)
+            live = None if asked.token is NO_DIGEST else await self._authenticator.find_digest(asked.token)
         except Exception as error:
             return _could_not_ask("a token cannot be looked up", error)
-        return self._answer(review, live)
+        return self._answer(asked, live)
 
-    def _answer(self, review: TokenReview, live: LiveToken | None) -> Answer:
+    def _answer(self, asked: _Asked, live: LiveToken | None) -> Answer:
         if live is None:
-            return Answer(200, encode_unauthenticated(review.api_version, _NO_GOOD))
-        # A cluster asks about the same token again and again. What was answered lies with the token, and dies with it.
-        key = (TokenReviews, review.api_version, review.audiences)
-        answer: Answer | None = live.plans.get(key)
+            return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
+        # What was answered lies with the token, and dies with it.
+        answer: Answer | None = live.plans.get(asked)
         if answer is None:
-            answer = self._work_out(review, live)
+            answer = self._work_out(asked, live)
             if len(live.plans) < MOST_KEPT:
-                live.plans[key] = answer
+                live.plans[asked] = answer
         return answer
 
-    def _work_out(self, review: TokenReview, live: LiveToken) -> Answer:
+    def _work_out(self, asked: _Asked, live: LiveToken) -> Answer:
         audiences: tuple[str, ...] = ()
-        if review.audiences and self._audiences:
-            audiences = tuple(audience for audience in review.audiences if audience in self._audiences)
+        if asked.audiences and self._audiences:
+            audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)
             if not audiences:
-                return Answer(200, encode_unauthenticated(review.api_version, _OTHER_AUDIENCE))
+                return Answer(200, encode_unauthenticated(asked.api_version, _OTHER_AUDIENCE))
         credential_id = f"OSTIARY={live.session.id}"
-        body = encode_authenticated(review.api_version, live.user, credential_id=credential_id, audiences=audiences)
+        body = encode_authenticated(asked.api_version, live.user, credential_id=credential_id, audiences=audiences)
         return Answer(200, body)
+
+
+def _asked(review: TokenReview) -> _Asked:
+    token = review.token.encode("utf-8", "surrogatepass")
+    return _Asked(digest(token) if well_formed(token) else NO_DIGEST, review.api_version, review.audiences)
 
 
 class SubjectAccessReviews:
@@ -90,8 +114,14 @@ class SubjectAccessReviews:
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
+        # What was allowed, by the bytes of the question. A refusal is told anew each time, with an id of its own.
+        self._allowed: Bounded[bytes, tuple[Ruling, Answer]] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
+        key = sha256(body).digest()
+        allowed = self._allowed.get(key)
+        if allowed is not None and self._authorizer.still_holds(allowed[0]):
+            return allowed[1]
         try:
             review = decode_review(body)
             if review.kind != SUBJECT:
@@ -100,10 +130,15 @@ class SubjectAccessReviews:
         except ReviewError as error:
             return status.bad_request(str(error))
         try:
-            decision = self._authorizer.decide(attributes)
+            ruling = self._authorizer.ruling(attributes)
         except OstiaryError as error:
             return _could_not_ask("an access review cannot be answered", error)
-        return self._ask(review, attributes) if decision is None else self._answer(review, attributes, decision)
+        if ruling is None:
+            return self._ask(review, attributes)
+        answer = self._answer(review, attributes, ruling.decision)
+        if ruling.decision.allowed:
+            self._allowed.keep(key, (ruling, answer))
+        return answer
 
     async def _ask(self, review: AccessReview, attributes: Attributes) -> Answer:
         try:

@@ -18,9 +18,8 @@ from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.gateway import settings
 from ostiary.gateway.app import App
 from ostiary.gateway.health import Report
-from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.http1.request_head import KnownHeads, ServerLimits
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server import Server, ServerConnection
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
 
@@ -39,10 +38,9 @@ class Worker:
         self._listener = listener
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._connections: set[ServerConnection] = set()
-        self._known = KnownHeads()
-        self._limits = server_limits(config.listen.limits)
         self.app = App(config, self._loop, clock=clock)
+        self._http = Server(self.app.engine.handle, server_limits(config.listen.limits), self._loop)
+        self._connections = self._http.connections
         self._old: list[App] = []
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -63,11 +61,12 @@ class Worker:
         except BaseException:
             await new.close(keep_shared=True)
             raise
-        self._limits = server_limits(config.listen.limits)
+        self._http.limits = server_limits(config.listen.limits)
         await old.stop_background()
         self.app = new
+        self._http.handle = new.engine.handle
         # The next configuration may read them otherwise.
-        self._known.clear()
+        self._http.known.clear()
         new.adopt(old)
         new.start()
         # The requests of before end with the engine that they began with.
@@ -131,7 +130,7 @@ class Worker:
         context = server_context(config.listen.tls) if config.listen.tls is not None else None
         # A descriptor of its own: closing the server of the old configuration must not close the socket.
         server = await self._loop.create_server(
-            self._connection,
+            self._http.connection,
             sock=self._listener.dup(),
             ssl=context,
             backlog=BACKLOG,
@@ -146,13 +145,6 @@ class Worker:
         deadline = self._loop.time() + seconds
         while not true() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-
-    def _connection(self) -> ServerConnection:
-        return ServerConnection(self._handle, self._limits, self._connections, self._loop, self._known)
-
-    def _handle(self, exchange: Exchange) -> None:
-        # Looked up for every request: a connection may live longer than a configuration.
-        self.app.engine.handle(exchange)
 
     async def _tick(self) -> None:
         while True:

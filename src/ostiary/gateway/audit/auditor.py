@@ -10,7 +10,6 @@ handed to the sinks. Nothing here waits, except for the disk in blocking mode.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -21,11 +20,9 @@ from ostiary.model import Decision, RequestInfo, UserInfo
 from ostiary.wire import audit as wire
 from ostiary.wire.audit import Level, Policy, Scope, Stage
 
-LONGEST_AUDIT_ID = 64
 LARGEST_BODY = 256 * 1024
 LONGEST_FORWARDED = 32
 _ORIGINS_KEPT = 4096
-_AUDIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Network = IPv4Network | IPv6Network
 
@@ -53,10 +50,8 @@ class Auditor:
         self.stamps = _Stamps(clock)
         self._origins: dict[tuple[tuple[str, ...], str], str] = {}
 
-    def audit_id(self, given: str | None = None) -> str:
-        """The id of a request. One that the client brings along is kept, as the API server does, if it is harmless."""
-        if given is not None and _AUDIT_ID.fullmatch(given):
-            return given
+    def audit_id(self) -> str:
+        """The id of a request. Never one that the client brings along: with another's it could hide behind them."""
         if not _ids:
             _refill_ids()
         return _ids.pop()
@@ -166,8 +161,7 @@ class Prepared:
         """The answer is over. The way of nearly all requests; the others need `complete_with`."""
         if self._complete:
             auditor = self._auditor
-            stamp = auditor.stamps.stamp
-            received, now = stamp(received_at), stamp(at)
+            received, now = auditor.stamps.both(received_at, at)
             outcome = _OUTCOMES.get(status) or _outcome(status)
             auditor.accept(wire.line(self._head, audit_id, self._complete, origin, outcome, received, now, self._tail))
 
@@ -206,8 +200,8 @@ class Prepared:
     def _emit(
         self, stage: Stage, audit_id: str, origin: str, outcome: str, received_at: float, at: float, tail: str
     ) -> None:
-        stamp, middle = self._auditor.stamps.stamp, self._frame.middles[stage]
-        received, now = stamp(received_at), stamp(at)
+        received, now = self._auditor.stamps.both(received_at, at)
+        middle = self._frame.middles[stage]
         self._auditor.accept(wire.line(self._head, audit_id, middle, origin, outcome, received, now, tail))
 
     def _body(self, field: str, body: bytes, notes: dict[str, str], omitted: str) -> str:
@@ -264,6 +258,18 @@ class _Stamps:
         self._offset = float("-inf")
         self._difference = 0
         self._good_until = float("-inf")
+
+    def both(self, first: float, second: float) -> tuple[str, str]:
+        """The stamps of two moments, which mostly lie in the same second."""
+        if second < self._good_until:
+            offset, prefix = self._offset, self._prefix
+            one, other = int(first * 1e6 + offset), int(second * 1e6 + offset)
+            if 0 <= one <= other < 1_000_000:
+                return (
+                    f"{prefix}{_MILLISECONDS[one // 1000]}{_MICROSECONDS[one % 1000]}",
+                    f"{prefix}{_MILLISECONDS[other // 1000]}{_MICROSECONDS[other % 1000]}",
+                )
+        return self.stamp(first), self.stamp(second)
 
     def stamp(self, at: float) -> str:
         if at >= self._good_until:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import httptools
 
+from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
 from ostiary.gateway.http1.whole_answer import learn, whole_answer
 
 log = logging.getLogger("ostiary.gateway")
@@ -204,7 +205,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- the event loop calls these ---
 
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
+        self.transport = OutgoingTransport(transport, self._pool.outbox)
 
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
@@ -470,6 +471,7 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.now = loop.time
+        self.outbox = Outbox(loop)
 
     def idle(self) -> UpstreamConnection | None:
         """An idle connection, at once, or None."""

@@ -98,6 +98,13 @@ class Exchange:
         if self.body_complete:
             responder.body_end()
 
+    def whole_body(self) -> bytes | None:
+        """The body, if all of it is there already; else None, and `accept_body` gives it as it comes."""
+        if not self.body_complete:
+            return None
+        waiting, self._waiting, self._waiting_size = self._waiting, None, 0
+        return b"".join(waiting) if waiting else b""
+
     def pause_body(self) -> None:
         self.connection.hold_reading()
 
@@ -146,18 +153,16 @@ class Exchange:
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """A whole answer of our own."""
+        self.respond_lines(status, b"".join([b"%s: %s\r\n" % header for header in headers]), body)
+
+    def respond_lines(self, status: int, lines: bytes, body: bytes) -> None:
+        """The same with headers that are lines already, each with its end."""
         if self.awaits_continue:
             # The client was not told to go on, so whether a body follows is unknown.
             self.close_after = True
-        parts = [STATUS_LINES.get(status) or status_line(status)]
-        for name, value in headers:
-            parts.append(name + b": " + value + b"\r\n")
-        parts.append(b"Content-Length: %d\r\n" % len(body))
-        parts.append(self.connection_header())
-        parts.append(b"\r\n")
-        if self.request.method != b"HEAD":
-            parts.append(body)
-        self.write(b"".join(parts))
+        first = STATUS_LINES.get(status) or status_line(status)
+        head = b"%s%sContent-Length: %d\r\n%s\r\n" % (first, lines, len(body), self.connection_header())
+        self.write(head if self.request.method == b"HEAD" else head + body)
         self.end()
 
     def connection_header(self) -> bytes:

@@ -13,6 +13,8 @@ from typing import Any
 
 import httptools
 
+from ostiary.core.bounded import Bounded
+
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
 # CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
@@ -167,33 +169,26 @@ class RequestHead:
 
 
 class KnownHeads:
-    """Heads by the digest of their bytes, so that no token is kept for them. Bounded: the oldest make room."""
+    """Heads by the SHA-256 of their bytes, so that no token is kept for them."""
 
     __slots__ = ("_heads", "find")
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, RequestHead] = {}
-        # What `find(digest_of(data))` gives. Bound once: it is asked for every request.
+        self._heads: Bounded[bytes, RequestHead] = Bounded(MOST_KNOWN)
+        # Bound once: it is asked for every request.
         self.find = self._heads.get
 
     def keep(self, data: bytes, head: RequestHead) -> None:
         """Remember *head*, which is all that *data* says. Only plain ones: nothing of the others is worth it."""
-        if len(data) > LONGEST_KNOWN or head.chunked or head.expects_continue or not head.keep_alive or head.http10:
-            return
-        if len(self._heads) >= MOST_KNOWN:
-            for oldest in list(self._heads)[: MOST_KNOWN // 4]:
-                del self._heads[oldest]
-        self._heads[digest_of(data)] = head
+        plain = head.keep_alive and not (head.chunked or head.expects_continue or head.http10)
+        if plain and len(data) <= LONGEST_KNOWN:
+            self._heads.keep(sha256(data).digest(), head)
 
     def clear(self) -> None:
         self._heads.clear()
 
     def __len__(self) -> int:
         return len(self._heads)
-
-
-def digest_of(data: bytes) -> bytes:
-    return sha256(data).digest()
 
 
 _HOST, _LENGTH, _ENCODING, _EXPECT, _UPGRADE = 1, 2, 3, 4, 5

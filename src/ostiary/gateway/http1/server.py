@@ -20,12 +20,14 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Protocol
 
 import httptools
 
 from ostiary.gateway.http1.exchange import Exchange, status_line
-from ostiary.gateway.http1.request_head import KnownHeads, Refusal, RequestHead, ServerLimits, digest_of
+from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
+from ostiary.gateway.http1.request_head import KnownHeads, Refusal, RequestHead, ServerLimits
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -41,6 +43,24 @@ _RESET = struct.pack("ii", 1, 0)
 Handle = Callable[[Exchange], None]
 
 
+class Server:
+    """What the connections of one listener share. A reload changes `handle` and `limits` for those that come."""
+
+    __slots__ = ("connections", "handle", "known", "limits", "loop", "outbox")
+
+    def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.loop = loop
+        self.connections: set[ServerConnection] = set()
+        self.known = KnownHeads()
+        self.outbox = Outbox(loop)
+
+    def connection(self) -> ServerConnection:
+        """The protocol of a new connection."""
+        return ServerConnection(self)
+
+
 class ServerConnection(asyncio.Protocol):
     """One client's connection. `deadline` is when the server's ticker ends it, by the loop's clock."""
 
@@ -50,15 +70,14 @@ class ServerConnection(asyncio.Protocol):
         "_exchange",
         "_failed",
         "_fed_body",
-        "_handle",
+        "_find_known",
         "_in_trailers",
-        "_known",
         "_limits",
         "_newest",
         "_parser",
         "_read_size",
         "_reading_paused",
-        "_registry",
+        "_server",
         "_trailers",
         "_unfinished_bytes",
         "_waiting",
@@ -73,19 +92,11 @@ class ServerConnection(asyncio.Protocol):
         "tunnel",
     )
 
-    def __init__(
-        self,
-        handle: Handle,
-        limits: ServerLimits,
-        registry: set[ServerConnection],
-        loop: asyncio.AbstractEventLoop,
-        known: KnownHeads | None = None,
-    ) -> None:
-        self._handle = handle
-        self._known = KnownHeads() if known is None else known
-        self._limits = limits
-        self._registry = registry
-        self.loop = loop
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._find_known = server.known.find
+        self.loop = server.loop
         self.transport: Any = None
         self.remote_address = ""
         # What the upstream is told about where its request came from; made once per connection.
@@ -113,7 +124,7 @@ class ServerConnection(asyncio.Protocol):
     # --- the event loop calls these ---
 
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
+        self.transport = OutgoingTransport(transport, self._server.outbox)
         peer = transport.get_extra_info("peername")
         self.remote_address = peer[0] if isinstance(peer, tuple) and peer else "unix"
         tls = transport.get_extra_info("ssl_object")
@@ -123,9 +134,10 @@ class ServerConnection(asyncio.Protocol):
         address = self.remote_address.encode("ascii", "replace")
         self.forwarded_lines = b"X-Forwarded-For: " + address + b"\r\nX-Forwarded-Proto: " + scheme + b"\r\n"
         self.deadline = self.loop.time() + self._limits.head_timeout
-        if len(self._registry) >= self._limits.connections:
+        connections = self._server.connections
+        if len(connections) >= self._limits.connections:
             self._refuse(Refusal(503, "too many connections are open"))
-        self._registry.add(self)
+        connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._active is None and self._exchange is None and not self._failed and not self._write_paused:
@@ -141,7 +153,7 @@ class ServerConnection(asyncio.Protocol):
         """Begin the request without parsing it, if it is a whole one whose head is known."""
         end = data.find(b"\r\n\r\n") + 4
         rest = len(data) - end
-        request = self._known.find(digest_of(data[:end] if rest else data))
+        request = self._find_known(sha256(data[:end] if rest else data).digest())
         if request is None or (request.content_length or 0) != rest or rest > self._limits.body_bytes:
             return False
         exchange = Exchange(self, request)
@@ -186,7 +198,7 @@ class ServerConnection(asyncio.Protocol):
         head, _, body = data.partition(b"\r\n\r\n")
         # Not what begins with empty lines, which a parser skips.
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
-            self._known.keep(head + b"\r\n\r\n", request)
+            self._server.known.keep(head + b"\r\n\r\n", request)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -211,7 +223,7 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._registry.discard(self)
+        self._server.connections.discard(self)
         self._failed = True
         self._waiting.clear()
         tunnel, self.tunnel = self.tunnel, None
@@ -401,7 +413,8 @@ class ServerConnection(asyncio.Protocol):
         elif exchange.request.has_body:
             self.deadline = self.loop.time() + self._limits.body_timeout
         try:
-            self._handle(exchange)
+            # Looked up for every request: a connection may live longer than a configuration.
+            self._server.handle(exchange)
         except Exception as error:
             log.error("a request failed inside the gateway", extra={"cause": type(error).__name__}, exc_info=error)
             self._give_up(exchange)

@@ -94,7 +94,7 @@ class NotOurs(Exception):
 
 @contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Nobody else prepares a store in the same folder meanwhile: SQLite does not put those in order who create a file."""
+    """Nobody else prepares a store in this folder meanwhile: SQLite puts nobody in order who creates a file."""
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Some file systems know no such lock; then we do without.

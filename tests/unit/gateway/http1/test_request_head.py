@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import LONGEST_KNOWN, MOST_KNOWN, KnownHeads, RequestHead, ServerLimits
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.server import Server, ServerConnection
 from tests.support.http1 import chunked, get
 
 
@@ -38,19 +39,25 @@ class Wire:
     def resume_reading(self) -> None: ...
 
 
+_NOW = {"time": staticmethod(lambda: 0.0), "call_soon": staticmethod(lambda work: work())}
+AT_ONCE = cast("asyncio.AbstractEventLoop", type("Loop", (), _NOW)())
+
+
 class Site:
     """Connections that share what they know. Each request is wanted again, and answered with its body."""
 
     def __init__(self, *, wanted: bool = True, limits: ServerLimits | None = None) -> None:
-        self.known = KnownHeads()
         self.wanted = wanted
         self.limits = limits or ServerLimits()
+        # Nothing waits for a turn of the loop: what is written is there at once.
+        self.server = Server(self.handle, self.limits, AT_ONCE)
+        self.known = self.server.known
         self.exchanges: list[Exchange] = []
         self.bodies: list[bytes] = []
 
     def connect(self) -> tuple[ServerConnection, Wire]:
-        connection = ServerConnection(self.handle, self.limits, set(), asyncio.get_running_loop(), self.known)
-        wire = Wire()
+        self.server.limits = self.limits
+        connection, wire = self.server.connection(), Wire()
         connection.connection_made(wire)
         return connection, wire
 
