@@ -38,9 +38,7 @@ def main() -> int:
     print(text)
     if options.write:
         machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-        intro = (
-            f"# Figures\n\nMade by `make bench` ({machine}). Ratios are medians within one run; smaller is better.\n\n"
-        )
+        intro = f"# Figures\n\nMade by `make bench` ({machine}). Ratios are medians within one run.\n\n"
         RESULTS.write_text(intro + text + "\n")
     return 0
 

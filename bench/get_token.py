@@ -81,7 +81,7 @@ def _within_kubectl(folder: Path, env: Mapping[str, str]) -> Iterator[Row]:
             commands[name] = [kubectl, "--kubeconfig", str(config), "get", "--raw", "/version"]
         took = _alternating(commands, env, KUBECTL_TURNS)
     yield Row("kubectl, static token", f"{took['static'].wall * 1000:.0f} ms")
-    yield Row("kubectl with get-token / static token", f"{took['plugin'].wall / took['static'].wall:.2f}", "<= 1.5")
+    yield Row("kubectl with get-token / static token", f"{took['plugin'].wall / took['static'].wall:.2f}", "<= 1.4")
 
 
 @contextmanager

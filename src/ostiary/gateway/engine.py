@@ -47,6 +47,8 @@ MOST_PLANS = 512
 # How long it is believed that no provider's policy has changed. They notice a change of their files much later.
 POLICY_SECONDS = 0.001
 LONGEST_PLANNED_TARGET = 2048
+# How many heads with the same request line are remembered: some clients put something new into each.
+MOST_HEADS = 8
 
 
 @dataclass(slots=True)
@@ -333,7 +335,8 @@ class Engine:
     def _know(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
         """Remember what follows from this head. Not the token: its digest says as much to us, and nothing to others."""
         request = passage.exchange.request
-        if plan.upstream is not None and not request.upgrade:
+        if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade:
+            plan.heads += 1
             request.known = Known(self, passage.scanned, live, plan)
             request.headers = []
             passage.scanned.authorization = None

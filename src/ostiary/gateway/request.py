@@ -82,6 +82,7 @@ class Plan:
     long_running: bool = False
     required: tuple[RequestInfo, ...] = ()
     at_once: bool = False
+    heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
