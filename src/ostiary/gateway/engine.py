@@ -211,12 +211,15 @@ class Engine:
         if token is None:
             self._answers.unauthorized(passage, attempted=False)
             return
-        passage.scanned.digest = digest(token) if well_formed(token) else NO_DIGEST
+        passage.scanned.digest = digest(token)
         live = self._authenticator.known(passage.scanned.digest)
-        if live is None:
-            self._later(self._find_token(passage), passage)
-        else:
+        if live is not None:
             self._authenticated(passage, live)
+            return
+        if not well_formed(token):
+            # Nobody has to be asked about it.
+            passage.scanned.digest = NO_DIGEST
+        self._later(self._find_token(passage), passage)
 
     def _token(self, passage: Passage) -> bytes | None:
         authorization = passage.scanned.authorization
