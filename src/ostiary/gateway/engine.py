@@ -47,7 +47,7 @@ MOST_PLANS = 512
 # How long it is believed that no provider's policy has changed. They notice a change of their files much later.
 POLICY_SECONDS = 0.001
 LONGEST_PLANNED_TARGET = 2048
-# How many heads with the same request line are remembered: some clients put something new into each.
+# How many heads with the same request line are remembered per ruling: some clients put something new into each.
 MOST_HEADS = 8
 
 
@@ -289,6 +289,7 @@ class Engine:
             # Something else follows from it: the plan is made anew.
             return False
         plan.ruling = again
+        plan.heads = 0
         return True
 
     async def _rule(self, passage: Passage, live: LiveToken, question: Question, key: Any) -> None:
