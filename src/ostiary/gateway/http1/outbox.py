@@ -11,8 +11,11 @@ and nothing waits for longer than it takes to look at the other connections once
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+
+log = logging.getLogger("ostiary.gateway")
 
 # A part as large as this leaves at once, with all before it: flow control must notice what it brings about.
 LARGE_PART = 16 * 1024
@@ -37,7 +40,12 @@ class Outbox:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for transport in waiting:
-            transport.flush()
+            try:
+                transport.flush()
+            except Exception as error:
+                # One that cannot be written to must not keep the others waiting.
+                log.error("a connection could not be written to", extra={"cause": type(error).__name__}, exc_info=error)
+                transport.abort()
 
 
 class OutgoingTransport:

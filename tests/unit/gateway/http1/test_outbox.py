@@ -94,3 +94,16 @@ async def test_who_is_gone_gets_nothing() -> None:
     inner.closing = True
     await asyncio.sleep(0)
     assert told == []
+
+
+async def test_one_that_cannot_be_written_to_does_not_hold_up_the_others() -> None:
+    class Broken(Inner):
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("the handle is closed")
+
+    told: list[str | bytes] = []
+    outbox = Outbox(asyncio.get_running_loop())
+    OutgoingTransport(Broken(told), outbox).write(b"1")
+    made(told, outbox)[0].write(b"2")
+    await asyncio.sleep(0)
+    assert told == ["aborted", b"2"]
