@@ -9,8 +9,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
-import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +24,11 @@ import trustme
 from ostiary.model import UserInfo
 from tests.support.cluster import Asked, Cluster, Record
 from tests.support.cluster.client import Kubectl
+from tests.support.streams import SPDY, WEBSOCKET, echo_server, line
 
 pytest_plugins = ["tests.support.cluster.fixtures"]
 needs_kubectl = pytest.mark.needs("kubectl")
 
-WEBSOCKET: dict[str, str] = {}
-SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 both_transports = pytest.mark.parametrize("transport", [WEBSOCKET, SPDY], ids=["websocket", "spdy"])
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "green"}}
@@ -68,35 +65,6 @@ def bearer(token: str) -> dict[str, str]:
 def jane(cluster: Cluster, ca: trustme.CA) -> Iterator[httpx.Client]:
     with client(cluster, ca, headers=bearer(cluster.add_token("jane"))) as http:
         yield http
-
-
-@contextmanager
-def echo_server() -> Iterator[int]:
-    """Says back, in capitals, what it is told, until the other side has finished."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    while data := connection.recv(65536):
-                        connection.sendall(data.upper())
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
 
 
 @needs_kubectl

@@ -3,16 +3,12 @@
     with Chromium.running(request.config) as chromium:
         chromium.person(); chromium.go(url); chromium.fill("Name", "alice"); chromium.click("button", "Sign in")
 
-Chromium is Debian's. What drives it (Playwright), and what judges the pages (axe), is installed once, under the lock
-file beside the driver, into pytest's cache.
+Chromium is Debian's. What drives it (Playwright), and what judges the pages (axe), comes from npm.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -22,8 +18,9 @@ from typing import Any, Self
 
 import pytest
 
+from tests.support.npm import installed
+
 SOURCE = Path(__file__).parent / "browser"
-INSTALL_SECONDS = 300
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1000, "height": 700}
 
@@ -40,7 +37,7 @@ class Chromium:
         assert found is not None, "a test that comes here needs chromium"
         with subprocess.Popen(
             ["node", "driver.js", found],
-            cwd=_installed(config),
+            cwd=installed(config, SOURCE, what="what drives the browser"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -92,25 +89,3 @@ class Chromium:
         answer = json.loads(line)
         assert "error" not in answer, answer["error"]
         return answer["value"]
-
-
-def _installed(config: pytest.Config) -> Path:
-    assert config.cache is not None
-    content = b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()) if path.is_file())
-    folder = Path(config.cache.mkdir(f"browser-{hashlib.sha256(content).hexdigest()[:16]}"))
-    with (folder / "lock").open("w") as lock:
-        # Several processes of one test run come here at once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            _install(folder)
-            (folder / "complete").touch()
-    return folder
-
-
-def _install(folder: Path) -> None:
-    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
-    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    if done.returncode != 0:
-        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        missing(f"what drives the browser cannot be installed: {done.stderr[-500:]}")

@@ -1,19 +1,15 @@
 """The certified ``oidc-provider`` of npm as a process on loopback, and a person who signs in there without a browser.
 
-    with OidcProvider.running(folder_of(request.config), clients=[...], accounts={...}) as issuer:
+    with OidcProvider.running(installed(request.config), clients=[...], accounts={...}) as issuer:
         back = await issuer.sign_in(redirect.url, "alice")     # where the browser is sent in the end
 
-It is installed once, under the lock file beside it, into pytest's cache.
+It is installed once, by `npm`, into pytest's cache.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +20,9 @@ from typing import Any, Self
 import httpx2
 import pytest
 
+from tests.support import npm
+
 SOURCE = Path(__file__).parent / "oidc"
-INSTALL_SECONDS = 300
 HOPS = 20
 _ACTION = re.compile(r'<form[^>]* action="([^"]+)"')
 _ABORT = re.compile(r'href="([^"]+/abort)"')
@@ -33,25 +30,7 @@ _ABORT = re.compile(r'href="([^"]+/abort)"')
 
 def installed(config: pytest.Config) -> Path:
     """The folder with the server and its packages."""
-    assert config.cache is not None
-    content = b"".join((SOURCE / name).read_bytes() for name in ("package.json", "package-lock.json", "server.js"))
-    folder = Path(config.cache.mkdir(f"oidc-{hashlib.sha256(content).hexdigest()[:16]}"))
-    with (folder / "lock").open("w") as lock:
-        # Several processes of one test run come here at once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            _install(folder)
-            (folder / "complete").touch()
-    return folder
-
-
-def _install(folder: Path) -> None:
-    shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
-    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    if done.returncode != 0:
-        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        missing(f"oidc-provider cannot be installed: {done.stderr[-500:]}")
+    return npm.installed(config, SOURCE, what="oidc-provider")
 
 
 class OidcProvider:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.serving import serving
+
 PATIENCE = 30.0
 
 
@@ -42,14 +44,8 @@ class ConnectProxy:
 
     @contextmanager
     def running(self) -> Iterator[ConnectProxy]:
-        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._server):
             yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):

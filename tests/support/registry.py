@@ -23,6 +23,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from tests.support.serving import serving
+
 ISSUER, SERVICE = "test-issuer", "test-registry"
 
 
@@ -109,14 +111,8 @@ class TokenIssuer:
 
     @contextmanager
     def running(self) -> Iterator[TokenIssuer]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._http):
             yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
     def token(self, scope: str) -> str:
         self.scopes.append(scope)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import trustme
+
+from tests.support.serving import serving
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,8 @@ class ReviewServer:
 
     @contextmanager
     def running(self) -> Iterator[ReviewServer]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._http):
             yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
 
 class _Server(ThreadingHTTPServer):

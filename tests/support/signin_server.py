@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import trustme
 
 from tests.support.apiserver import VERSION
+from tests.support.serving import serving
 
 BROWSER = """#!{python} -IS
 import ssl, sys, urllib.request
@@ -111,14 +112,8 @@ class SigninServer:
 
     @contextmanager
     def running(self) -> Iterator[SigninServer]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._http):
             yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self.ahead

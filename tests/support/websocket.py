@@ -18,6 +18,7 @@ from typing import Any
 import trustme
 
 from tests.support.apiserver import Rules, Seen, _common_name
+from tests.support.serving import serving
 
 PROTOCOL = "v4.channel.k8s.io"
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
@@ -47,14 +48,8 @@ class WebsocketServer:
 
     @contextmanager
     def running(self) -> Iterator[WebsocketServer]:
-        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._server):
             yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):

@@ -16,7 +16,7 @@ from datetime import timedelta
 from itertools import combinations
 
 from ostiary.client.exec_evidence import Evidence, Run
-from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong
+from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong, check_exit, findings, judge_runs
 from ostiary.core.process import Ending
 
 BOM = b"\xef\xbb\xbf"
@@ -36,13 +36,7 @@ RunJudgement = Callable[[Run], Wrong | None]
 
 def judge(evidence: Evidence) -> tuple[Finding, ...]:
     """One finding per rule, in the order of `RULES`."""
-    return tuple(_finding(rule, evidence) for rule in RULES)
-
-
-def _finding(rule: Rule[Evidence], evidence: Evidence) -> Finding:
-    if evidence.start_error is not None and rule.id != "starts":
-        return rule.skipped()
-    return rule.finding(evidence)
+    return findings(RULES, evidence, started=evidence.start_error is None)
 
 
 # --- judging run by run ---
@@ -50,23 +44,7 @@ def _finding(rule: Rule[Evidence], evidence: Evidence) -> Finding:
 
 def _each(applies: Callable[[Run], bool], check: RunJudgement) -> Judgement:
     """Judge every run to which it *applies*, and say in which of them it went wrong."""
-
-    def judged(evidence: Evidence) -> Wrong | None:
-        runs = [run for run in evidence.runs if applies(run)]
-        if not runs:
-            raise NothingToJudge
-        return _together([(run, wrong) for run in runs if (wrong := check(run)) is not None], of=len(runs))
-
-    return judged
-
-
-def _together(wrongs: list[tuple[Run, Wrong]], *, of: int) -> Wrong | None:
-    if not wrongs:
-        return None
-    sights = {wrong.seen for _, wrong in wrongs}
-    if len(wrongs) == of and len(sights) == 1:
-        return wrongs[0][1]
-    return Wrong("; ".join(f"{run.asked_for}: {wrong.seen}" for run, wrong in wrongs), wrongs[0][1].fix)
+    return lambda evidence: judge_runs(filter(applies, evidence.runs), check)
 
 
 def _if(condition: bool, seen: str) -> Wrong | None:
@@ -136,16 +114,10 @@ def _starts(evidence: Evidence) -> Wrong | None:
     return None if evidence.start_error is None else Wrong(evidence.start_error)
 
 
-def _check_exit(run: Run) -> Wrong | None:
-    if run.ending is Ending.SIGNALLED:
-        return Wrong(f"signal {-run.exit_code} ended it")
-    return _if(run.ending is Ending.EXITED and run.exit_code != 0, f"its exit code was {run.exit_code}")
-
-
 def _exit_code(evidence: Evidence) -> Wrong | None:
     # A run that fails only because the cluster is told, or is not, belongs to the rules about that.
     to_blame = {id(run) for pair in _pairs(evidence) if pair[0].ended_well != pair[1].ended_well for run in pair}
-    return _each(lambda run: _in_time(run) and id(run) not in to_blame, _check_exit)(evidence)
+    return _each(lambda run: _in_time(run) and id(run) not in to_blame, check_exit)(evidence)
 
 
 def _pairs(evidence: Evidence) -> Iterator[tuple[Run, Run]]:

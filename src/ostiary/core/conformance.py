@@ -1,4 +1,4 @@
-"""What the checks of foreign programs share: rules, what they find, and a look at what a program leaves behind.
+"""What the checks of foreign programs share: rules, what they find, how runs are judged, what a program leaves behind.
 
     a check runs a program -> evidence -> each Rule looks at it -> Finding -> Report
 
@@ -9,10 +9,12 @@ stands behind another broken one raises `NothingToJudge` and is skipped, so that
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from ostiary.core.process import Ending
 
 E = TypeVar("E")
 
@@ -83,6 +85,45 @@ class Report:
 
     def count(self, result: Result) -> int:
         return sum(finding.result is result for finding in self.findings)
+
+
+def findings(rules: Iterable[Rule[E]], evidence: E, *, started: bool) -> tuple[Finding, ...]:
+    """One finding per rule, in their order. Of a program that did not start only the rule "starts" can tell."""
+    return tuple(rule.finding(evidence) if started or rule.id == "starts" else rule.skipped() for rule in rules)
+
+
+class ProgramRun(Protocol):
+    """One run of a program, as far as it is looked at here."""
+
+    @property
+    def asked_for(self) -> str: ...
+    @property
+    def ending(self) -> Ending: ...
+    @property
+    def exit_code(self) -> int: ...
+
+
+R = TypeVar("R", bound=ProgramRun)
+
+
+def judge_runs(runs: Iterable[R], check: Callable[[R], Wrong | None]) -> Wrong | None:
+    """Judge every run, and say in which of them it went wrong unless it was the same in all."""
+    judged = [(run, check(run)) for run in runs]
+    if not judged:
+        raise NothingToJudge
+    wrongs = [(run, wrong) for run, wrong in judged if wrong is not None]
+    if not wrongs:
+        return None
+    if len(wrongs) == len(judged) and len({wrong.seen for _, wrong in wrongs}) == 1:
+        return wrongs[0][1]
+    return Wrong("; ".join(f"{run.asked_for}: {wrong.seen}" for run, wrong in wrongs), wrongs[0][1].fix)
+
+
+def check_exit(run: ProgramRun) -> Wrong | None:
+    if run.ending is Ending.SIGNALLED:
+        return Wrong(f"signal {-run.exit_code} ended it")
+    failed = run.ending is Ending.EXITED and run.exit_code != 0
+    return Wrong(f"its exit code was {run.exit_code}") if failed else None
 
 
 def is_held(pipe: int | None) -> bool | None:

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 
 from ostiary.core.config import parse
-from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong
+from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong, check_exit, findings, judge_runs
 from ostiary.core.duration import format_duration
 from ostiary.core.process import Ending
 from ostiary.errors import ConfigurationError
@@ -64,7 +64,7 @@ class Run:
     stderr: bytes = field(default=b"", repr=False)
 
     @property
-    def title(self) -> str:
+    def asked_for(self) -> str:
         if self.asked in (Asked.FIRST, Asked.OTHER_VERSION):
             return f"asked for {self.request.api_version.rpartition('/')[2]}"
         return f"asked {self.asked.value}" if self.asked is Asked.WITH_TOKEN else f"asked for {self.asked.value}"
@@ -114,13 +114,7 @@ class Evidence:
 
 def judge(evidence: Evidence) -> tuple[Finding, ...]:
     """One finding per rule, in the order of `RULES`."""
-    return tuple(_finding(rule, evidence) for rule in RULES)
-
-
-def _finding(rule: Rule[Evidence], evidence: Evidence) -> Finding:
-    if evidence.start_error is not None and rule.id != "starts":
-        return rule.skipped()
-    return rule.finding(evidence)
+    return findings(RULES, evidence, started=evidence.start_error is None)
 
 
 Judgement = Callable[[Evidence], Wrong | None]
@@ -133,19 +127,7 @@ Applies = Callable[[Run], bool]
 
 def _each(applies: Applies, check: RunJudgement) -> Judgement:
     """Judge every run to which it *applies*, and say in which of them it went wrong."""
-
-    def judged(evidence: Evidence) -> Wrong | None:
-        runs = [run for run in evidence.runs if applies(run)]
-        if not runs:
-            raise NothingToJudge
-        wrongs = [(run, wrong) for run in runs if (wrong := check(run)) is not None]
-        if not wrongs:
-            return None
-        if len(wrongs) == len(runs) and len({wrong.seen for _, wrong in wrongs}) == 1:
-            return wrongs[0][1]
-        return Wrong("; ".join(f"{run.title}: {wrong.seen}" for run, wrong in wrongs), wrongs[0][1].fix)
-
-    return judged
+    return lambda evidence: judge_runs(filter(applies, evidence.runs), check)
 
 
 def _first(check: RunJudgement, applies: Applies = lambda run: True) -> Judgement:
@@ -208,12 +190,6 @@ def _wire(rule: str) -> RunJudgement:
 
 def _starts(evidence: Evidence) -> Wrong | None:
     return None if evidence.start_error is None else Wrong(evidence.start_error)
-
-
-def _check_exit(run: Run) -> Wrong | None:
-    if run.ending is Ending.SIGNALLED:
-        return Wrong(f"signal {-run.exit_code} ended it")
-    return _if(run.ending is Ending.EXITED and run.exit_code != 0, f"its exit code was {run.exit_code}")
 
 
 def _empty_stdin(evidence: Evidence) -> Wrong | None:
@@ -395,10 +371,10 @@ RULES: tuple[Rule[Evidence], ...] = (
          "give its network calls time limits: the kubelet ends it after one minute",
          _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "the time limit ended it"))),
     Rule("exit-code", "it ends with exit code 0", FAIL,
-         "exit 0 with an answer; run it by hand to see what it says on stderr", _first(_check_exit, _in_time)),
+         "exit 0 with an answer; run it by hand to see what it says on stderr", _first(check_exit, _in_time)),
     Rule("other-versions", "it also speaks the other versions", WARN,
          "answer in the apiVersion of the request, or tell users which apiVersion to configure",
-         _each(lambda run: run.asked is Asked.OTHER_VERSION and _in_time(run), _check_exit)),
+         _each(lambda run: run.asked is Asked.OTHER_VERSION and _in_time(run), check_exit)),
     Rule("is-quick", f"it answers within {SLOW_SECONDS:g} s", WARN,
          "every pull of an image waits for this, unless the answer is cached",
          _each(_ended_well, lambda run: _if(run.seconds > SLOW_SECONDS, f"it took {run.seconds:.1f} s"))),

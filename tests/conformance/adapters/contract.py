@@ -44,6 +44,7 @@ from tests.conftest import Connect
 from tests.support.apiserver import ApiServer, Seen
 from tests.support.plugins import PluginScript, exec_user
 from tests.support.proxy import ConnectProxy
+from tests.support.serving import serving
 
 PODS = "/api/v1/namespaces/default/pods"
 WATCH = PODS + "?watch=1"
@@ -167,14 +168,8 @@ class PlainServer:
 
     @contextmanager
     def running(self) -> Iterator[PlainServer]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+        with serving(self._http):
             yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
 
 def _plain_handler(seen: list[Seen]) -> type[BaseHTTPRequestHandler]:

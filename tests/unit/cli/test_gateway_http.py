@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.gateway_http import GatewayHttp, Reply, checked_address
 from ostiary.errors import ProviderError
+from tests.support.serving import serving
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,8 @@ class Listener:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Listener]:
-        thread = Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
+        with serving(self._http):
             yield self
-        finally:
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
 
 def ask(server: str, **options: Any) -> Reply:
