@@ -14,6 +14,14 @@ from ostiary.cli.arguments import whole_parser
 HELP = """\
 Print a script that completes commands, options and values.
 
+For this shell only, to try it:
+
+  bash   source <(ostiary completion bash)
+  zsh    source <(ostiary completion zsh)
+  fish   ostiary completion fish | source
+
+For every new shell, in a directory that must exist:
+
   bash   ostiary completion bash > ~/.local/share/bash-completion/completions/ostiary
   zsh    ostiary completion zsh > "${fpath[1]}/_ostiary"
   fish   ostiary completion fish > ~/.config/fish/completions/ostiary.fish

@@ -29,7 +29,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", metavar="URL", help="ask the gateway that runs there, in place of --config")
-    parser.add_argument("--token-file", metavar="FILE", help="with --server: your token, from ostiary login or /auth")
+    parser.add_argument("--token-file", metavar="FILE", help="with --server: a file that holds your token alone")
     parser.add_argument(
         "--ca", metavar="FILE", help="with --server: the authorities to trust, PEM (default: the system's)"
     )
@@ -54,7 +54,7 @@ def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
     if arguments.config is not None:
         raise UsageError("--config and --server name two gateways", hint="leave one of them out")
     if arguments.token_file is None:
-        raise UsageError("--server needs --token-file", hint="the gateway wants to know who asks")
+        raise UsageError("--server needs --token-file", hint="a file with the token that /auth gave you: who asks?")
     from ostiary.cli.remote import RemoteGateway
 
     return RemoteGateway(arguments.server, token_file=arguments.token_file, ca_file=arguments.ca)

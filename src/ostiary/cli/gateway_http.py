@@ -28,6 +28,13 @@ from ostiary.errors import ProviderError
 SECONDS = 15.0
 LARGEST = 1 << 20
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# By OpenSSL's number of what is wrong with a certificate, where naming an authority would not help.
+_CERTIFICATE_HINTS = {
+    9: "is the clock of this machine right?",
+    10: "is the clock of this machine right? If so, the gateway needs a new certificate",
+    62: "use a name that the certificate is for",
+    64: "use a name that the certificate is for",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,9 @@ class GatewayHttp:
                 "the gateway cannot be trusted",
                 cause=reason.verify_message,
                 where=self.server,
-                hint="if it has an authority of its own, name that: --ca FILE",
+                hint=_CERTIFICATE_HINTS.get(
+                    reason.verify_code, "if it has an authority of its own, name that: --ca FILE"
+                ),
                 code="gateway-unreachable",
             )
         cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
@@ -99,9 +108,17 @@ class GatewayHttp:
             "the gateway cannot be reached",
             cause=cause,
             where=self.server,
-            hint="is the address right, and is the network or VPN up?",
+            hint=_hint(reason, self.server),
             code="gateway-unreachable",
         )
+
+
+def _hint(reason: object, server: str) -> str:
+    if isinstance(reason, ssl.SSLError):
+        return "is the address right? What listens there does not speak TLS as a gateway does"
+    if isinstance(reason, http.client.RemoteDisconnected) and server.startswith("http://"):
+        return "perhaps it wants TLS: https:// in place of http://"
+    return "is the address right, and is the network or VPN up?"
 
 
 def checked_address(server: str) -> str:

@@ -50,7 +50,9 @@ def _rows(server: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     groups = [each for each in told.get("groups") or () if isinstance(each, dict)]
     yield "groups", "\n".join(_group(each) for each in groups) or "none"
     yield "gateway", server
-    for name, label in (("provider", "provider"), ("session", "session"), ("since", "since"), ("expires_at", "until")):
+    # The session's end, and not the token's: by then the person must sign in again.
+    labels = {"provider": "provider", "session": "session", "since": "since", "session_expires_at": "until"}
+    for name, label in labels.items():
         if told.get(name):
             yield label, str(told[name])
 

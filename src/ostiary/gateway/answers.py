@@ -174,6 +174,18 @@ class Answers:
         scanned.origin = (connection.remote_address, origin)
         return origin
 
+    def panicked(self, passage: Passage) -> None:
+        """We failed in the midst of it: if it was to be recorded, that is."""
+        audit = passage.plan.audit
+        if audit is None:
+            return
+        try:
+            audit.panicked(
+                passage.audit_id, self.origin(passage), received_at=passage.received_at, at=self._monotonic()
+            )
+        except AuditUnavailable as error:
+            log.error("an audit event could not be stored", extra={"cause": error.cause})
+
     def audited(self, audit: Prepared, passage: Passage, code: int, now: float) -> None:
         audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
         recorder = passage.recorder

@@ -72,7 +72,9 @@ class App:
         self._clock = clock
         self._owns_store = shared is None
         self.shared = shared or _shared(config, clock)
-        self.auditor = Auditor(_audit_policy(config.audit), _sinks(config.audit, clock), clock=clock)
+        self.auditor = Auditor(
+            _audit_policy(config.audit), _sinks(config.audit, clock), clock=clock, blocking=config.audit.blocking
+        )
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock)
         self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
         self.engine = Engine(self._parts(), loop)

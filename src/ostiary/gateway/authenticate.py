@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Tokens, digest, ends_token, well_formed
+from ostiary.core.tokens import Tokens, ends_token
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
 
@@ -68,12 +68,8 @@ class Authenticator:
             return None
         return live
 
-    async def find(self, token: bytes) -> LiveToken | None:
+    async def find(self, token_digest: bytes) -> LiveToken | None:
         """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here."""
-        return await self.find_digest(digest(token)) if well_formed(token) else None
-
-    async def find_digest(self, token_digest: bytes) -> LiveToken | None:
-        """The same for a token of which only the digest was kept."""
         while True:
             epoch = self._epoch
             found = await self._tokens.find_digest(token_digest)
@@ -119,6 +115,7 @@ class Authenticator:
         now = self._clock.now()
         for live in [live for live in self._live.values() if live.expires_at <= now]:
             del self._live[live.digest]
+            live.plans.clear()
         for live in [live for live in self._streaming if live.session.expires_at <= now]:
             self._end(live)
 

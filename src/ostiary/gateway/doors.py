@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Sequence
 from urllib.parse import parse_qsl
 
 from ostiary.core.clock import Clock
+from ostiary.core.tokens import digest
 from ostiary.gateway.audit.auditor import Network, source_ips
 from ostiary.gateway.authenticate import Authenticator, bearer
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.headers import NO_DIGEST
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.door import Login
 from ostiary.gateway.paths import AmbiguousRequest, split_target
@@ -172,13 +174,19 @@ class _Review:
         self._task = exchange.connection.loop.create_task(self._answer_later(answer))
 
     async def _answer_later(self, answer: Awaitable[status.Answer]) -> None:
-        self._send(await answer)
+        try:
+            self._send(await answer)
+        except Exception as error:
+            log.error("a review could not be answered", extra={"cause": type(error).__name__}, exc_info=error)
+            self._send(status.internal())
 
     def _send(self, answer: status.Answer) -> None:
         self._passage.exchange.responder = None
         self._served(_send(self._passage, answer))
 
     def client_lost(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
         self._served(0)
 
     def client_full(self) -> None:
@@ -200,7 +208,7 @@ class _Callers:
     def __init__(self, configured: Callers, clock: Clock) -> None:
         self._configured = configured
         self._clock = clock
-        self._token = b""
+        self._token = NO_DIGEST
         self._token_until = float("-inf")
         self._names: dict[bytes, str] = {}
 
@@ -209,15 +217,15 @@ class _Callers:
         names = self._configured.names
         if certificate is not None and names and self._name(certificate) in names:
             return True
-        if self._configured.token_file is None or passage.scanned.authorization is None:
+        if self._configured.token_file is None:
             return False
-        given, expected = passage.scanned.authorization, self._expected()
-        if not expected:
-            return False
-        if hmac.compare_digest(given, b"Bearer " + expected):
-            return True
-        token = bearer(given)
-        return token is not None and hmac.compare_digest(token, expected)
+        scanned = passage.scanned
+        if scanned.authorization is not None:
+            token = bearer(scanned.authorization)
+            scanned.digest = NO_DIGEST if token is None else digest(token)
+        # Else the head came before, and the digest is all that was kept of it.
+        expected = self._expected()
+        return bool(expected) and hmac.compare_digest(scanned.digest, expected)
 
     def _name(self, certificate: bytes) -> str:
         if certificate not in self._names:
@@ -227,14 +235,16 @@ class _Callers:
         return self._names[certificate]
 
     def _expected(self) -> bytes:
+        """The digest of the token in the file; none if there is no token."""
         now = self._clock.monotonic()
         if now >= self._token_until:
             assert self._configured.token_file is not None
             try:
-                self._token = self._configured.token_file.read_bytes().strip()
+                token = self._configured.token_file.read_bytes().strip()
             except OSError as error:
                 log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
-                self._token = b""
+                token = b""
+            self._token = digest(token) if token else NO_DIGEST
             self._token_until = now + CALLERS_SECONDS
         return self._token
 

@@ -160,41 +160,42 @@ class Engine:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
+        passage = Passage(exchange, self._monotonic(), self._auditor.audit_id())
         try:
             known = exchange.request.known
             if known is not None and known.engine is self:
-                self._again(exchange, known)
+                self._again(passage, known)
             else:
-                self._arrived(exchange)
+                self._arrived(passage)
         except Exception as error:
-            self._failed(Passage(exchange, Scanned(), self._monotonic(), self._auditor.audit_id()), error)
+            self._failed(passage, error)
 
-    def _again(self, exchange: Exchange, known: Known) -> None:
+    def _again(self, passage: Passage, known: Known) -> None:
         """The bytes of this head came before: what they ask is known, and whether that still holds is looked at."""
-        scanned, plan = known.scanned, known.plan
-        passage = Passage(exchange, scanned, self._monotonic(), self._auditor.audit_id())
+        passage.scanned = known.scanned
+        plan = known.plan
         if plan is None:
             assert known.opened is not None
             self._serve_open(known.opened, passage)
             return
-        live = self._authenticator.known(scanned.digest)
+        live = self._authenticator.known(known.scanned.digest)
         if live is None:
+            # What was worked out for it dies with the token, and not with the last head that came with it.
+            known.live = None
             self._later(self._find_token(passage), passage)
         elif live is not known.live or not self._still_good(live, plan, passage.received_at):
             self._authenticated(passage, live)
         else:
             self._perform(passage, live, plan)
 
-    def _arrived(self, exchange: Exchange) -> None:
-        received_at = self._monotonic()
-        audit_id = self._auditor.audit_id()
+    def _arrived(self, passage: Passage) -> None:
+        request = passage.exchange.request
         try:
-            scanned = self._headers.scan(exchange.request.headers)
+            passage.scanned = self._headers.scan(request.headers)
         except BadHeader as error:
-            self._answers.bad_request(Passage(exchange, Scanned(), received_at, audit_id), str(error))
+            self._answers.bad_request(passage, str(error))
             return
-        passage = Passage(exchange, scanned, received_at, audit_id)
-        target = exchange.request.target
+        target = request.target
         if target.startswith(self._open_prefixes):
             opened = self._parts.open_paths.get(_first_segment(target))
             if opened is not None:
@@ -234,7 +235,7 @@ class Engine:
         address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
         try:
             self._limits.failures.check(address)
-            live = None if token_digest is NO_DIGEST else await self._authenticator.find_digest(token_digest)
+            live = None if token_digest is NO_DIGEST else await self._authenticator.find(token_digest)
         except TooManyRequests as error:
             self._answers.too_many(passage, error, "failures")
             return
@@ -253,7 +254,8 @@ class Engine:
 
     def _authenticated(self, passage: Passage, live: LiveToken) -> None:
         request = passage.exchange.request
-        key = (request.method, request.target, request.host, request.upgrade)
+        # The engine is a part of it: a request that a reload overtakes ends with the plan of the old one.
+        key = (self, request.method, request.target, request.host, request.upgrade)
         plan = live.plans.get(key)
         if plan is not None and not passage.scanned.impersonate and self._still_good(live, plan, passage.received_at):
             self._know(passage, live, plan)
@@ -315,7 +317,7 @@ class Engine:
                 if not ruling.decision.allowed:
                     # Never hidden: the question names nothing but what the user wrote.
                     decision = replace(ruling.decision, hidden=False)
-                    asked = Question(info, ())
+                    asked = Question(info, (), question.target)
                     ruling = replace(ruling, decision=decision)
                     break
             else:
@@ -333,11 +335,13 @@ class Engine:
             if len(live.plans) >= MOST_PLANS:
                 live.plans.clear()
             live.plans[key] = plan
-            self._know(passage, live, plan)
         self._perform(passage, live, plan)
 
     def _know(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
-        """Remember what follows from this head. Not the token: its digest says as much to us, and nothing to others."""
+        """Remember what follows from this head, when the same is asked for the second time.
+
+        Not the token: its digest says as much to us, and nothing to others.
+        """
         request = passage.exchange.request
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade:
             plan.heads += 1
@@ -348,11 +352,10 @@ class Engine:
     def _plan(
         self, passage: Passage, question: Question, ruling: Ruling, user: UserInfo, *, actor: UserInfo | None = None
     ) -> Plan:
-        exchange = passage.exchange
         audit = self._auditor.prepare(
             question.info,
             actor or user,
-            request_uri=exchange.request.target.decode("latin-1"),
+            request_uri=question.target.decode("latin-1"),
             decision=ruling.decision,
             long_running=question.long_running,
             impersonated=user if actor is not None and user != actor else None,
@@ -362,8 +365,8 @@ class Engine:
         plan.long_running, plan.required = question.long_running, question.required
         if question.upstream is not None and ruling.decision.allowed:
             plan.at_once = not (question.long_running or self._parts.admission or _is_watched(audit))
-            target = question.upstream.forwarded_target(exchange.request.target)
-            line = exchange.request.method + b" " + target + b" HTTP/1.1\r\n"
+            target = question.upstream.forwarded_target(question.target)
+            line = passage.exchange.request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + question.upstream.host_line + question.upstream.identity(user)
         return plan
 
@@ -401,7 +404,7 @@ class Engine:
             self._answers.too_many(passage, error, "concurrency", passage.plan)
             return
         if passage.exchange.gone or passage.live.revoked:
-            passage.leave()
+            passage.release()
             passage.exchange.abort()
             return
         self._admit(passage)
@@ -409,14 +412,14 @@ class Engine:
     def _admit(self, passage: Passage) -> None:
         plan = passage.plan
         if self._parts.admission and not self._admitted(passage, plan):
-            passage.leave()
+            passage.release()
             return
         audit = plan.audit
         if audit is not None and audit.wants_received:
             try:
                 audit.received(passage.audit_id, self._answers.origin(passage), passage.received_at)
             except AuditUnavailable as error:
-                passage.leave()
+                passage.release()
                 log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
                 self._answers.internal(passage)
                 return
@@ -431,11 +434,12 @@ class Engine:
         for provider in self._parts.admission:
             try:
                 admission = provider.admit(attributes, size=size)
+                admitted = admission.admitted
             except Exception as error:
                 log.error("an admission provider failed", extra={"cause": type(error).__name__})
                 self._answers.internal(passage, plan)
                 return False
-            if not admission.admitted:
+            if not admitted:
                 self._metrics.admissions.inc()
                 self._answers.not_admitted(passage, plan, admission)
                 return False
@@ -475,7 +479,11 @@ class Engine:
             proxied.tells_when_started = True
             self._streams.add(proxied)
         proxied.recorder = passage.recorder
-        proxied.start()
+        try:
+            proxied.start()
+        except Exception:
+            proxied.give_up()
+            raise
 
     def _recorder(self, audit: Prepared) -> Recorder:
         return Recorder(self._auditor.largest_body, request=True, response=audit.wants_response_body)
@@ -509,6 +517,8 @@ class Engine:
         request = passage.exchange.request
         if opened.repeats and code == 200 and request.known is None:
             request.known = Known(self, passage.scanned, opened=opened)
+            request.headers = []
+            passage.scanned.authorization = None
         self._metrics.requests.count("", code, "", self._monotonic() - passage.received_at)
 
     # --- ending ---
@@ -534,7 +544,7 @@ class Engine:
 
     def _conclude(self, passage: Passage, code: int) -> None:
         plan = passage.plan
-        passage.leave()
+        passage.release()
         now = self._monotonic()
         upstream = plan.upstream
         self._metrics.requests.count(
@@ -570,6 +580,8 @@ class Engine:
     def _failed(self, passage: Passage, error: Exception) -> None:
         extra = {"request_id": passage.audit_id, "cause": type(error).__name__}
         log.error("a request failed inside the gateway", extra=extra, exc_info=error)
+        passage.release()
+        self._answers.panicked(passage)
         if passage.exchange.head_sent:
             passage.exchange.abort()
         elif not passage.exchange.gone:

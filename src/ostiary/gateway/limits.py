@@ -43,7 +43,7 @@ class LimitSettings:
 Leave = Callable[[], None]
 
 
-def _nothing() -> None:
+def no_place() -> None:
     """What those leave who take no place."""
 
 
@@ -81,7 +81,7 @@ class Limits:
     def try_enter(self, key: str | None) -> Leave | None:
         """A seat, if there is one right now; None if the caller must `wait` for it."""
         if key is None:
-            return _nothing
+            return no_place
         if self._has_rate:
             self.check_rate(key)
         return self.seats.try_enter()
@@ -164,7 +164,7 @@ class Buckets:
 class FailedAttempts:
     """Counts failed authentications by where they come from.
 
-    Ask `blocked_for` before the token store is asked about an unknown token, and not for a token that is known to
+    Call `check` before the token store is asked about an unknown token, and not for a token that is known to
     this worker: people behind one address must not lock each other out.
     """
 

@@ -135,6 +135,12 @@ class Proxied:
         exchange.connection.tunnel = None
         exchange.abort()
 
+    def give_up(self) -> None:
+        """It could not even be begun."""
+        self._drop_upstream()
+        self._exchange.responder = None
+        self._finish(self.status, None)
+
     # --- to the upstream ---
 
     def _connected(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
@@ -364,6 +370,11 @@ class Proxied:
     def from_upstream(self, data: bytes) -> None:
         self._exchange.connection.transport.write(data)
 
+    def upstream_eof(self) -> None:
+        """The upstream says no more, and its connection ends with that: what it was told before still leaves."""
+        if self._connection is not None:
+            self._connection.transport.flush()
+
     def tunnel_ended(self) -> None:
         """The upstream hung up: what it sent still reaches the client, then that side ends, too."""
         self._connection = None
@@ -409,6 +420,10 @@ class _UpstreamTunnel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._proxied.upstream_ready()
+
+    def eof_received(self) -> bool:
+        self._proxied.upstream_eof()
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._proxied.tunnel_ended()

@@ -33,17 +33,18 @@ class Questions:
 
     def of(self, request: RequestHead) -> Question:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
-        path, query = split_target(request.target, host=request.host, options=request.method == b"OPTIONS")
-        if not request.target.startswith(b"/"):
+        target = request.target
+        path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS")
+        if not target.startswith(b"/"):
             # A whole URL, which names us: what is decided on and forwarded is its path.
-            request.target = (f"{path}?{query}" if query else path).encode("ascii")
+            target = (f"{path}?{query}" if query else path).encode("ascii")
         host = request.host.decode("latin-1")
         method = request.method.decode("ascii")
         upgrade = request.upgrade.decode("ascii")
         for own in self._own_apis:
             if path == own.prefix or path.startswith(own.prefix + "/"):
                 info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
-                return Question(info, (info,), handler=own.handler)
+                return Question(info, (info,), target, handler=own.handler)
         upstream = self._routes.find(host, path)
         if upstream is None:
             raise NoRoute
@@ -51,10 +52,10 @@ class Questions:
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
-            return Question(info, (), handler=self._self_reviews)
+            return Question(info, (), target, handler=self._self_reviews)
         also = upstream.also_required(info)
         required = (info,) if also is None else (info, also)
-        return Question(info, required, upstream, long_running=upstream.mapper.long_running(info))
+        return Question(info, required, target, upstream, long_running=upstream.mapper.long_running(info))
 
 
 # What needs no decision, and so never stops holding.

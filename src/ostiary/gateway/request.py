@@ -13,32 +13,37 @@ from ostiary.gateway.authenticate import LiveToken
 from ostiary.gateway.authorize import Ruling
 from ostiary.gateway.headers import Scanned
 from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.limits import Leave
+from ostiary.gateway.limits import Leave, no_place
 from ostiary.gateway.proxy import Recorder
 from ostiary.gateway.upstreams import Upstream
 from ostiary.interfaces.attributes import AttributesMapper
-from ostiary.model import RequestInfo, UserInfo
+from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 
 
 class Passage:
     """One request's way through the gateway, from its arrival to its end.
 
-    `live`, `plan` and `leave` are there once it is decided on; a path that asks for no token of ours never has them.
+    `live` and `plan` are there once it is decided on; a path that asks for no token of ours never has them.
     """
 
     __slots__ = ("audit_id", "exchange", "leave", "live", "plan", "received_at", "recorder", "scanned")
 
     live: LiveToken
-    plan: Plan
-    # Gives the place back that the request has among those being served.
-    leave: Leave
 
-    def __init__(self, exchange: Exchange, scanned: Scanned, received_at: float, audit_id: str) -> None:
+    def __init__(self, exchange: Exchange, received_at: float, audit_id: str) -> None:
         self.exchange = exchange
-        self.scanned = scanned
         self.received_at = received_at
         self.audit_id = audit_id
+        self.scanned = NOT_SCANNED
+        self.plan = NO_PLAN
+        # Gives the place back that the request has among those being served.
+        self.leave: Leave = no_place
         self.recorder: Recorder | None = None
+
+    def release(self) -> None:
+        """Give the place back, if it still has one."""
+        leave, self.leave = self.leave, no_place
+        leave()
 
 
 # Answers a request that we serve ourselves; returns the status that was sent.
@@ -85,12 +90,21 @@ class Plan:
     heads: int = 0
 
 
+# Of a request that nobody has worked out yet.
+NO_PLAN = Plan(Ruling(Decision(Verdict.NO_OPINION), float("-inf"), 0), RequestInfo("", "", ""), UserInfo(""))
+NOT_SCANNED = Scanned()
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a request asks for, and where it would go. Everything in `required` must be allowed."""
+    """What a request asks for, and where it would go. Everything in `required` must be allowed.
+
+    `target` is the path and the query that are decided on and sent on, also where the client wrote a whole URL.
+    """
 
     info: RequestInfo
     required: tuple[RequestInfo, ...]
+    target: bytes
     upstream: Upstream | None = None
     handler: Handler | None = None
     long_running: bool = False

@@ -35,6 +35,8 @@ log = logging.getLogger("ostiary.gateway")
 MOST_KEPT = 512
 # How many questions are recognised by their bytes.
 MOST_QUESTIONS = 8192
+# A longer one is read each time: whoever asks a cluster for something long must not fill our memory.
+LONGEST_QUESTION = 4096
 
 # The same for the unknown, the expired and the revoked.
 _NO_GOOD = "the token is not valid"
@@ -66,14 +68,14 @@ class TokenReviews:
                 asked = _asked(decode_token_review(body))
             except ReviewError as error:
                 return status.bad_request(str(error))
-            if self._authenticator.known(asked.token) is not None:
+            if len(body) <= LONGEST_QUESTION and self._authenticator.known(asked.token) is not None:
                 self._asked.keep(key, asked)
         live = self._authenticator.known(asked.token)
         return self._look_up(asked) if live is None else self._answer(asked, live)
 
     async def _look_up(self, asked: _Asked) -> Answer:
         try:
-            live = None if asked.token is NO_DIGEST else await self._authenticator.find_digest(asked.token)
+            live = None if asked.token is NO_DIGEST else await self._authenticator.find(asked.token)
         except Exception as error:
             return _could_not_ask("a token cannot be looked up", error)
         return self._answer(asked, live)
@@ -81,12 +83,13 @@ class TokenReviews:
     def _answer(self, asked: _Asked, live: LiveToken | None) -> Answer:
         if live is None:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
-        # What was answered lies with the token, and dies with it.
-        answer: Answer | None = live.plans.get(asked)
+        # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
+        key = (self, asked)
+        answer: Answer | None = live.plans.get(key)
         if answer is None:
             answer = self._work_out(asked, live)
-            if len(live.plans) < MOST_KEPT:
-                live.plans[asked] = answer
+            if len(live.plans) < MOST_KEPT and sum(map(len, asked.audiences)) <= LONGEST_QUESTION:
+                live.plans[key] = answer
         return answer
 
     def _work_out(self, asked: _Asked, live: LiveToken) -> Answer:
@@ -136,7 +139,7 @@ class SubjectAccessReviews:
         if ruling is None:
             return self._ask(review, attributes)
         answer = self._answer(review, attributes, ruling.decision)
-        if ruling.decision.allowed:
+        if ruling.decision.allowed and len(body) <= LONGEST_QUESTION:
             self._allowed.keep(key, (ruling, answer))
         return answer
 

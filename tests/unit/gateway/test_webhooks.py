@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate import Authenticator
 from ostiary.gateway.authorize import Authorizer, Link
-from ostiary.gateway.webhooks import SubjectAccessReviews, TokenReviews
+from ostiary.gateway.webhooks import LONGEST_QUESTION, SubjectAccessReviews, TokenReviews
 from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.token_store.memory import MemoryTokenStore
@@ -221,6 +221,35 @@ async def test_an_allowed_request(clock: FakeClock, version: str) -> None:
     assert body["apiVersion"] == f"authorization.k8s.io/{version}"
     (asked,) = policy.asked
     assert (asked.user.username, asked.user.groups) == ("ann", ("dev",))
+
+
+async def test_the_same_question_is_answered_from_memory_as_long_as_the_ruling_holds(clock: FakeClock) -> None:
+    """S44, S57."""
+    policy = Policy(Decision(Verdict.ALLOW, "because"))
+    reviews, _ = reviews_of(policy, clock)
+    first = reviews.answer(access_review())
+    assert reviews.answer(access_review()) is first
+    assert reviews.answer(access_review(user="joe")) is not first
+    policy.decision = Decision(Verdict.DENY, "not any more")
+    clock.advance(11)
+    _, body = await told(reviews.answer(access_review()))
+    assert body["status"]["allowed"] is False
+
+
+async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, authenticator: Authenticator) -> None:
+    """T2: users of the cluster decide how long it is."""
+    reviews, _ = reviews_of(Policy(Decision(Verdict.ALLOW)), clock)
+    assert (await told(reviews.answer(access_review(extra={"a": ["x" * LONGEST_QUESTION]}))))[0] == 200
+    assert len(reviews._allowed) == 0
+    issued = await tokens.issue(ANN, provider="staff")
+    asks = TokenReviews(authenticator)
+    for _ in range(2):
+        _, body = await told(asks.answer(token_review(issued.token.reveal(), "x" * (LONGEST_QUESTION + 1))))
+        assert body["status"]["authenticated"] is True
+    assert len(asks._asked) == 0
+    live = authenticator.known(digest(issued.token.reveal()))
+    assert live is not None
+    assert live.plans == {}
 
 
 @pytest.mark.parametrize("hidden", [True, False])

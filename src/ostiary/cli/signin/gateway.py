@@ -72,7 +72,8 @@ class GatewayClient:
 
     def methods(self) -> list[Method]:
         reply = self._ask("GET", "/auth/methods")
-        self._expect(reply, "the gateway does not say how to sign in")
+        elsewhere = "is the address that of the gateway, and not of a server behind it?"
+        self._expect(reply, "the gateway does not say how to sign in", hint=elsewhere)
         providers = reply.fields.get("providers")
         if not isinstance(providers, list) or not all(isinstance(each, dict) for each in providers):
             raise self._http.not_understood()
@@ -172,7 +173,7 @@ class GatewayClient:
         body = None if form is None else urlencode(form).encode()
         return self._http.ask(method, path, body, headers=headers or {})
 
-    def _expect(self, reply: Reply, summary: str) -> None:
+    def _expect(self, reply: Reply, summary: str, *, hint: str | None = None) -> None:
         """Raise what the gateway said, unless it said yes."""
         if reply.status in (200, 204):
             return
@@ -184,7 +185,7 @@ class GatewayClient:
             wait = f"wait {reply.retry_after} seconds" if reply.retry_after.isdigit() else "wait a while"
             raise LoginRefused(summary, cause=cause, where=self.server, hint=wait, code="sign-in-refused")
         if reply.status in (400, 401, 403):
-            hint = _HINTS.get(cause)
+            hint = _HINTS.get(cause, hint)
             raise LoginRefused(
                 summary, cause=_WORDS.get(cause, cause), where=self.server, hint=hint, code="sign-in-refused"
             )

@@ -76,7 +76,7 @@ def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
     raise ConfigurationError(
         "the gateway has no such provider",
         cause=f"{asked!r} is not among them: {names}",
-        hint="--provider",
+        hint="sign in with one of these, or leave --provider out",
         code="usage",
     )
 

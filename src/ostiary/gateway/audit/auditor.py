@@ -31,8 +31,8 @@ class Auditor:
     """Makes events and hands them to every sink, in order.
 
     Times are given as the clock's monotonic seconds, which the proxy has at hand anyway; the time of day is read
-    once a second. With `blocking` sinks, `received` and `complete` raise `AuditUnavailable` when an event cannot be
-    stored: the request is then refused with a 500.
+    once a second. With *blocking* sinks `received` and `complete` raise `AuditUnavailable` when an event cannot be
+    stored: the request is then refused with a 500. The first stage is recorded then, whatever the policy omits.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Auditor:
         *,
         clock: Clock = SYSTEM_CLOCK,
         largest_body: int = LARGEST_BODY,
+        blocking: bool = False,
     ) -> None:
         self.policy = policy
+        self.blocking = blocking
         self.sinks = tuple(sinks)
         self.largest_body = largest_body
         self.events = 0
@@ -142,7 +144,8 @@ class Prepared:
         self._head, self._tail = frame.head, frame.tail
         self._complete = frame.middles[Stage.COMPLETE] if Stage.COMPLETE not in scope.omit_stages else ""
         self._started = long_running and Stage.STARTED not in scope.omit_stages
-        self.wants_received = Stage.RECEIVED not in scope.omit_stages
+        # What cannot be recorded must not be done, and that is known only if something is recorded before.
+        self.wants_received = auditor.blocking or Stage.RECEIVED not in scope.omit_stages
         # A stream has no body that ends, and nobody waits to read it.
         bodies = bodies and not long_running
         self.wants_request_body = bodies and scope.level >= Level.REQUEST
@@ -296,7 +299,7 @@ class _Stamps:
 # --- ids ---
 
 _ids: list[str] = []
-# In no order, so that two ids do not tell how many requests there were between them.
+# In no order, so that two ids do not tell at a glance how many requests there were between them.
 _ENDINGS = tuple(f"{number:02x}" for number in sorted(range(256), key=lambda _: os.urandom(4)))
 
 

@@ -115,7 +115,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_is_head",
         "_keep_alive",
         "_length",
-        "_lost",
         "_parser",
         "_poisoned",
         "_pool",
@@ -145,7 +144,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.request_complete = True
         self.paused = False
         self._parser = httptools.HttpResponseParser(self)
-        self._lost = False
         self._is_head = False
         self._fed_body = False
         self._reset()
@@ -247,10 +245,10 @@ class UpstreamConnection(asyncio.Protocol):
             receiver.response_flush()
 
     def eof_received(self) -> bool:
+        self.transport.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
         receiver, self.receiver = self.receiver, None
         self.deadline = _NEVER
         self._pool.forget(self)

@@ -86,12 +86,11 @@ class Exchange:
         self.responder = responder
         self.accepting = True
         waiting, self._waiting, self._waiting_size = self._waiting, None, 0
-        if not self.body_complete:
-            if self.awaits_continue and not self.head_sent:
-                self.awaits_continue = False
-                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
-            self.connection.read_on()
+        if self.awaits_continue and not self.body_complete and not self.head_sent:
+            self.awaits_continue = False
+            self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
+        self.connection.read_on()
         if waiting:
             for part in waiting:
                 responder.body(part)
@@ -103,6 +102,7 @@ class Exchange:
         if not self.body_complete:
             return None
         waiting, self._waiting, self._waiting_size = self._waiting, None, 0
+        self.connection.read_on()
         return b"".join(waiting) if waiting else b""
 
     def pause_body(self) -> None:

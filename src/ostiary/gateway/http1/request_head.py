@@ -1,8 +1,8 @@
 """What a request says before its body, and the rules that it must keep.
 
-Built by `http1.server` from what httptools tells; read by everything behind it, and changed by nobody. Equal bytes make
-equal heads, and clients send the same ones again and again: `KnownHeads` keeps those that whoever handled them wants to
-see again, so that they are read once.
+Built by `http1.server` from what httptools tells, and read by everything behind it. Equal bytes make equal heads, and
+clients send the same ones again and again: `KnownHeads` keeps those that whoever handled them wants to see again, so
+that they are read once.
 """
 
 from __future__ import annotations

@@ -204,7 +204,10 @@ class ServerConnection(asyncio.Protocol):
         self._write_paused = True
         if self.tunnel is not None:
             self.tunnel.client_full()
-        elif self._active is not None and self._active.responder is not None:
+        elif self._active is None:
+            # The last answer has not been read yet.
+            self.deadline = self.loop.time() + self._limits.body_timeout
+        elif self._active.responder is not None:
             self._active.responder.client_full()
 
     def resume_writing(self) -> None:
@@ -219,7 +222,8 @@ class ServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         # Half-closed clients are rare, and telling them from vanished ones is not worth holding an upstream for;
-        # a tunnel has ends of its own.
+        # a tunnel has ends of its own. What is answered already was answered in time.
+        self.transport.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

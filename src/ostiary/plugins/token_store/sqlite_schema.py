@@ -31,6 +31,8 @@ from ostiary.model import UserInfo
 APPLICATION_ID = 0x6F737469
 VERSION = 1
 # How long another process may hold the file before we give up.
+# How long to wait for those who prepare a store in the same folder.
+LOCK_SECONDS = 2.0
 WAIT_SECONDS = 5.0
 # How long a revocation stays in the log: it also ends a session that was just about to begin.
 REMEMBERED = timedelta(hours=1)
@@ -95,14 +97,28 @@ class NotOurs(Exception):
 @contextmanager
 def alone(path: str) -> Iterator[None]:
     """Nobody else prepares a store in this folder meanwhile: SQLite puts nobody in order who creates a file."""
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = None
+    # A folder that we may not read, a file system that knows no such lock, somebody who never lets go: then without.
+    with suppress(OSError):
+        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _lock(folder)
     try:
-        # Some file systems know no such lock; then we do without.
-        with suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(folder)
+        if folder is not None:
+            os.close(folder)
+
+
+def _lock(descriptor: int) -> None:
+    give_up_at = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.005)
 
 
 def create_file(path: str) -> None:

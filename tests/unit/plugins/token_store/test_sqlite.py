@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -201,6 +202,20 @@ async def test_stores_that_create_the_same_file_at_once_agree(path: Path, clock:
         asyncio.run(once())
 
     await asyncio.gather(*(asyncio.to_thread(create) for _ in range(8)))
+
+
+async def test_who_holds_the_folder_for_ever_does_not_keep_the_store_shut(
+    path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.05)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        store = SqliteTokenStore(path, clock=clock)
+        assert await store.count() == 0
+        await store.close()
+    finally:
+        os.close(folder)
 
 
 async def test_a_neighbour_that_writes_for_long_holds_up_no_look_up(
