@@ -37,7 +37,7 @@ from ostiary.gateway.settings import GatewayConfig
 from ostiary.gateway.upstream_health import watch_health
 from ostiary.gateway.upstreams import Routes, Upstream, client_context
 from ostiary.interfaces.token_store import Revocation
-from ostiary.model import RequestInfo, UserInfo
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire.audit import DEFAULT_POLICY, Policy, load_policy
 
 log = logging.getLogger("ostiary.gateway")
@@ -151,7 +151,9 @@ class App:
         )
         open_paths = {b"/auth": OpenPath(LoginDoor(login, config.listen.trusted_proxies).handle)}
         if config.webhooks.enabled:
-            door = WebhookDoor(config.webhooks, shared.authenticator, self.authorizer, self._clock)
+            door = WebhookDoor(
+                config.webhooks, shared.authenticator, self.authorizer, self._clock, on_refused=self._on_refused
+            )
             open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
         admin = AdminApi(shared.tokens, self.authorizer)
         return EngineParts(
@@ -169,6 +171,18 @@ class App:
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
         )
+
+    def _on_refused(self, attributes: Attributes, decision: Decision, decision_id: str) -> None:
+        """A cluster records its requests itself; what we refuse is recorded here too, so that its id can be explained."""
+        uri = attributes.request.path or "/webhooks/subject-access-review"
+        prepared = self.auditor.prepare(attributes.request, attributes.user, request_uri=uri, decision=decision)
+        if prepared is None:
+            return
+        now = self._clock.monotonic()
+        try:
+            prepared.complete(decision_id, self.auditor.origin(()), 403, received_at=now, at=now)
+        except AuditUnavailable as error:
+            log.error("an audit event could not be stored", extra={"cause": error.cause})
 
     def _on_login(self, event: LoginEvent) -> None:
         """Every sign-in, and every one that came to nothing, is logged, counted and recorded."""

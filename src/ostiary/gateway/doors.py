@@ -23,7 +23,7 @@ from ostiary.gateway.paths import AmbiguousRequest, split_target
 from ostiary.gateway.request import Passage, Served
 from ostiary.gateway.self_reviews import SelfReviews
 from ostiary.gateway.settings import Callers, Webhooks
-from ostiary.gateway.webhooks import SubjectAccessReviews, TokenReviews
+from ostiary.gateway.webhooks import OnRefused, SubjectAccessReviews, TokenReviews
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.wire import status
 
@@ -102,14 +102,20 @@ class WebhookDoor:
     """
 
     def __init__(
-        self, configured: Webhooks, authenticator: Authenticator, authorizer: Authorizer, clock: Clock
+        self,
+        configured: Webhooks,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        clock: Clock,
+        *,
+        on_refused: OnRefused,
     ) -> None:
         self._callers = _Callers(configured.callers, clock)
         self._doors: dict[bytes, TokenReviews | SubjectAccessReviews] = {}
         if configured.token_review:
             self._doors[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
         if configured.subject_access_review:
-            self._doors[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer)
+            self._doors[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer, on_refused)
         # kube-apiserver appends this to the address it is given. Others may append what they like.
         self._doors |= {path + b"?timeout=30s": door for path, door in self._doors.items()}
 

@@ -8,7 +8,7 @@ answer of 200. Only "could not ask" is a 500: Kubernetes tries that again, and t
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -41,6 +41,10 @@ LONGEST_QUESTION = 4096
 # The same for the unknown, the expired and the revoked.
 _NO_GOOD = "the token is not valid"
 _OTHER_AUDIENCE = "the token is for other audiences"
+
+
+# Told what was refused, why, and under which id: whoever asks for the reason later has only that.
+OnRefused = Callable[[Attributes, Decision, str], None]
 
 
 class _Asked(NamedTuple):
@@ -115,8 +119,9 @@ class SubjectAccessReviews:
     hidden or not, and its decision id leads an operator to the reason.
     """
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, on_refused: OnRefused = lambda attributes, decision, id: None) -> None:
         self._authorizer = authorizer
+        self._on_refused = on_refused
         # What was allowed, by the bytes of the question. A refusal is told anew each time, with an id of its own.
         self._allowed: Bounded[bytes, tuple[Ruling, Answer]] = Bounded(MOST_QUESTIONS)
 
@@ -153,8 +158,9 @@ class SubjectAccessReviews:
     def _answer(self, review: AccessReview, attributes: Attributes, decision: Decision) -> Answer:
         if decision.allowed:
             return Answer(200, encode_status(review, decision))
-        reason = f"ostiary: decision {self._authorizer.record(attributes, decision)}"
-        return Answer(200, encode_status(review, decision, reason=reason))
+        decision_id = self._authorizer.record(attributes, decision)
+        self._on_refused(attributes, decision, decision_id)
+        return Answer(200, encode_status(review, decision, reason=f"ostiary: decision {decision_id}"))
 
 
 def _could_not_ask(what: str, error: Exception) -> Answer:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
+from ostiary.gateway import recorded
 from ostiary.gateway.config import loads
 from ostiary.gateway.settings import Authorization, AuthorizationSettings, GatewayConfig, Provider
 from ostiary.gateway.worker import Worker, bind
@@ -229,6 +230,33 @@ async def test_the_token_of_a_webhooks_caller_is_not_kept(tmp_path: Path) -> Non
         assert (head.headers, head.known.scanned.authorization) == ([], None)
         assert (await site.client.ask(ASK.replace(b"caller-secret", b"another-one--"))).status == 401
         assert len(site.worker._http.known) == 1
+
+
+class Nobody:
+    """An authorization provider for whom everybody is too many."""
+
+    def decide(self, attributes: Attributes) -> Decision:
+        return Decision(Verdict.DENY, "nobody may")
+
+    async def authorize(self, attributes: Attributes) -> Decision:
+        return self.decide(attributes)
+
+    async def relevant_groups(self) -> frozenset[str]:
+        return frozenset()
+
+
+async def test_a_refused_review_can_be_explained_from_the_record(tmp_path: Path) -> None:
+    """S54: the reason is for the operator, and outlives the gateway."""
+    (tmp_path / "callers").write_text("caller-secret")
+    config = configured(tmp_path, "http://127.0.0.1:1", webhooks=HOOKS)
+    config = replace(config, authorization=AuthorizationSettings((Authorization("no", "no", Nobody()),)))
+    async with served(config) as site:
+        told = json.loads((await site.client.ask(ASK)).body)["status"]
+    assert told["allowed"] is False
+    found = recorded.find([tmp_path / "audit.log"], told["reason"].rpartition(" ")[2])
+    assert found is not None
+    assert (found.attributes.user.username, found.attributes.request.resource) == ("ann", "pods")
+    assert found.decision.reason == "nobody may"
 
 
 class Held:
