@@ -173,7 +173,7 @@ class App:
         )
 
     def _on_refused(self, attributes: Attributes, decision: Decision, decision_id: str) -> None:
-        """A cluster records its requests itself; what we refuse is recorded here too, so that its id can be explained."""
+        """A cluster records its requests itself; what we refuse is recorded here, so that its id can be explained."""
         uri = attributes.request.path or "/webhooks/subject-access-review"
         prepared = self.auditor.prepare(attributes.request, attributes.user, request_uri=uri, decision=decision)
         if prepared is None:
