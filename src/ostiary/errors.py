@@ -62,7 +62,7 @@ CODES: dict[str, str] = {
     "service-account-token-unavailable": "the token of a pod's service account could not be had",
     "token-exchange-failed": "a server did not exchange a service account token for one that the registry takes",
     "cloud-credential-unavailable": "a cloud gave no credential for its image registry",
-    "library-missing": "a library that this plugin needs is not installed",
+    "library-missing": "a library that is needed here is not installed",
     "docker-helper-not-found": "a docker credential helper does not exist or cannot be executed",
     "docker-helper-failed": "a docker credential helper failed",
     "docker-helper-answer-invalid": "what a docker credential helper printed is not a login",

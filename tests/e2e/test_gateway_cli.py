@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,8 +15,10 @@ from uuid import uuid4
 import pytest
 import trustme
 
+from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.model import Secret
 from tests.support.cluster import Cluster
-from tests.support.gateway import ServedGateway, Site, role
+from tests.support.gateway import Login, ServedGateway, Site, role
 
 OPERATOR = [
     {"apiGroups": ["ostiary.dev"], "resources": ["sessions"], "verbs": ["list"]},
@@ -156,6 +159,53 @@ def wait_for_event(running: Running, audit_id: str) -> None:
             return
         running.gateway.get("/version")
     pytest.fail("the event was not written")
+
+
+class TestTheSessionOfLogin:
+    """Without a token file whoever signed in with ``ostiary login`` is the one who asks."""
+
+    def signed_in(self, running: Running, user: str, account: str = "default") -> Login:
+        """As `ostiary login` leaves it; the site's authority is remembered with the session."""
+        issued = running.gateway.login(user)
+        until = datetime.now(UTC) + timedelta(minutes=10)
+        grant = Grant(Secret(issued.token), until, Secret("osr_unused"), issued.session, until, user)
+        authorities_pem = (running.folder / "ca.pem").read_text()
+        Sessions(Account(running.gateway.url(), account)).save(grant, store=FILE, authorities_pem=authorities_pem)
+        return issued
+
+    def test_it_asks_for_sessions_and_decisions(self, running: Running) -> None:
+        mine = self.signed_in(running, "root")
+        audit_id = running.refused(running.gateway.login("carol").token)
+        server = ("--server", running.gateway.url())
+        done = running.ostiary("sessions", "list", "--user", "root", *server)
+        assert (done.returncode, mine.session in done.stdout, done.stderr) == (0, True, "")
+        done = running.ostiary("explain", audit_id, *server)
+        assert (done.returncode, done.stdout.startswith(audit_id)) == (0, True), done.stderr
+        assert mine.token not in done.stdout + done.stderr
+
+    def test_one_of_several_accounts_can_be_named(self, running: Running) -> None:
+        self.signed_in(running, "carol")
+        self.signed_in(running, "root", "admin")
+        server = ("--server", running.gateway.url())
+        assert "answered 403" in running.ostiary("sessions", "list", *server).stderr
+        assert running.ostiary("sessions", "list", *server, "--account", "admin").returncode == 0
+
+    def test_one_that_was_revoked_is_told_with_how_to_sign_in(self, running: Running) -> None:
+        mine = self.signed_in(running, "root", "admin")
+        server = ("--server", running.gateway.url())
+        admin = (*server, "--account", "admin")
+        assert running.ostiary("sessions", "revoke", "session", mine.session, *admin).stdout == "1 session ended\n"
+        wait_for_401(running, mine.token)
+        said = running.ostiary("sessions", "list", *admin).stderr
+        assert "the gateway answered 401" in said
+        assert f"hint   sign in again: ostiary login --server {running.gateway.url()} --account admin\n" in said
+
+    def test_without_one_nobody_is_asked_and_both_ways_are_told(self, running: Running) -> None:
+        done = running.ostiary("sessions", "list", "--server", running.gateway.url(), "--account", "nobody")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "code   sign-in-needed" in done.stderr
+        assert f"ostiary login --server {running.gateway.url()} --account nobody" in done.stderr
+        assert "--token-file" in done.stderr
 
 
 class TestWhoMayAsk:

@@ -418,6 +418,9 @@ def test_probes_figures_and_audit_tell_all_but_secrets(site: Site, cluster: Clus
     assert event["annotations"]["authorization.k8s.io/decision"] == "allow"
     assert event["auditID"] in {record.value("Audit-ID") for record in cluster.requests}
     assert any(event["responseStatus"]["code"] == 401 and event["user"] == {} for event in events)
+    logins = [(event.get("annotations", {}).get("ostiary.dev/login"), event) for event in events]
+    refused = [event["responseStatus"]["code"] for kind, event in logins if kind == "refused"]
+    assert refused == [401, 401], "as they were answered"
     for row in gateway.stderr.splitlines():
         assert row.startswith("ostiary: ") or json.loads(row)
     everything = {
@@ -435,7 +438,17 @@ def test_probes_figures_and_audit_tell_all_but_secrets(site: Site, cluster: Clus
     assert found == []
 
 
-# --- no configuration at all ---
+# --- no configuration is named ---
+
+
+def test_without_a_name_the_gateway_yaml_of_the_directory_is_served(site: Site) -> None:
+    """S15: nobody who wrote one finds everything allowed."""
+    site.write_config(listen={"workers": 2})
+    with ServedGateway(site, None, {}) as gateway:
+        assert gateway.line("taking gateway.yaml of this directory")
+        assert gateway.login("alice").user == "alice"
+        assert gateway.get("/auth").status_code == 401
+        assert "may do everything" not in gateway.stderr
 
 
 @pytest.mark.needs("curl")
@@ -450,7 +463,10 @@ def test_without_a_configuration_it_is_one_user_on_this_machine_and_says_so(site
         raise
     with gateway_running(gateway):
         assert gateway.url("127.0.0.1") == "http://127.0.0.1:8443"
-        for warning in ("one user, and all actions allowed", "kept in memory", "there is no upstream"):
+        for warning in (
+            *("there is no gateway.yaml in this directory", "one user, and all actions allowed"),
+            *("kept in memory", "there is no upstream"),
+        ):
             assert warning in gateway.stderr
         said = json.loads(curl(gateway.url("127.0.0.1") + "/auth"))
         sessions = curl(f"{gateway.url('127.0.0.1')}{ADMIN}/sessions", f"Authorization: Bearer {said['token']}")

@@ -48,6 +48,21 @@ def test_a_password_is_asked_for_at_the_terminal_and_not_echoed(server: SigninSe
     assert not any(token in person.shown for token in server.tokens)
 
 
+def test_after_a_wrong_password_only_the_password_is_typed_again(server: SigninServer, authority: str) -> None:
+    person = at_terminal("login", "--server", server.url, "--ca", authority)
+    person.read_until("username at")
+    person.type("ann\n")
+    person.read_until("password: ")
+    person.type("wrong\n")
+    person.read_until(f"username at {server.url} [ann]: ")
+    person.type("\n")
+    person.read_until("[ann]: \r\npassword: ")
+    person.type("pässword\n")
+    code, _ = person.end()
+    assert code == 0, person.shown
+    assert f"signed in at {server.url} as ann" in person.shown
+
+
 def test_ctrl_c_at_the_password_ends_it_quietly(server: SigninServer, authority: str) -> None:
     person = at_terminal("get-token", "--server", server.url, "--ca", authority)
     person.read_until("username at")

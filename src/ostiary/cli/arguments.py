@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from ostiary.cli import COMMANDS, FAILED, USAGE, command_module, program
-from ostiary.cli.output import print_error
+from ostiary.cli.output import log_as_notes, print_error
 from ostiary.errors import OstiaryError
 
 TEXT, JSON = "text", "json"
@@ -82,7 +82,8 @@ def run_command(name: str, argv: Sequence[str]) -> int:
         # argparse has printed the help.
         return int(left.code or 0)
     try:
-        return int(arguments.run(arguments))
+        with log_as_notes():
+            return int(arguments.run(arguments))
     except UsageError as error:
         return _usage(error, argv)
     except OstiaryError as error:

@@ -30,7 +30,7 @@ EPILOG = """\
 examples:
   ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --config gateway.yaml
   ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --audit-log /var/log/audit-2026-01.log
-  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --server https://gateway.example.com --token-file token
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --server https://gateway.example.com
 """
 
 
@@ -49,9 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    gateway = remote(arguments)
-    if gateway is not None and arguments.audit_log:
+    if arguments.server is not None and arguments.audit_log:
         raise UsageError("--audit-log is read here, and --server asks elsewhere", hint="leave one of them out")
+    gateway = remote(arguments)
     told = _remembered(gateway, arguments.id) if gateway is not None else _recorded(arguments)
     if arguments.output == JSON:
         print_json(told)

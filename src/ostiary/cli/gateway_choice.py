@@ -29,9 +29,18 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", metavar="URL", help="ask the gateway that runs there, in place of --config")
-    parser.add_argument("--token-file", metavar="FILE", help="with --server: a file that holds your token alone")
     parser.add_argument(
-        "--ca", metavar="FILE", help="with --server: the authorities to trust, PEM (default: the system's)"
+        "--token-file",
+        metavar="FILE",
+        help="with --server: a file that holds your token alone (default: the session of ostiary login there)",
+    )
+    parser.add_argument(
+        "--account", metavar="NAME", help="with --server: the session of one of several accounts at this gateway"
+    )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="with --server: the authorities to trust, PEM (default: the kubeconfig's, the session's or the system's)",
     )
 
 
@@ -48,16 +57,16 @@ def config_path(arguments: argparse.Namespace) -> str:
 def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
     """The gateway at ``--server``; None if there is no such option."""
     if arguments.server is None:
-        if arguments.token_file or arguments.ca:
-            raise UsageError("--token-file and --ca go with --server")
+        if arguments.token_file or arguments.account or arguments.ca:
+            raise UsageError("--token-file, --account and --ca go with --server")
         return None
     if arguments.config is not None:
         raise UsageError("--config and --server name two gateways", hint="leave one of them out")
-    if arguments.token_file is None:
-        raise UsageError("--server needs --token-file", hint="a file with the token that /auth gave you: who asks?")
-    from ostiary.cli.remote import RemoteGateway
+    if arguments.token_file is not None and arguments.account is not None:
+        raise UsageError("--token-file and --account name two tokens", hint="leave one of them out")
+    from ostiary.cli.remote import chosen_gateway
 
-    return RemoteGateway(arguments.server, token_file=arguments.token_file, ca_file=arguments.ca)
+    return chosen_gateway(arguments)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
@@ -67,12 +76,13 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def text_of(path: str, what: str) -> str:
-    """The text of a small file; raises `ConfigurationError`, which does not quote it."""
+def token_text(path: str) -> str:
+    """The text of a file that should hold a token; raises `ConfigurationError`, which does not quote it."""
     try:
         with open(path, encoding="utf-8") as opened:
             return opened.read(1 << 20)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
-        code = "token-file-unreadable" if what == "token" else "config-unreadable"
-        raise ConfigurationError(f"the {what} cannot be read", cause=why, where=path, code=code) from None
+        raise ConfigurationError(
+            "the token cannot be read", cause=why, where=path, code="token-file-unreadable"
+        ) from None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ostiary import __version__
 from ostiary.cli.arguments import UsageError
@@ -126,21 +126,35 @@ def checked_address(server: str) -> str:
 
     Raises `UsageError` if it is none, or if tokens would travel in the clear.
     """
-    try:
-        parts = urlsplit(server)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port, parts = "", None, urlsplit("")
+    parts = _parts(server)
+    host, port = parts.hostname or "", _port(parts)
     plain = parts.scheme == "http"
-    fits = server.isascii() and server.isprintable() and " " not in server
-    if not fits or not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-        raise _no_address("it is not like https://gateway.example")
     if parts.query or parts.fragment:
         raise _no_address("there is a ? or a # in it")
     if plain and host not in LOOPBACK:
         raise _no_address("http:// would show your token to everybody on the way")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+
+
+def _parts(server: str) -> SplitResult:
+    fits = server.isascii() and server.isprintable() and server and " " not in server
+    if fits and "://" not in server:
+        raise _no_address("https:// is missing before it")
+    try:
+        parts = urlsplit(server if fits else "")
+    except ValueError:
+        parts = urlsplit("")
+    if not parts.hostname or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        raise _no_address("it is not like https://gateway.example")
+    return parts
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:
+        raise _no_address("its port is not a number from 0 to 65535") from None
 
 
 def _no_address(cause: str) -> UsageError:

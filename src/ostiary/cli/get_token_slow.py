@@ -13,10 +13,10 @@ import time
 
 from ostiary.cli import FAILED, USAGE, program
 from ostiary.cli.arguments import Parser, UsageError
-from ostiary.cli.gateway_http import checked_address
+from ostiary.cli.authorities import authorities
 from ostiary.cli.get_token import asks_again, believe
 from ostiary.cli.output import print_error
-from ostiary.cli.signin.options import add_account, add_ways, authorities, chosen_account, wishes
+from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes
 from ostiary.cli.signin.person import AtTerminal
 from ostiary.cli.signin.sessions import Account, check_store
 from ostiary.cli.signin.turn import Turn
@@ -94,11 +94,6 @@ def _info() -> ExecInfo:
 def _authorities_told(info: ExecInfo, account: Account) -> str | None:
     """The kubeconfig's authority, if its cluster is this gateway: then it vouches for ``/auth`` as well."""
     cluster = info.cluster
-    if cluster is None or not cluster.certificate_authority_data:
+    if cluster is None or not cluster.certificate_authority_data or not is_behind(cluster.server, account):
         return None
-    try:
-        told = checked_address(cluster.server)
-    except UsageError:
-        return None
-    same = told == account.server or told.startswith(f"{account.server}/")
-    return cluster.certificate_authority_data.decode("utf-8", "replace") if same else None
+    return cluster.certificate_authority_data.decode("utf-8", "replace")

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from ostiary.cli.arguments import UsageError
+from ostiary.cli.authorities import authorities
 from ostiary.cli.get_token import DEFAULT_ACCOUNT
 from ostiary.cli.output import print_note
-from ostiary.cli.signin.options import add_account, authorities, chosen_account
+from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.sessions import Account, Sessions
 from ostiary.core.config import read
 from ostiary.errors import ConfigurationError

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ostiary.cli.output import print_note
-from ostiary.cli.signin.options import add_account, add_ways, authorities, chosen_account, wishes
+from ostiary.cli.signin.options import add_account, add_ways, chosen_account, chosen_authorities, wishes
 from ostiary.cli.signin.person import AtTerminal
 from ostiary.cli.signin.sessions import Sessions, check_store
 from ostiary.cli.signin.turn import Turn
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     if arguments.store is not None:
         check_store(arguments.store)
-    turn = Turn(account, wishes(arguments), AtTerminal(quiet=False), arguments.store, authorities(arguments.ca))
+    authorities_pem = chosen_authorities(arguments, account)
+    turn = Turn(account, wishes(arguments), AtTerminal(quiet=False), arguments.store, authorities_pem)
     turn.sign_in()
     session = Sessions(account).session()
     if session is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.gateway import GatewayClient
-from ostiary.cli.signin.options import add_account, authorities, chosen_account
+from ostiary.cli.signin.options import add_account, add_ca, chosen_account, kubeconfig_authorities
 from ostiary.cli.signin.sessions import Session, Sessions
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 
@@ -20,12 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     add_account(parser)
     parser.add_argument("--everywhere", action="store_true", help="end all your sessions, on all machines")
-    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    add_ca(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    sessions = Sessions(chosen_account(arguments))
+    account = chosen_account(arguments)
+    sessions = Sessions(account)
     authorities_pem = authorities(arguments.ca)
     session, problem = _session(sessions)
     # First here: whoever leaves a shared machine must not leave a token, even if the gateway is not there.
@@ -40,17 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
                 hint="sign in and do this again: ostiary login",
                 code="sign-in-needed",
             )
-        print_note(f"there was no session at {sessions.account.server}")
+        print_note(f"there was no session at {account.server}")
         return 0
-    gateway = GatewayClient(sessions.account.server, authorities_pem=authorities_pem or session.authorities_pem)
     try:
+        authorities_pem = authorities_pem or kubeconfig_authorities(account) or session.authorities_pem
+        gateway = GatewayClient(account.server, authorities_pem=authorities_pem)
         gateway.logout(session.renewal, everywhere=arguments.everywhere)
     except OstiaryError as error:
         ends = session.expires_at.astimezone().strftime("%a %H:%M")
         error.hint = f"forgotten here; at the gateway the session goes on, at most until {ends}"
         raise
     ended = "all your sessions" if arguments.everywhere else f"the session of {session.user}"
-    print_note(f"ended {ended} at {sessions.account.server}")
+    print_note(f"ended {ended} at {account.server}")
     return 0
 
 

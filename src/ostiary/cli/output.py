@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import TextIO
 
@@ -51,6 +52,29 @@ def print_error(error: OstiaryError, *, as_json: bool = False) -> None:
 def print_note(text: str) -> None:
     """Tell a person something beside the result, on stderr."""
     print(f"{painted('ostiary:', Style.DOUBTFUL, sys.stderr)} {printable(text)}", file=sys.stderr)
+
+
+@contextmanager
+def log_as_notes() -> Iterator[None]:
+    """Tell a person the warnings that are logged meanwhile, on stderr; ``serve`` puts its own log in this place."""
+    # Imported here: neither --help nor a mistake on the command line needs it.
+    import logging
+
+    from ostiary.core.redact import redact
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            print_note(f"{record.levelname.lower()}: {redact(record.getMessage())}")
+
+    notes = Notes(logging.WARNING)
+    # By this name `configure_logging` of the gateway knows what to replace.
+    notes.set_name("ostiary")
+    root = logging.getLogger()
+    root.addHandler(notes)
+    try:
+        yield
+    finally:
+        root.removeHandler(notes)
 
 
 def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) -> Iterable[str]:

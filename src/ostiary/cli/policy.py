@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.decision_output import object_text
+from ostiary.cli.extras import needing
 from ostiary.cli.gateway_choice import run_async
 from ostiary.cli.output import Style, painted, print_json, print_note, rows
 from ostiary.core.text import printable
@@ -257,7 +258,8 @@ def replay_logs(arguments: argparse.Namespace) -> int:
 
 
 async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
-    from ostiary.gateway.policy.replay import replay, requiring_more
+    with needing("gateway"):
+        from ostiary.gateway.policy.replay import replay, requiring_more
     from ostiary.gateway.policy.source import opened
     from ostiary.gateway.recorded import read
 

@@ -8,11 +8,11 @@ import sys
 import yaml
 
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
+from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_json, print_note
 from ostiary.cli.registry_choice import choice, configured
 from ostiary.cli.registry_output import as_json, print_explanation, print_lint, print_lookup, print_probe
 from ostiary.cli.report import print_report
-from ostiary.errors import ConfigurationError
 from ostiary.registry.check import SAMPLE_IMAGE, check
 from ostiary.registry.check import SECONDS as CHECK_SECONDS
 from ostiary.registry.config import load
@@ -212,7 +212,7 @@ def probe_image(arguments: argparse.Namespace) -> int:
     chosen = choice(arguments)
     settings = ProbeSettings(
         plain_http=arguments.plain_http,
-        authorities_pem=_authorities(arguments.ca_file),
+        authorities_pem=authorities(arguments.ca_file),
         manifest=arguments.manifest,
         seconds=arguments.registry_timeout,
     )
@@ -225,19 +225,6 @@ def probe_image(arguments: argparse.Namespace) -> int:
     else:
         print_probe(told)
     return 0 if told.ok else 1
-
-
-def _authorities(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        with open(file, encoding="utf-8") as opened:
-            return opened.read()
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
-        raise ConfigurationError(
-            "the authorities cannot be read", cause=why, where=file, code="config-unreadable"
-        ) from None
 
 
 # --- configurations and providers ---

@@ -5,14 +5,20 @@ Called by the commands with ``--server``; `gateway_http` asks.
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ostiary.cli.gateway_choice import text_of
-from ostiary.cli.gateway_http import GatewayHttp
+from ostiary.cli.arguments import UsageError
+from ostiary.cli.gateway_choice import token_text
+from ostiary.cli.gateway_http import GatewayHttp, checked_address
+from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.signin.options import chosen_authorities
+from ostiary.cli.signin.sessions import Account
+from ostiary.cli.signin.turn import login_command, signed_in
 from ostiary.core.text import fits_token_header
-from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
 
 PREFIX = "/apis/ostiary.dev/v1"
@@ -20,10 +26,7 @@ SECONDS = 30.0
 # All sessions of a large gateway.
 LARGEST_ANSWER = 64 * 1024 * 1024
 
-_HINTS = {
-    401: "sign in again: the token in the file is unknown, expired or revoked",
-    403: "the policy must let you do this: resources of the API group ostiary.dev",
-}
+_FORBIDDEN = "the policy must let you do this: resources of the API group ostiary.dev"
 
 
 class GatewayRefused(OstiaryError):
@@ -37,10 +40,12 @@ class GatewayRefused(OstiaryError):
 
 
 class RemoteGateway:
-    def __init__(self, server: str, *, token_file: str, ca_file: str | None = None) -> None:
-        authorities_pem = None if ca_file is None else text_of(ca_file, "authorities")
+    """*unknown_token* is what to do when the gateway does not know the token."""
+
+    def __init__(self, server: str, token: Secret, *, authorities_pem: str | None, unknown_token: str) -> None:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=SECONDS, largest=LARGEST_ANSWER)
-        self._token = _token(token_file)
+        self._token = token
+        self._hints = {401: unknown_token, 403: _FORBIDDEN}
 
     def get(self, *segments: str, **query: str | None) -> Any:
         given = {key: value for key, value in query.items() if value is not None}
@@ -63,8 +68,31 @@ class RemoteGateway:
             status=reply.status,
             cause=str(reply.fields.get("message", "it gave no reason")),
             where=self._http.server,
-            hint=_HINTS.get(reply.status),
+            hint=self._hints.get(reply.status),
         )
+
+
+def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:
+    """The one at ``--server``, asked as whoever's token is in ``--token-file``, or as who signed in there."""
+    if arguments.account == "":
+        raise UsageError("--account is empty")
+    account = Account(checked_address(arguments.server), arguments.account or DEFAULT_ACCOUNT)
+    authorities_pem = chosen_authorities(arguments, account)
+    if arguments.token_file is not None:
+        unknown = "sign in again: the token in the file is unknown, expired or revoked"
+        token = _token(arguments.token_file)
+    else:
+        unknown = f"sign in again: {' '.join(login_command(account))}"
+        token, authorities_pem = _token_of_session(account, authorities_pem)
+    return RemoteGateway(account.server, token, authorities_pem=authorities_pem, unknown_token=unknown)
+
+
+def _token_of_session(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
+    try:
+        return signed_in(account, authorities_pem)
+    except CredentialError as error:
+        error.hint = f"{error.hint}, or name a file that holds your token: --token-file"
+        raise
 
 
 def _path(segments: tuple[str, ...]) -> str:
@@ -72,7 +100,7 @@ def _path(segments: tuple[str, ...]) -> str:
 
 
 def _token(path: str) -> Secret:
-    token = text_of(path, "token").strip()
+    token = token_text(path).strip()
     if not fits_token_header(token):
         raise ConfigurationError(
             "the file holds no token",

@@ -9,14 +9,17 @@ from importlib import resources
 from pathlib import Path
 
 from ostiary.cli import OK
+from ostiary.cli.extras import needing
+from ostiary.cli.gateway_choice import DEFAULT
 from ostiary.cli.output import print_note
 
 DESCRIPTION = """\
 Run the gateway: it lets people and programs in by your identity system and your policy, and passes what is
 allowed to your API server or any other HTTP API.
 
-Every mistake in the configuration is told, with its place, before anything listens. Without a configuration the
-gateway serves one user, who may do everything, on this machine only.
+Every mistake in the configuration is told, with its place, before anything listens. Without --config it is the
+gateway.yaml of this directory; where there is none, the gateway serves one user, who may do everything, on this
+machine only.
 """
 
 EPILOG = """\
@@ -32,7 +35,7 @@ Examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
-        "-c", "--config", type=Path, metavar="FILE", help="the configuration (default: one user, allow all, loopback)"
+        "-c", "--config", type=Path, metavar="FILE", help=f"the configuration (default: {DEFAULT} in this directory)"
     )
     parser.add_argument("--check", action="store_true", help="only say whether the configuration is right")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
@@ -42,24 +45,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Imported here: the gateway is large, and --help needs none of it.
-    from ostiary.gateway.config import warnings
-    from ostiary.gateway.logging import configure_logging
-    from ostiary.gateway.supervisor import Source, run, run_worker
-
     if arguments.schema:
         print(resources.files("ostiary.gateway").joinpath("gateway.schema.json").read_text(), end="")
         return OK
-    source = Source(arguments.config)
+    # A worker takes what it is given: the choice has been made.
+    path = arguments.config if arguments.worker else _chosen(arguments.config)
+    return _check(path) if arguments.check else _serve(path, arguments.worker)
+
+
+def _check(path: Path | None) -> int:
+    # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
+    from ostiary.gateway.config import default_config, load, warnings
+
+    config = default_config() if path is None else load(path)
+    print(f"{path or 'the built-in configuration'}: right")
+    for warning in warnings(config):
+        print_note(warning)
+    return OK
+
+
+def _serve(path: Path | None, worker: str | None) -> int:
+    from ostiary.gateway.config import warnings
+    from ostiary.gateway.logging import configure_logging
+
+    with needing("gateway"):
+        from ostiary.gateway.supervisor import Source, run, run_worker
+
+    source = Source(path)
     config = source.load()
-    if arguments.check:
-        print(f"{arguments.config or 'the built-in configuration'}: right")
-        for warning in warnings(config):
-            print_note(warning)
-        return OK
     configure_logging(config.log.format, config.log.level)
-    if arguments.worker:
-        listener, channel = (int(part) for part in arguments.worker.split(","))
+    if worker:
+        listener, channel = (int(part) for part in worker.split(","))
         run_worker(source, listener_fd=listener, channel_fd=channel)
         return OK
     for warning in warnings(config):
@@ -67,6 +83,18 @@ def _run(arguments: argparse.Namespace) -> int:
     scheme = "https" if config.listen.tls is not None else "http"
     run(source, config, on_listening=lambda address, health: _listening(f"{scheme}://{address}", health))
     return OK
+
+
+def _chosen(named: Path | None) -> Path | None:
+    """The file to take; None if there is none, and it is told in both cases what was not asked for."""
+    if named is not None:
+        return named
+    # Also one that cannot be read, which is then told: whoever wrote a file is not served with everything allowed.
+    if os.path.lexists(DEFAULT):
+        print(f"ostiary: taking {DEFAULT} of this directory", file=sys.stderr)
+        return Path(DEFAULT)
+    print_note(f"there is no {DEFAULT} in this directory: taking the built-in configuration")
+    return None
 
 
 def _listening(url: str, health: str) -> None:

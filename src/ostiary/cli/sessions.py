@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ostiary.cli import OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
-from ostiary.cli.gateway_choice import add_config, add_server, config_path, load, remote, run_async, text_of
+from ostiary.cli.gateway_choice import add_config, add_server, config_path, load, remote, run_async, token_text
 from ostiary.cli.output import print_json, print_note, print_table
 from ostiary.errors import ConfigurationError
 
@@ -27,7 +27,7 @@ List the sessions that are alive, the newest first: who, with which groups, by w
 LIST_EXAMPLES = """\
 examples:
   ostiary sessions list --config gateway.yaml
-  ostiary sessions list --group dev --server https://gateway.example.com --token-file token --output json
+  ostiary sessions list --group dev --server https://gateway.example.com --output json
 """
 REVOKE_HELP = """\
 Withdraw what was issued. It holds at once, on every worker, and open streams are cut. It is written down before this
@@ -185,7 +185,7 @@ def _digest(text: str) -> str:
     except ValueError:
         # So it is the name of a file.
         pass
-    token = _from_stdin() if text == "-" else text_of(text, "token")
+    token = _from_stdin() if text == "-" else token_text(text)
     try:
         return digest_hex(token.strip())
     except ValueError as error:

@@ -10,9 +10,8 @@ from typing import Any
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.output import print_json, rows
 from ostiary.cli.signin.gateway import GatewayClient
-from ostiary.cli.signin.options import add_account, authorities, chosen_account
-from ostiary.cli.signin.sessions import Sessions
-from ostiary.cli.signin.turn import Turn
+from ostiary.cli.signin.options import add_account, add_ca, chosen_account, chosen_authorities
+from ostiary.cli.signin.turn import signed_in
 
 DESCRIPTION = """\
 Ask the gateway who you are: your name, your groups and which provider each one is known from, your session and its
@@ -23,20 +22,15 @@ end. Nobody is asked to sign in, and no token is shown.
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     add_account(parser)
-    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    add_ca(parser)
     add_output(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
-    authorities_pem = authorities(arguments.ca)
-    answer = Turn(account, authorities_pem=authorities_pem).credential()
-    assert answer.token is not None
-    session = Sessions(account).session()
-    if authorities_pem is None and session is not None:
-        authorities_pem = session.authorities_pem
-    told = GatewayClient(account.server, authorities_pem=authorities_pem).whoami(answer.token)
+    token, authorities_pem = signed_in(account, chosen_authorities(arguments, account))
+    told = GatewayClient(account.server, authorities_pem=authorities_pem).whoami(token)
     if arguments.output == JSON:
         print_json({"server": account.server, "account": account.name, **told})
         return 0

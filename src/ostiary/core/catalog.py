@@ -21,6 +21,8 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError
 
+OURS = "ostiary"
+
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
 
 
@@ -74,7 +76,7 @@ def load(plugin_type: str, name: str) -> type[Configurable]:
         raise ConfigurationError(
             f'the {plugin_type} provider "{name}" cannot be loaded',
             cause=f"{point.value}: {error}",
-            hint=f"install what it needs, perhaps with: pip install 'ostiary[{name}]'",
+            hint=_what_it_needs(point),
             code="plugin-broken",
         ) from error
     except Exception as error:
@@ -116,6 +118,13 @@ def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoi
         hint="correct the type, or install the package that has it: ostiary plugins",
         code="plugin-not-found",
     )
+
+
+def _what_it_needs(point: EntryPoint) -> str:
+    if _package(point) != OURS or point.dist is None:
+        return "install what it needs; its package should say what that is"
+    own = point.dist.metadata.get_all("Provides-Extra") or []
+    return f"pip install '{OURS}[{','.join(('gateway', point.name) if point.name in own else ('gateway',))}]'"
 
 
 def _installed(plugin_type: str, point: EntryPoint) -> Installed:

@@ -29,14 +29,14 @@ from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
 from ostiary.gateway.engine import Engine, EngineParts
 from ostiary.gateway.headers import HeaderFilter
 from ostiary.gateway.limits import Limits
-from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
+from ostiary.gateway.login.door import Login, LoginEvent, log_event
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
 from ostiary.gateway.settings import GatewayConfig
 from ostiary.gateway.upstream_health import watch_health
 from ostiary.gateway.upstreams import Routes, Upstream, client_context
-from ostiary.interfaces.token_store import Revocation
+from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire.audit import DEFAULT_POLICY, Policy, load_policy
 
@@ -198,7 +198,7 @@ class App:
             prepared.complete_with(
                 self.auditor.audit_id(),
                 self.auditor.origin((event.remote_address,)),
-                _LOGIN_STATUS[event.kind],
+                event.status,
                 received_at=now,
                 at=now,
                 message=event.reason,
@@ -216,16 +216,6 @@ class App:
         while True:
             await asyncio.sleep(every)
             await self.shared.tokens.sweep()
-
-
-_LOGIN_STATUS = {
-    LoginEventKind.ISSUED: 200,
-    LoginEventKind.RENEWED: 200,
-    LoginEventKind.ENDED: 204,
-    LoginEventKind.REFUSED: 403,
-    LoginEventKind.OUTAGE: 503,
-    LoginEventKind.CONTRACT_BROKEN: 500,
-}
 
 
 async def _again_and_again(what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -251,7 +241,7 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
     def revoked(revocation: Revocation, cut: int) -> None:
         metrics.revocations.inc(revocation.kind.value)
         metrics.revocation_lag.observe(max(0.0, (clock.now() - revocation.at).total_seconds()))
-        extra = {"kind": revocation.kind.value, "by": revocation.by, "streams": cut}
+        extra = {"kind": revocation.kind.value, **_revoked(revocation), "by": revocation.by, "streams": cut}
         log.info("a revocation is in force", extra=extra)
 
     authenticator = Authenticator(tokens, clock, limits_key=limits.key, on_revoked=revoked)
@@ -261,6 +251,20 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
     metrics.queued.read_from(lambda: limits.seats.queued)
     metrics.in_flight.read_from(lambda: limits.seats.in_flight)
     return Shared(tokens, authenticator, limits, metrics)
+
+
+def _revoked(revocation: Revocation) -> dict[str, str]:
+    """What was revoked, as a field of the log."""
+    match revocation.kind:
+        case RevocationKind.TOKEN:
+            # Enough to find it in the store by; the whole digest is nobody's business.
+            return {"digest": revocation.value[:8]}
+        case RevocationKind.SESSION:
+            return {"session_id": revocation.value}
+        case RevocationKind.BEFORE:
+            return {"before": revocation.at.isoformat()}
+        case kind:
+            return {kind.value: revocation.value}
 
 
 def _audit_policy(configured: settings.Audit) -> Policy:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 
 from ostiary.core.cache import Cache, size_of
 from ostiary.core.clock import Clock
-from ostiary.core.redact import redact
-from ostiary.errors import OstiaryError, ProviderError
+from ostiary.errors import ProviderError
+from ostiary.gateway.reasons import reason_of
 from ostiary.gateway.settings import OnError
 from ostiary.interfaces.authorization import (
     AuthorizationProvider,
@@ -37,7 +37,6 @@ from ostiary.model import Attributes, Decision, Requirement, UserInfo, Verdict
 
 # About ten times the attributes of an ordinary request. Selectors count: a few huge ones must not fill the memory.
 KEY_BYTES = 16_384
-LONGEST_CAUSE = 500
 
 T = TypeVar("T")
 
@@ -215,7 +214,7 @@ class AskedLink:
 
     def _failed(self, what: str, error: Exception | None = None) -> ProviderError:
         summary = f'the authorization provider "{self.name}" could not be asked'
-        return ProviderError(summary, cause=what if error is None else f"{what}: {_shown(error)}")
+        return ProviderError(summary, cause=what if error is None else f"{what}: {reason_of(error)}")
 
 
 def _has(provider: object, method: str) -> bool:
@@ -235,14 +234,6 @@ def _look_at(question: asyncio.Future[Any]) -> None:
 
 def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-def _shown(error: Exception) -> str:
-    if isinstance(error, OstiaryError):
-        text = ": ".join(filter(None, (error.summary, error.cause)))
-    else:
-        text = f"{type(error).__name__}: {error}"
-    return redact(text[:LONGEST_CAUSE])
 
 
 def _key_size(key: Hashable) -> int:

@@ -7,6 +7,7 @@ once and outlives reloads: whoever is connecting meanwhile waits a moment in its
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -109,7 +110,7 @@ class Worker:
     async def report(self) -> Report:
         """What a readiness probe is told: names of what is wrong, without a detail that helps a stranger."""
         checks = [
-            ("draining", "it is stopping" if self._draining else ""),
+            ("accepting requests", "it is stopping" if self._draining else ""),
             ("token store", await self._store_trouble()),
         ]
         for upstream in self.app.routes.upstreams:
@@ -248,7 +249,19 @@ def bind(address: settings.Address) -> socket.socket:
         raise ConfigurationError(
             f"the gateway cannot listen on {address}",
             cause=error.strerror,
-            hint="stop what listens there, or choose another address",
+            hint=listen_hint(error.errno),
             code="config-invalid",
         ) from None
     return listener
+
+
+def listen_hint(number: int | None) -> str:
+    """What helps against the error *number* of the system."""
+    return _LISTEN_HINTS.get(number, "choose another address")
+
+
+_LISTEN_HINTS: dict[int | None, str] = {
+    errno.EADDRINUSE: "stop what listens there, or choose another address",
+    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] are all that it has",
+    errno.EACCES: "choose a port from 1024 on, or give the process CAP_NET_BIND_SERVICE",
+}

@@ -98,10 +98,14 @@ def test_a_gateway_without_an_audit_log_says_what_else_can_be_done(capsys: Captu
 @pytest.mark.parametrize(
     "options",
     [
-        ("--server", "https://localhost:1"),
-        ("--server", "https://localhost:1", "--token-file", "token", "--config", "gateway.yaml"),
+        ("--server", "https://localhost:1", "--config", "gateway.yaml"),
+        ("--server", "https://localhost:1", "--token-file", "token", "--account", "admin"),
+        ("--server", "https://localhost:1", "--account", ""),
+        ("--server", ""),
+        ("--server", "https://localhost:1", "--audit-log", "x"),
         ("--server", "https://localhost:1", "--token-file", "token", "--audit-log", "x"),
         ("--token-file", "token"),
+        ("--account", "admin"),
         ("--server", "http://gateway.example.com", "--token-file", "token"),
         ("--server", "gateway.example.com", "--token-file", "token"),
         ("--server", "https://a:b@localhost", "--token-file", "token"),

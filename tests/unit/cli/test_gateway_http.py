@@ -56,6 +56,25 @@ def test_what_is_no_address_or_shows_the_token_is_refused_and_not_quoted(address
     assert "ann:word" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [
+        ("gateway.example", "https:// is missing before it"),
+        ("gateway.example:8443/sub", "https:// is missing before it"),
+        ("localhost:8080", "https:// is missing before it"),
+        ("https://gateway.example:99999", "its port is not a number from 0 to 65535"),
+        ("https://gateway.example:port", "its port is not a number from 0 to 65535"),
+        ("ftp://gateway.example", "it is not like https://gateway.example"),
+        ("", "it is not like https://gateway.example"),
+        ("a gateway", "it is not like https://gateway.example"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_told(address: str, cause: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_address(address)
+    assert caught.value.cause == cause
+
+
 @settings(max_examples=200)
 @given(st.text(max_size=30))
 def test_any_text_is_taken_or_refused(text: str) -> None:

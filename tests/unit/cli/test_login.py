@@ -5,27 +5,32 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
+import yaml
 
 from ostiary.cli import main
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.person import Person
-from ostiary.cli.signin.sessions import Account, Sessions
+from ostiary.cli.signin.sessions import Account, Grant, Sessions
 from ostiary.cli.signin.turn import Turn, Wishes
 from ostiary.cli.signin.ways import has_browser, sign_in
 from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary.testing import FakeClock
+from ostiary.wire.client_authentication import V1
 from tests.support.signin_server import SigninServer
 
 Captured = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 AMBIENT = [{"name": "here", "kind": "ambient"}]
 PASSWORD = [{"name": "staff", "kind": "password"}]
+CONTENTS = ["empty", "text", "DER", "broken PEM"]
 KEYRING = """
 import json, pathlib
 FILE = pathlib.Path(__file__).with_name("ring.json")
@@ -44,6 +49,7 @@ class Somebody(Person):
         self.present = present
         self.answers = list(answers)
         self.told: list[str] = []
+        self.offered: list[str] = []
         self.on_tell: Callable[[], None] = lambda: None
 
     def tell(self, text: str) -> None:
@@ -51,6 +57,7 @@ class Somebody(Person):
         self.on_tell()
 
     def ask(self, prompt: str, default: str) -> str:
+        self.offered.append(default)
         return self.answers.pop(0) or default
 
     def ask_secret(self, prompt: str) -> Secret:
@@ -129,6 +136,13 @@ def test_a_password_is_asked_for_again_after_a_mistake_and_not_for_ever(
     assert person.told == ["wrong username or password"]
     with pytest.raises(LoginRefused):
         sign_in(client, Account(server.url), Somebody(*["ann", "wrong"] * 3), Wishes())
+
+
+def test_the_name_that_was_typed_is_offered_again(server: SigninServer, client: GatewayClient) -> None:
+    server.methods = PASSWORD
+    person = Somebody("ann", "wrong", "", "pässword")
+    assert sign_in(client, Account(server.url), person, Wishes(username="root")).user == "ann"
+    assert person.offered == ["root", "ann"]
 
 
 def test_the_account_s_name_is_offered_as_username(server: SigninServer, client: GatewayClient) -> None:
@@ -260,6 +274,127 @@ def test_the_gateway_is_that_of_the_environment_or_of_the_current_context(
     monkeypatch.setenv("OSTIARY_SERVER", "https://other.example")
     assert main(["logout"]) == 0
     assert "https://other.example" in capsys.readouterr().err
+
+
+def kubeconfig(server: SigninServer, path: Path, cluster: Mapping[str, object], *, prefix: str = "") -> None:
+    """A kubeconfig whose current context signs in at *server*; *cluster* is whom its certificate is trusted by."""
+    user = {"exec": {"apiVersion": V1, "command": "ostiary", "args": ["get-token", f"--server={server.url}"]}}
+    user["exec"]["interactiveMode"] = "Never"
+    written = {
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": server.url + prefix, **cluster}}],
+        "users": [{"name": "here", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+    }
+    path.write_text(yaml.safe_dump(written))
+
+
+@pytest.mark.parametrize("words", [[], ["--server"]], ids=["current context", "--server"])
+@pytest.mark.parametrize("way", ["data", "file"])
+def test_the_authority_of_the_kubeconfig_is_that_of_login_whoami_and_logout(
+    server: SigninServer, ca_data: str, authority: str, tmp_path: Path, monkeypatch: Patch, way: str, words: list[str]
+) -> None:
+    cluster = {"certificate-authority-data": ca_data} if way == "data" else {"certificate-authority": "ca.pem"}
+    kubeconfig(server, tmp_path / "config", cluster, prefix="/staging")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.chdir("/")
+    words = [*words, server.url] if words else []
+    assert main(["login", *words]) == 0
+    Sessions(Account(server.url)).save(kept(server), store="file", authorities_pem=None)
+    assert main(["whoami", *words]) == 0
+    assert main(["logout", *words]) == 0
+    assert server.count["POST /auth/logout"] == 1
+
+
+def kept(server: SigninServer) -> Grant:
+    token, renewal = next(iter(server.tokens)), next(iter(server.renewals))
+    until = datetime.now(UTC) + timedelta(minutes=10)
+    return Grant(Secret(token), until, Secret(renewal), "s1", until, "ann")
+
+
+def test_a_merged_context_is_enough_though_another_one_is_current(
+    server: SigninServer, authority: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "config").write_text("current-context: other\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main(["kubeconfig", "--server", server.url, "--ca", authority, "--merge"]) == 0
+    assert main(["login", "--server", server.url]) == 0
+
+
+def test_a_kubeconfig_that_is_not_there_yet_is_no_matter(
+    server: SigninServer, authority: str, tmp_path: Path, monkeypatch: Patch, capsys: Captured
+) -> None:
+    login(server, authority)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    capsys.readouterr()
+    assert main(["whoami", "--server", server.url]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_authority_of_another_server_vouches_for_nobody_here(
+    server: SigninServer, ca_data: str, tmp_path: Path, monkeypatch: Patch, capsys: Captured
+) -> None:
+    cluster = {"certificate-authority-data": ca_data, "server": server.url + "0"}
+    kubeconfig(server, tmp_path / "config", cluster)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main(["login"]) == 1
+    assert "the gateway cannot be trusted" in capsys.readouterr().err
+
+
+def test_what_the_command_line_names_beats_the_kubeconfig(
+    server: SigninServer, authority: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    other = b64encode(trustme.CA().cert_pem.bytes()).decode()
+    kubeconfig(server, tmp_path / "config", {"certificate-authority-data": other})
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert main(["login"]) == 1
+    assert main(["login", "--ca", authority]) == 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        ({"certificate-authority": "gone.pem"}, "/gone.pem\n"),
+        ({"certificate-authority-data": "bm8="}, "/config:3, clusters[0].cluster\n"),
+    ],
+    ids=["file", "data"],
+)
+def test_an_authority_of_the_kubeconfig_that_is_none_is_told_and_keeps_no_token_here(
+    server: SigninServer,
+    authority: str,
+    tmp_path: Path,
+    monkeypatch: Patch,
+    capsys: Captured,
+    cluster: dict[str, object],
+    told: str,
+) -> None:
+    login(server, authority)
+    kubeconfig(server, tmp_path / "config", cluster)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    for command in ("login", "logout"):
+        capsys.readouterr()
+        assert main([command]) == 1
+        assert told in capsys.readouterr().err
+    assert Sessions(Account(server.url)).session() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"no", b"\x30\x82\x01", b"-----BEGIN CERTIFICATE-----\nAAAA\n"], ids=CONTENTS)
+@pytest.mark.parametrize("command", ["login", "whoami", "logout", "kubeconfig", "sessions list", "explain an-id"])
+def test_a_ca_that_is_none_is_named(command: str, content: bytes, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "tls.pem"
+    path.write_bytes(content)
+    assert main([*command.split(), "--server", "https://gateway.example", "--ca", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"where  {path}\n" in said
+    assert "it holds no certificate in PEM" in said
+    assert "certificate-authority" not in said
+
+
+def test_a_ca_may_have_comments_in_any_language(server: SigninServer, authority: str) -> None:
+    path = Path(authority)
+    path.write_text(f"# Főtanúsítvány\n{path.read_text()}", encoding="utf-8")
+    assert login(server, authority) == 0
+    assert main(["whoami"]) == 0
 
 
 def test_with_several_gateways_nothing_is_guessed(capsys: Captured, server: SigninServer, authority: str) -> None:

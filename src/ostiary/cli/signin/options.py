@@ -1,17 +1,25 @@
-"""Which gateway and which account a command is about: by option, environment, kubeconfig, or the only one there is."""
+"""Which gateway and which account a command is about: by option, environment, kubeconfig, or the only one there is.
+
+And whom that gateway is trusted by, where an option or the kubeconfig says so.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import UsageError, seconds
+from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.get_token import DEFAULT_ACCOUNT
 from ostiary.cli.signin.sessions import FILE, KEYRING, Account, known_accounts
 from ostiary.cli.signin.turn import SECONDS, Wishes
 from ostiary.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ostiary.client.kubeconfig import Cluster, Kubeconfig
 
 SERVER_VARIABLE = "OSTIARY_SERVER"
 
@@ -29,7 +37,7 @@ def add_ways(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", metavar="NAME", help="sign in with this identity provider of the gateway")
     parser.add_argument("--device", action="store_true", help="sign in with a browser on another machine, by a code")
     parser.add_argument("--no-browser", action="store_true", help="open no browser: only print the address")
-    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    add_ca(parser)
     parser.add_argument(
         "--store", choices=(FILE, KEYRING), help="where the renewal token is kept (default: as before, or file)"
     )
@@ -38,22 +46,16 @@ def add_ways(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_ca(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="the authority of the gateway's certificate, in PEM (default: the kubeconfig's, or the system's)",
+    )
+
+
 def wishes(arguments: argparse.Namespace) -> Wishes:
     return Wishes(arguments.provider, arguments.device, arguments.no_browser, arguments.timeout)
-
-
-def authorities(path: str | None) -> str | None:
-    """The content of ``--ca``."""
-    if path is None:
-        return None
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "it is not PEM"
-        raise ConfigurationError(
-            "the authority cannot be read", cause=cause, where=path, code="config-unreadable"
-        ) from None
 
 
 def chosen_account(arguments: argparse.Namespace) -> Account:
@@ -83,18 +85,67 @@ def _only_known() -> Account:
 
 def _of_kubeconfig() -> Account | None:
     """The gateway of the current context, if its user runs ``get-token``."""
-    # Imported here: with --server nobody needs the kubeconfig.
-    from ostiary.client.kubeconfig import load
-
-    try:
-        config = load()
-    except ConfigurationError:
-        return None
-    context = config.contexts.get(config.current_context)
-    user = None if context is None else config.users.get(context.user)
+    config = _kubeconfig()
+    context = None if config is None else config.contexts.get(config.current_context)
+    user = None if config is None or context is None else config.users.get(context.user)
     args = () if user is None or user.exec is None else user.exec.args
     if "get-token" not in args:
         return None
     given = dict(pairwise(args)) | dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
     server = given.get("--server")
     return None if not server else Account(checked_address(server), given.get("--account") or DEFAULT_ACCOUNT)
+
+
+def _kubeconfig() -> Kubeconfig | None:
+    listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    if listed and not any(map(os.path.exists, listed)):
+        # `load` would warn of that. Whoever signs in need not have one yet.
+        return None
+    # Imported here: with --server and --ca nobody needs it.
+    from ostiary.client.kubeconfig import load
+
+    try:
+        return load()
+    except ConfigurationError:
+        return None
+
+
+# --- whom the gateway's certificate is trusted by ---
+
+
+def chosen_authorities(arguments: argparse.Namespace, account: Account) -> str | None:
+    """Those of ``--ca``, or of the kubeconfig; None if neither says any."""
+    return authorities(arguments.ca) or kubeconfig_authorities(account)
+
+
+def kubeconfig_authorities(account: Account) -> str | None:
+    """Those of the cluster that is behind this gateway, so that what kubectl trusts is trusted here.
+
+    The current context's cluster is looked at first. Raises `ConfigurationError` if they cannot be used.
+    """
+    config = _kubeconfig()
+    if config is None:
+        return None
+    context = config.contexts.get(config.current_context)
+    current = None if context is None else config.clusters.get(context.cluster)
+    for cluster in (*([] if current is None else [current]), *config.clusters.values()):
+        found = _cluster_authorities(cluster) if is_behind(cluster.server, account) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _cluster_authorities(cluster: Cluster) -> str | None:
+    # As kubectl does: the data first.
+    if cluster.certificate_authority_data:
+        return checked_authorities(cluster.certificate_authority_data, where=cluster.place)
+    return authorities(cluster.certificate_authority or None)
+
+
+def is_behind(server: str, account: Account) -> bool:
+    """Whether *server* of a kubeconfig is this gateway: then its authority vouches for ``/auth`` as well."""
+    try:
+        told = checked_address(server)
+    except UsageError:
+        return False
+    return told == account.server or told.startswith(f"{account.server}/")

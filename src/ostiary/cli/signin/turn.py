@@ -4,8 +4,9 @@
       no   -> wait for the lock -> ready by now? take it -> failed meanwhile? fail too
                                 -> renew -> sign in, if a person may be asked and did not just ignore us -> keep it
 
-Called by get-token, login and whoami. Twenty kubectls that start in the morning open one tab; when nobody comes, the
-tools that ask every few seconds are told so, and open no further ones.
+Called by get-token, login, whoami, and the commands that ask a gateway as whoever signed in there. Twenty kubectls
+that start in the morning open one tab; when nobody comes, the tools that ask every few seconds are told so, and open no
+further ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ostiary.cli.signin.person import Person
 from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
+from ostiary.model import Secret
 from ostiary.wire.client_authentication import Answer
 
 SECONDS = 300.0
@@ -202,6 +204,14 @@ class Turn:
 
     def _login_hint(self) -> str:
         return " ".join(login_command(self.account))
+
+
+def signed_in(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
+    """The token of the session that `ostiary login` keeps, and whom its gateway is trusted by. Nobody is asked."""
+    answer = Turn(account, authorities_pem=authorities_pem).credential()
+    assert answer.token is not None
+    session = _session_before(Sessions(account))
+    return answer.token, authorities_pem or (None if session is None else session.authorities_pem)
 
 
 def login_command(account: Account) -> list[str]:

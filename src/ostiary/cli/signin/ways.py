@@ -84,9 +84,10 @@ def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
 # --- password ---
 
 
-def by_password(gateway: GatewayClient, person: Person, provider: str, usual_name: str) -> Grant:
+def by_password(gateway: GatewayClient, person: Person, provider: str, username: str) -> Grant:
+    """*username* is offered; after a mistake the one that was typed is."""
     for attempt in range(1, ATTEMPTS + 1):
-        username = person.ask(f"username at {gateway.server}", usual_name)
+        username = person.ask(f"username at {gateway.server}", username)
         password = person.ask_secret("password")
         try:
             grant = gateway.sign_in_directly(provider, username=username, password=password)

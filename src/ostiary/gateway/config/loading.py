@@ -73,12 +73,12 @@ def read_sections(
     reading: Reading, directory: Path, clock: Clock = SYSTEM_CLOCK, built: list[object] | None = None
 ) -> GatewayConfig | None:
     """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
-    root = Values(reading.root, directory)
+    root = Values(reading.root, directory, reading.problems)
     builder = Builder(directory, clock, built)
     _check_version(root)
     listen = sections.listen(root.section("listen"))
-    identity = sections.identities(root, builder, listen)
-    known = {provider.name: provider for provider in identity}
+    known = sections.identities(root, builder, listen)
+    identity = tuple(provider for provider in known.values() if provider is not None)
     store = sections.store(root, builder)
     parts = {
         "external_url": sections.external_url(root, listen),
@@ -97,11 +97,11 @@ def read_sections(
     if store is None:
         return None
     config = GatewayConfig(listen=listen, identity=identity, store=store, directory=directory, **parts)  # type: ignore[arg-type]
-    check(config, reading.root, insecure_allow_all=insecure_allow_all)
+    check(config, root, insecure_allow_all=insecure_allow_all)
     return config
 
 
 def _check_version(root: Values) -> None:
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if root.fields.string(key) != expected:
+        if root.fields.string(key) != expected and root.right(key):
             root.fields.problem(f"it must be {expected}", key)

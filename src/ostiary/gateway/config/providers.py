@@ -40,8 +40,7 @@ class Builder:
         """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
         chosen = fields.string("type")
         if chosen == "":
-            names = ", ".join(sorted({entry.name for entry in catalog.installed(plugin_type)}))
-            fields.problem("the type is missing", "type", f"there are: {names}")
+            _tell_no_type(plugin_type, fields)
             fields.ignore(*fields)
             return None
         try:
@@ -85,6 +84,13 @@ def lacks(plugin_type: str, instance: object) -> str | None:
     """The first method of the contract that *instance* does not have."""
     missing = (method for method in METHODS[plugin_type] if not callable(getattr(instance, method, None)))
     return next(missing, None)
+
+
+def _tell_no_type(plugin_type: str, fields: Fields) -> None:
+    # What is no text has been told as such.
+    if fields.plain("type") in (None, ""):
+        names = ", ".join(sorted({entry.name for entry in catalog.installed(plugin_type)}))
+        fields.problem("the type is missing", "type", f"there are: {names}")
 
 
 def _tell(error: ConfigurationError, fields: Fields) -> None:

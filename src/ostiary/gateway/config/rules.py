@@ -5,27 +5,29 @@ from __future__ import annotations
 from itertools import combinations
 
 from ostiary.core.config import Fields
-from ostiary.gateway.config.values import is_loopback, parse_origin
+from ostiary.gateway.config.values import Values, is_loopback, parse_origin
 from ostiary.gateway.settings import GatewayConfig, Identity, Upstream
 
 SYSTEM = "system:"
 
 
-def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> None:
+def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> None:
     """Note in *root* what does not go together."""
+    problem = root.fields.problem
     # A proxy in front lets in whom it likes, wherever the gateway itself listens.
     reachable = not config.listen.address.is_loopback or config.listen.trusted_proxies
     if is_open_to_all(config) and reachable and not insecure_allow_all:
         hint = "configure identity and authorization, or say insecureAllowAll: true"
-        root.problem("everybody who reaches this address could do everything", "listen", hint)
-    if config.health == config.listen.address and config.health.port != 0:
-        root.problem("probes have an address of their own, so that no request can pass for one", "health")
+        problem("everybody who reaches this address could do everything", "listen", hint)
+    same = config.health == config.listen.address and config.health.port != 0
+    if same and root.right_at("listen.address") and root.right_at("health.address"):
+        problem("probes have an address of their own, so that no request can pass for one", "health")
     if config.store.type == "memory" and config.listen.workers > 1:
-        root.problem("several workers cannot share what one of them has in memory", "store", "use the type sqlite")
+        problem("several workers cannot share what one of them has in memory", "store", "use the type sqlite")
     if not config.identity and (config.upstreams or config.webhooks.token_review):
-        root.problem("it is missing: nobody could sign in", "identity")
-    _check_prefixes(config.identity, root)
-    _check_routes(config.upstreams, root)
+        root.missing("identity", "it is missing: nobody could sign in")
+    _check_prefixes(config.identity, root.fields)
+    _check_routes(config.upstreams, root.fields)
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:

@@ -45,6 +45,8 @@ from ostiary.gateway.settings import (
 from ostiary.wire.audit import load_policy
 
 T = TypeVar("T")
+# The identity providers by name; None stands for one that could not be built, which has been told.
+Known = Mapping[str, Identity | None]
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # /auth/<name> is where a provider's users go; these are other places below /auth, now or soon.
 RESERVED_NAMES = frozenset(
@@ -73,7 +75,7 @@ def listen(values: Values) -> Listen:
         drain=values.duration("drain", default.drain, zero=True),
     )
     insecure = values.flag("insecure")
-    if found.tls is None and not found.address.is_loopback and not insecure:
+    if found.tls is None and not found.address.is_loopback and not insecure and values.right("tls", "insecure"):
         hint = "give it listen.tls, or say listen.insecure: true if whoever is in front of it has TLS"
         values.fields.problem("tokens would cross the network in plain text", "address", hint)
     return found
@@ -85,8 +87,8 @@ def _server_tls(values: Values) -> ServerTls | None:
         return None
     certificate, key, client_ca = (section.file(name) for name in ("certificate", "key", "clientCA"))
     for name, path in (("certificate", certificate), ("key", key)):
-        if path is None and name not in section.fields:
-            section.fields.problem("it is missing", name)
+        if path is None:
+            section.missing(name)
     section.check_pair(certificate, key)
     if client_ca is not None and (mistake := bad_authorities(client_ca)):
         section.fields.problem(mistake, "clientCA")
@@ -112,7 +114,7 @@ def external_url(values: Values, listening: Listen) -> str:
     if not text:
         address = listening.address
         if address.host in ("0.0.0.0", "::"):  # noqa: S104
-            values.fields.problem("it is missing, and the address does not tell it", "externalURL")
+            values.missing("externalURL", "it is missing, and the address does not tell it")
         return f"{'http' if listening.tls is None else 'https'}://{address}"
     try:
         url = parse_origin(text)
@@ -142,29 +144,31 @@ def tokens(values: Values) -> TokenSettings:
         sweep=values.duration("sweep", default.sweep),
         revocation_file=values.writable("revocationFile"),
     )
-    if found.lifetime > found.session:
+    if found.lifetime > found.session and values.right("lifetime", "session"):
         values.fields.problem("a token cannot outlive its session", "lifetime", "make tokens.session longer")
     return found
 
 
-def identities(root: Values, builder: Builder, listening: Listen) -> tuple[Identity, ...]:
+def identities(root: Values, builder: Builder, listening: Listen) -> Known:
     sections = root.sections("identity")
     names = unique_names(sections)
-    found: list[Identity] = []
+    found: dict[str, Identity | None] = {}
     for section, name in zip(sections, names, strict=True):
         default = f"{name}:" if len(sections) > 1 else ""
         prefix = section.fields.optional_string("prefix")
         if name in RESERVED_NAMES:
             section.fields.problem("the gateway itself uses this name below /auth", "name")
         provider = builder.build("identity", section.fields, name=name)
-        if provider is not None:
-            if provider.type in BY_CERTIFICATE:
-                _check_certificates(section, "type", listening)
-            found.append(Identity(*_parts(provider), prefix=default if prefix is None else prefix))
-    return tuple(found)
+        if provider is None:
+            found.setdefault(name, None)
+            continue
+        if provider.type in BY_CERTIFICATE:
+            _check_certificates(section, "type", listening)
+        found.setdefault(name, Identity(*_parts(provider), prefix=default if prefix is None else prefix))
+    return found
 
 
-def groups(root: Values, builder: Builder, known: Mapping[str, Identity]) -> tuple[Groups, ...]:
+def groups(root: Values, builder: Builder, known: Known) -> tuple[Groups, ...]:
     sections = root.sections("groups")
     found: list[Groups] = []
     for section, name in zip(sections, unique_names(sections), strict=True):
@@ -182,7 +186,7 @@ def groups(root: Values, builder: Builder, known: Mapping[str, Identity]) -> tup
     return tuple(found)
 
 
-def _check_restriction(section: Values, only: tuple[str, ...], known: Mapping[str, Identity]) -> None:
+def _check_restriction(section: Values, only: tuple[str, ...], known: Known) -> None:
     if not only and "identities" in section.fields:
         hint = "leave it out if that is meant"
         section.fields.problem("an empty list would restrict nothing", "identities", hint)
@@ -191,7 +195,7 @@ def _check_restriction(section: Values, only: tuple[str, ...], known: Mapping[st
             section.fields.problem(f'there is no identity provider "{other}"', "identities")
 
 
-def authorization(values: Values, builder: Builder, known: Mapping[str, Identity]) -> AuthorizationSettings:
+def authorization(values: Values, builder: Builder, known: Known) -> AuthorizationSettings:
     sections = values.sections("chain")
     chain: list[Authorization] = []
     for section, name in zip(sections, unique_names(sections), strict=True):
@@ -206,7 +210,7 @@ def authorization(values: Values, builder: Builder, known: Mapping[str, Identity
             chain.append(Authorization(*_parts(provider), on_error=on_error))
     if not sections:
         hint = "chain: [{name: everything, type: allow_all}] allows everything"
-        values.fields.problem("it is missing: with no provider every request is refused", "chain", hint)
+        values.missing("chain", "it is missing: with no provider every request is refused", hint)
     return AuthorizationSettings(
         chain=tuple(chain),
         cache_ttl=values.duration("cacheTTL", timedelta(seconds=10), zero=True),
@@ -225,9 +229,7 @@ def admission(root: Values, builder: Builder) -> tuple[Provider[Any], ...]:
     return tuple(provider for provider in built if provider is not None)
 
 
-def shared(
-    section: Values, plugin_type: str, name: str, own: str, known: Mapping[str, Identity]
-) -> Provider[Any] | None:
+def shared(section: Values, plugin_type: str, name: str, own: str, known: Known) -> Provider[Any] | None:
     """The object of an identity provider in a second part: one object may be several kinds of provider."""
     if section.text("type"):
         section.fields.problem("either type or provider is set, not both", "provider")
@@ -235,6 +237,8 @@ def shared(
         section.fields.problem(f'there is no identity provider "{own}"', "provider")
         return None
     identity = known[own]
+    if identity is None:
+        return None  # it has been told
     if lacking := lacks(plugin_type, identity.instance):
         section.fields.problem(f'"{own}" is no {plugin_type} provider: it has no {lacking}', "provider")
         return None
@@ -246,7 +250,9 @@ def unique_names(sections: list[Values]) -> list[str]:
     names = []
     for section in sections:
         name = section.fields.string("name")
-        if not NAME.fullmatch(name):
+        if not section.right("name"):
+            pass
+        elif not NAME.fullmatch(name):
             message = "it is missing" if name == "" else "it is not a name of small letters, digits and dashes"
             section.fields.problem(message, "name")
         elif name in seen:
@@ -272,7 +278,7 @@ def webhooks(values: Values, listening: Listen) -> Webhooks:
         callers=Callers(names=section.names("names"), token_file=section.file("tokenFile")),
     )
     callers = found.callers
-    if found.enabled and not callers.names and callers.token_file is None:
+    if found.enabled and not callers.names and callers.token_file is None and values.right("callers"):
         hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
         values.fields.problem("anybody could ask about anybody", "callers", hint)
     if callers.names:
@@ -281,7 +287,7 @@ def webhooks(values: Values, listening: Listen) -> Webhooks:
 
 
 def _check_certificates(section: Values, key: str, listening: Listen) -> None:
-    if listening.tls is None or listening.tls.client_ca is None:
+    if (listening.tls is None or listening.tls.client_ca is None) and section.right_at("listen.tls"):
         section.fields.problem("no client certificate is checked without listen.tls.clientCA", key)
 
 
@@ -315,7 +321,7 @@ def _audit_policy(values: Values) -> Path | None:
 def _audit_log(values: Values) -> AuditLog | None:
     path, fsync = values.writable("path"), values.flag("fsync")
     if path is None:
-        values.fields.problem("it is missing", "path")
+        values.missing("path")
         return None
     return AuditLog(path, fsync)
 
@@ -336,7 +342,10 @@ def _audit_webhook(values: Values) -> AuditWebhook:
     try:
         url = parse_origin(f"{scheme}://{re.split('[/?]', rest)[0]}")
     except ValueError:
-        values.fields.problem("it is not a URL" if found.url else "it is missing", "url")
+        if found.url:
+            values.fields.problem("it is not a URL", "url")
+        else:
+            values.missing("url")
         return found
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
         values.fields.problem("events would cross the network in plain text", "url", "use https")

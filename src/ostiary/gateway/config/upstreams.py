@@ -66,7 +66,7 @@ def _server(values: Values) -> tuple[str, Path | None]:
     if text.startswith("unix:"):
         return "http://localhost", values.socket("server")
     if not text:
-        values.fields.problem("it is missing", "server")
+        values.missing("server")
         return "", None
     try:
         url = parse_origin(text)
@@ -130,7 +130,7 @@ def _check_trust(values: Values, upstream: Upstream) -> None:
     if upstream.identity is IdentityMode.IMPERSONATION and not _has_credential(upstream):
         hint = "set tokenFile, or tls.certificate and tls.key"
         problem("the gateway has no credential to impersonate with", "identity", hint)
-    if upstream.identity is not IdentityMode.REQUEST_HEADER and "headers" in values.fields:
+    if upstream.identity is not IdentityMode.REQUEST_HEADER and "headers" in values.fields and values.right("identity"):
         problem("it is for identity: requestHeader only", "headers")
 
 

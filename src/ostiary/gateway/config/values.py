@@ -1,7 +1,7 @@
 """Single values of the gateway's configuration: read, checked, and a mistake noted where it stands.
 
 Called by `gateway.config.sections`. A mistaken value gives the default, so that reading goes on and every mistake of
-a file is told at once.
+a file is told at once; what only follows from a mistake is not told (`Values.right`).
 """
 
 from __future__ import annotations
@@ -20,28 +20,50 @@ from urllib.parse import SplitResult, urlsplit
 from ostiary.core.config import Fields
 from ostiary.core.text import fits_header
 from ostiary.gateway.settings import Address, ClientTls, Network
+from ostiary.model import Problem
 
 E = TypeVar("E", bound=Enum)
 _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?")
+_BAD_PORT = "a port is a number, at most 65535"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Values:
-    """One section, and the directory that its relative paths are meant from."""
+    """One section, the directory that its relative paths are meant from, and the mistakes noted in the whole file."""
 
-    def __init__(self, fields: Fields, directory: Path) -> None:
+    def __init__(self, fields: Fields, directory: Path, noted: Sequence[Problem]) -> None:
         self.fields = fields
         self._directory = directory
+        self._noted = noted
 
     def section(self, key: str) -> Values:
-        return Values(self.fields.section(key), self._directory)
+        return self._of(self.fields.section(key))
 
     def optional_section(self, key: str) -> Values | None:
         fields = self.fields.optional_section(key)
-        return None if fields is None else Values(fields, self._directory)
+        return None if fields is None else self._of(fields)
 
     def sections(self, key: str) -> list[Values]:
-        return [Values(fields, self._directory) for fields in self.fields.sections(key)]
+        return [self._of(fields) for fields in self.fields.sections(key)]
+
+    def _of(self, fields: Fields) -> Values:
+        return Values(fields, self._directory, self._noted)
+
+    def right(self, *keys: str) -> bool:
+        """Whether no mistake was noted about *keys*, in what stands below them, or in what they stand in.
+
+        Asked before something is concluded from them: a person who mistyped one thing would look for two.
+        """
+        return all(self.right_at(self.fields.place(key).path) for key in keys)
+
+    def right_at(self, path: str) -> bool:
+        """The same for a place anywhere in the file."""
+        return not any(_is_within(path, one.place.path) or _is_within(one.place.path, path) for one in self._noted)
+
+    def missing(self, key: str, message: str = "it is missing", hint: str | None = None) -> None:
+        """Note that nothing stands under *key*, unless something mistaken does."""
+        if self.right(key):
+            self.fields.problem(message, key, hint)
 
     def text(self, key: str, default: str = "") -> str:
         """Never empty: an empty setting means something else to everybody who reads it."""
@@ -185,14 +207,21 @@ class Values:
         return name
 
 
+def _is_within(path: str, outer: str) -> bool:
+    return outer == "" or path == outer or path.startswith((f"{outer}.", f"{outer}["))
+
+
 # --- texts ---
 
 
 def parse_address(text: str) -> Address:
     """``host:port``, the host an IP address or ``localhost``; raises `ValueError` with what is wrong."""
     host, colon, port = text.rpartition(":")
-    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+    if not colon or not re.fullmatch(r"[0-9]+", port):
         raise ValueError("it does not end in a colon and a port")
+    # Five digits first: Python refuses to make a number of thousands of them.
+    if len(port) > 5 or int(port) > 65535:
+        raise ValueError(_BAD_PORT)
     if host == "localhost":
         return Address(host, int(port))
     bracketed = host.startswith("[") and host.endswith("]")
@@ -211,9 +240,12 @@ def parse_origin(text: str) -> SplitResult:
         raise ValueError("it has characters that no URL has")
     try:
         url = urlsplit(text)
-        port = url.port
     except ValueError:
         raise ValueError("it is not a URL") from None
+    try:
+        port = url.port
+    except ValueError:
+        raise ValueError(_BAD_PORT) from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise ValueError("it does not begin with http:// or https:// and a host")
     if "@" in url.netloc:

@@ -210,14 +210,23 @@ class Login:
                 return await self._form(visit, provider, goal, pending=pending, problem=problem, username=typed)
             return await self._concluded(visit, outcome, goal)
         except LoginRefused as refusal:
-            self._teller.refused(refusal, request, provider.name)
+            answer = self._no(goal, refusal.code) or answers.refused(refusal)
             if visit.html and (typed or views.is_basic(refusal.www_authenticate)):
-                refused = answers.refused(refusal)
-                return await self._form(
-                    visit, provider, goal, pending=pending, refused=refused, problem=refusal.summary, username=typed
-                )
-            return self._no(goal, refusal.code) or answers.refused(refusal)
+                answer = await self._form_again(visit, provider, goal, pending=pending, refusal=refusal, username=typed)
+            return self._teller.refused(refusal, request, answer, provider.name)
         except Exception as error:
+            return self._failed(error, visit, provider.name, goal)
+
+    async def _form_again(
+        self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool, refusal: LoginRefused, username: str
+    ) -> LoginAnswer:
+        refused, problem = answers.refused(refusal), refusal.summary
+        try:
+            return await self._form(
+                visit, provider, goal, pending=pending, refused=refused, problem=problem, username=username
+            )
+        except Exception as error:
+            # The refusal itself must be told all the same.
             return self._failed(error, visit, provider.name, goal)
 
     async def _return(self, visit: Visit, provider: Identity, step: Step) -> LoginAnswer:
@@ -230,8 +239,8 @@ class Login:
                 outcome = await self._steps.returned(provider, visit.request, flow)
             return await self._concluded(visit, outcome, None if flow is None else flow.goal)
         except LoginRefused as refusal:
-            self._teller.refused(refusal, visit.request, provider.name)
-            return self._no(flow.goal if flow else None, refusal.code) or answers.refused(refusal)
+            answer = self._no(flow.goal if flow else None, refusal.code) or answers.refused(refusal)
+            return self._teller.refused(refusal, visit.request, answer, provider.name)
         except Exception as error:
             return self._failed(error, visit, provider.name, flow.goal if flow else None)
 
@@ -253,7 +262,7 @@ class Login:
             url = cli.callback(goal, code=code)
         if visit.html:
             session, cookie = await self._browsers.begin(visit.request, outcome)
-            self._teller.session(LoginEventKind.ISSUED, visit.request, session)
+            self._teller.session(LoginEventKind.ISSUED, visit.request, session, status=303)
             headers.append(cookie)
         return answers.redirect(url, 303).with_headers(*headers)
 
@@ -306,8 +315,8 @@ class Login:
         )
 
     def _failed(self, error: Exception, visit: Visit, provider: str, goal: Goal) -> LoginAnswer:
-        answer = self._teller.failed(error, visit.request, provider)
-        return self._no(goal, error.code if isinstance(error, OstiaryError) else "provider-failed") or answer
+        told = self._no(goal, error.code if isinstance(error, OstiaryError) else "provider-failed")
+        return self._teller.failed(error, visit.request, provider, instead=told)
 
     def _no(self, goal: Goal, code: str) -> LoginAnswer | None:
         """The command line that waits is told; None if none does."""
@@ -360,8 +369,8 @@ class Login:
         except Exception as error:
             return self._teller.failed(error, request)
         if issued is None:
-            self._teller.refused(LoginRefused("a code is not good", cause="unknown, used, or not theirs"), request)
-            return answers.grant_refused("invalid_grant")
+            refusal = LoginRefused("a code is not good", cause="unknown, used, or not theirs")
+            return self._teller.refused(refusal, request, answers.grant_refused("invalid_grant"))
         self._teller.session(LoginEventKind.ISSUED, request, issued.session)
         return answers.issued(issued)
 
@@ -400,8 +409,9 @@ class Login:
             if visitor is not None:
                 return await self._pages.answer(steps, request, visitor)
         except LoginRefused as refusal:
-            self._teller.refused(refusal, request)
-            return answers.refused(refusal).with_headers(self._browsers.forget())
+            return self._teller.refused(
+                refusal, request, answers.refused(refusal).with_headers(self._browsers.forget())
+            )
         except Exception as error:
             return self._teller.failed(error, request)
         if request.method == "POST":

@@ -114,15 +114,16 @@ class Pages:
         named = field(request, "session")
         session = await self._tokens.store.session(named) if named else None
         # Somebody else's is as good as none: what there is of others is nobody's business here.
+        is_ours = session is not None and session.id == visitor.session.id
+        answer = self._signed_out() if is_ours else answers.redirect("/auth/sessions", 303)
         if session is not None and session.user.username == visitor.session.user.username:
-            await self._sessions.end(session, request)
-            if session.id == visitor.session.id:
-                return self._signed_out()
-        return answers.redirect("/auth/sessions", 303)
+            await self._sessions.end(session, request, answer)
+        return answer
 
     async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        await self._sessions.end(visitor.session, request, everywhere=field(request, "everywhere") == "true")
-        return self._signed_out()
+        answer = self._signed_out()
+        await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
+        return answer
 
     def _signed_out(self) -> LoginAnswer:
         text = "You are signed out."
@@ -158,8 +159,9 @@ class Pages:
         if asked is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
         if signed is None:
-            self._teller.refused(LoginRefused("a device was denied", cause=f"by {_name(visitor)}"), request)
-            return views.message("Denied", "The device is not signed in. If you did not begin this, that was right.")
+            answer = views.message("Denied", "The device is not signed in. If you did not begin this, that was right.")
+            denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
+            return self._teller.refused(denied, request, answer)
         return views.message("The device is signed in", "Go back to it: it goes on by itself. You can close this page.")
 
     # --- command lines ---
@@ -175,10 +177,12 @@ class Pages:
                 400, "this has been answered already, or too long ago: begin again on the command line"
             )
         if field(request, "decision") != "approve":
-            self._teller.refused(LoginRefused("a command line was denied", cause=f"by {_name(visitor)}"), request)
-            url = callback(goal, error="access_denied")
-        else:
-            url = callback(goal, code=await self._codes.issue(goal, await self._signed(visitor, request), request))
+            denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")
+            return self._teller.refused(denied, request, self._back(callback(goal, error="access_denied")))
+        code = await self._codes.issue(goal, await self._signed(visitor, request), request)
+        return self._back(callback(goal, code=code))
+
+    def _back(self, url: str) -> LoginAnswer:
         return answers.redirect(url, 303).with_headers(self._flows.forget())
 
 

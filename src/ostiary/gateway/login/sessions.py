@@ -41,8 +41,7 @@ class SessionCalls:
         try:
             pair = await self._renewed.fill(digest(renewal), lambda: self._renew(renewal, request))
         except LoginRefused as refusal:
-            self._teller.refused(refusal, request)
-            return answers.not_renewed(refusal)
+            return self._teller.refused(refusal, request, answers.not_renewed(refusal))
         except Exception as error:
             return self._teller.failed(error, request)
         return answers.issued(pair)
@@ -58,24 +57,28 @@ class SessionCalls:
         token = bearer(request) or field(request, RENEWAL_FIELD)
         if token is None:
             return answers.bearer_challenge()
+        # The same for a token that nobody knows: what was asked for is so.
+        done = answers.done()
         try:
             found = await self._tokens.store.find(digest(token))
             # A browser's secret is no token: what may be done with it is asked for on our own pages.
             if found is not None and found.token.kind is not TokenKind.BROWSER:
-                await self.end(found.session, request, everywhere=field(request, "everywhere") == "true")
+                await self.end(found.session, request, done, everywhere=field(request, "everywhere") == "true")
         except Exception as error:
             return self._teller.failed(error, request)
-        # The same for a token that nobody knows: what was asked for is so.
-        return answers.done()
+        return done
 
-    async def end(self, session: Session, request: LoginRequest, *, everywhere: bool = False) -> None:
-        """End *session*, or all of its user's."""
+    async def end(
+        self, session: Session, request: LoginRequest, answer: LoginAnswer, *, everywhere: bool = False
+    ) -> None:
+        """End *session*, or all of its user's. *answer* is what is going to be said."""
         username = session.user.username
         if everywhere:
             await self._tokens.revoke(RevocationKind.USER, username, by=f"logout of {username}")
         else:
             await self._tokens.revoke(RevocationKind.SESSION, session.id, by=f"logout of {username}")
-        self._teller.session(LoginEventKind.ENDED, request, session, "everywhere" if everywhere else "")
+        reason = "everywhere" if everywhere else ""
+        self._teller.session(LoginEventKind.ENDED, request, session, status=answer.status, reason=reason)
 
     async def whoami(self, request: LoginRequest) -> LoginAnswer:
         if request.method not in ("GET", "HEAD"):

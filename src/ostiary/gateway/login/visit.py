@@ -5,7 +5,10 @@ Called by `gateway.login` and its parts. Pure.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hmac import compare_digest
 
@@ -21,6 +24,10 @@ _SYSTEMS = (
     ("macOS", "Mac OS X"),
     ("Linux", "Linux"),
 )
+# In these headers nobody proves anything; all others may, as a provider likes it.
+_NO_PROOF = re.compile(r"host|accept(-.*)?|connection|content-.*|user-agent|origin|sec-.*|x-forwarded-.*|forwarded|via")
+# What is shorter stands in any text by chance.
+_SHORTEST = 6
 _QUALITY = re.compile(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*")
 
 
@@ -87,6 +94,33 @@ def only(pairs: tuple[tuple[str, str], ...], name: str) -> str | None:
 def bearer(request: LoginRequest) -> str | None:
     scheme, _, token = (request.header("authorization") or "").strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+# --- what must be repeated nowhere ---
+
+
+def sent(request: LoginRequest) -> Iterator[str]:
+    """What may be proof of who asks: passwords, codes, tokens, cookies."""
+    # A password is one however short it is.
+    yield from filter(None, (password for _, password in _passwords(request)))
+    values = [value for key, value in (*request.query, *request.form) if key not in ("username", "provider")]
+    for name, value in request.headers:
+        if not _NO_PROOF.fullmatch(name):
+            values += (value, value.partition(" ")[2], *re.split(r"[;=]\s*", value))
+    values += (f"{username}:{password}" for username, password in _passwords(request))
+    yield from (value for value in values if len(value) >= _SHORTEST)
+
+
+def _passwords(request: LoginRequest) -> Iterator[tuple[str, str]]:
+    yield field(request, "username") or "", field(request, "password") or ""
+    for name, value in request.headers:
+        scheme, _, encoded = value.strip().partition(" ")
+        if name == "authorization" and scheme.lower() == "basic":
+            try:
+                username, _, password = base64.b64decode(encoded).decode("utf-8", "replace").partition(":")
+            except (binascii.Error, ValueError):
+                continue  # it is left out as it stands
+            yield username, password
 
 
 # --- by which a person recognises a session ---

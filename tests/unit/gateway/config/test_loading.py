@@ -273,6 +273,57 @@ def test_identity_mistakes(read: Read, section: str, place: str) -> None:
     assert "marked-secret" not in str(found)
 
 
+NO_TYPE = "identity: [{name: acme, type: %s, database: acme.db}]\n"
+SHARED = "groups: [{name: teams, provider: acme}, {name: more, type: file, path: groups.yaml, identities: [acme]}]\n"
+OPEN = "externalURL: https://gw.test\nlisten: {address: '10.0.0.1:80', tls: %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (HEAD + CHAIN + MEMORY + NO_TYPE % "htpaswd" + UPSTREAM % "identity: none", "identity[0].type"),
+        (HEAD + CHAIN + MEMORY + NO_TYPE % "acne" + SHARED, "identity[0].type"),
+        (
+            HEAD + MEMORY + NO_TYPE % "acne" + "authorization: {chain: [{name: rules, provider: acme}]}",
+            "identity[0].type",
+        ),
+        (HEAD + CHAIN + MEMORY + "identity: acme\n" + UPSTREAM % "identity: none", "identity"),
+        (HEAD + CHAIN + MEMORY + "identity: [{name: a, type: single_user}, {name: a, type: single_user}]",
+         "identity[1].name"),
+        (HEAD + CHAIN + MEMORY + "identity: [{name: a, type: 5}]", "identity[0].type"),
+        (HEAD + CHAIN + MEMORY + "identity: [{name: 5, type: single_user}]", "identity[0].name"),
+        (HEAD + IDENTITY + MEMORY + "authorization: {chain: all}", "authorization.chain"),
+        (HEAD + IDENTITY + MEMORY + "authorization: all", "authorization"),
+        (HEAD + IDENTITY + MEMORY + "authorization: {chain: [{name: a, type: alow_all}]}",
+         "authorization.chain[0].type"),
+        ("kind: Gateway\napiVersion: 1\n" + IDENTITY + CHAIN + MEMORY, "apiVersion"),
+        ("[a, b]", ""),
+        (PLAIN + "tokens: {lifetime: 15, session: 5m}", "tokens.lifetime"),
+        (PLAIN + "tokens: {lifetime: 48h, session: 72}", "tokens.session"),
+        (PLAIN.replace("single_user, username: alice", "acme, database: a.db") + OPEN % "{certificate: cert.pem}",
+         "listen.tls.key"),
+        (PLAIN.replace("single_user, username: alice", "acme, database: a.db") + OPEN % "cert.pem", "listen.tls"),
+        (PLAIN + UPSTREAM % "identity: requestheader, headers: {user: X-User}", "upstreams[0].identity"),
+        (PLAIN + "upstreams: [{name: a, server: '', attributes: acme}]", "upstreams[0].server"),
+        (PLAIN + "upstreams: [{name: a, server: 5, attributes: acme}]", "upstreams[0].server"),
+        (PLAIN + "audit: {log: {path: 5}}", "audit.log.path"),
+        (PLAIN + "audit: {webhook: {url: 5}}", "audit.webhook.url"),
+        (PLAIN + "externalURL: 5", "externalURL"),
+        (PLAIN + "webhooks: {tokenReview: true, callers: {tokenFile: 5}}", "webhooks.callers.tokenFile"),
+        (PLAIN + "webhooks: {tokenReview: true, callers: me}", "webhooks.callers"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_once_and_not_what_follows_from_it(read: Read, text: str, place: str) -> None:
+    """T7."""
+    assert places(read, text) == [place]
+
+
+def test_a_mistake_hides_no_other_that_does_not_follow_from_it(read: Read) -> None:
+    """T7."""
+    text = HEAD + CHAIN + MEMORY + NO_TYPE % "acne" + "groups: [{name: teams, provider: acm}]"
+    assert places(read, text) == ["identity[0].type", "groups[0].provider"]
+
+
 @pytest.mark.parametrize(
     ("section", "place"),
     [
@@ -332,6 +383,14 @@ def test_a_second_document_is_not_silently_ignored(read: Read) -> None:
 )
 def test_addresses_are_an_ip_or_localhost_and_a_port(read: Read, address: str) -> None:
     assert places(read, PLAIN + f"listen: {{address: '{address}'}}") == ["listen.address"]
+
+
+@pytest.mark.parametrize("port", ["65536", "99999", "123456", "9" * 5000])
+def test_a_port_that_is_too_high_is_told_as_such(read: Read, port: str) -> None:
+    upstream = f"upstreams: [{{name: a, server: 'https://a.test:{port}', attributes: acme}}]\n"
+    text = PLAIN + f"externalURL: 'https://a.test:{port}'\n{upstream}listen: {{address: '127.0.0.1:{port}'}}"
+    assert {message for _, message in mistakes(read, text)} == {"a port is a number, at most 65535"}
+    assert places(read, text) == ["listen.address", "externalURL", "upstreams[0].server"]
 
 
 @given(st.ip_addresses(), st.integers(0, 65535))

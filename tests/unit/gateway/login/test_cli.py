@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -15,6 +16,7 @@ from ostiary.gateway.login.door import LoginEventKind
 from ostiary.interfaces.identity import Challenge, Redirect
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
+from ostiary.plugins.token_store.memory import MemoryTokenStore
 from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import Browser, Gateway, Make, Says, SaysGroups, body, events, members, text_of
 
@@ -76,6 +78,18 @@ async def test_after_a_redirect_and_a_group_check_it_ends_at_the_same_command_li
     assert (await browser.get("/auth/provider?state=i")).header("Location") == "https://g.test/?state=g"
     told = callback(await browser.get("/auth/groups/provider?state=g"))
     assert body(await exchange(gateway, told["code"]))["groups"] == ["developers"]
+
+
+async def test_a_refusal_is_told_also_when_the_form_cannot_be_shown_again(make: Make, clock: FakeClock) -> None:
+    """S20."""
+
+    class Full(MemoryTokenStore):
+        async def put_record(self, digest: bytes, sealed: bytes, expires_at: datetime) -> bool:
+            raise ProviderError("the store is full")
+
+    gateway = make(Says(LoginRefused("no", www_authenticate="Basic")), store=Full(clock=clock))
+    assert callback(await Browser(gateway).get(address()))["error"] == "provider-failed"
+    assert events(gateway) == [LoginEventKind.OUTAGE, LoginEventKind.REFUSED]
 
 
 async def test_a_code_is_good_once(make: Make) -> None:

@@ -13,8 +13,11 @@ from typing import NamedTuple
 
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import RequestInfo, UserInfo
+from ostiary.plugins.authorization.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES
 from ostiary.plugins.authorization.rbac.index import (
+    AUTHENTICATED,
     MASTERS,
+    UNAUTHENTICATED,
     CompiledRole,
     Index,
     holder_of,
@@ -52,6 +55,8 @@ _DISTANCE = {
     "role": 4,
     "subject": 6,
 }
+# By identity: what somebody wrote in the same words is theirs.
+_BUILT_IN = frozenset((*map(id, DEFAULT_BINDINGS), *(id(rule) for role in DEFAULT_ROLES for rule in role.rules)))
 _SERVICE_ACCOUNT_NAME = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 _MOST_TOLD = 4
 
@@ -62,16 +67,20 @@ class _Failure(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A rule of a binding, and all that keeps it from allowing the request."""
+    """A rule of a binding, all that keeps it from allowing the request, and whether it was given to this user."""
 
     binding: Binding
     rule: PolicyRule | None
     failures: tuple[_Failure, ...]
+    by_name: bool
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def rank(self) -> tuple[int, ...]:
+        distance = sum(_DISTANCE[failure.condition] for failure in self.failures)
+        # Of those that are equally close: what somebody meant for this user, then what somebody wrote at all.
+        built_in = sum(id(part) in _BUILT_IN for part in (self.binding, self.rule))
         stars = 0 if self.rule is None else sum(values.count(ANY) for values in _lists(self.rule))
-        return sum(_DISTANCE[failure.condition] for failure in self.failures), len(self.failures), stars
+        return distance, len(self.failures), not self.by_name, built_in, stars
 
 
 def explain(index: Index, user: UserInfo, request: RequestInfo) -> Explanation:
@@ -121,15 +130,16 @@ def _candidates(index: Index, user: UserInfo, request: RequestInfo) -> Iterator[
     best: dict[int, tuple[PolicyRule, tuple[_Failure, ...]] | None] = {}
     for binding in index.bindings:
         around = (*_subject_failure(binding, user), *_namespace_failure(binding, request))
+        by_name = _names(binding, user)
         role = index.role_of(binding)
         if role is None:
-            yield _Candidate(binding, None, (_Failure("role", f"{binding.role} does not exist"), *around))
+            yield _Candidate(binding, None, (_Failure("role", f"{binding.role} does not exist"), *around), by_name)
             continue
         if id(role) not in best:
             best[id(role)] = _best_rule(role, request)
         found = best[id(role)]
         if found is not None:
-            yield _Candidate(binding, found[0], (*found[1], *around))
+            yield _Candidate(binding, found[0], (*found[1], *around), by_name)
 
 
 def _best_rule(role: CompiledRole, request: RequestInfo) -> tuple[PolicyRule, tuple[_Failure, ...]] | None:
@@ -172,6 +182,12 @@ def _subject_failure(binding: Binding, user: UserInfo) -> Iterator[_Failure]:
     if not any(_is(subject, user) for subject in subjects):
         names = ", ".join(map(describe, subjects[:_MOST_TOLD])) or "nobody"
         yield _Failure("subject", f'the binding is for {names} and not for User "{user.username}"')
+
+
+def _names(binding: Binding, user: UserInfo) -> bool:
+    """Whether the binding is for this user, or for a group that not everybody is in."""
+    subjects = (with_namespace(subject, binding) for subject in binding.subjects)
+    return any(_is(one, user) and one.name not in (AUTHENTICATED, UNAUTHENTICATED) for one in subjects)
 
 
 def _is(subject: Subject, user: UserInfo) -> bool:

@@ -181,7 +181,10 @@ class RbacAuthorization:
             kind, namespace, name = min(index.missing_roles)
             where = f' in namespace "{namespace}"' if namespace else ""
             count = len(index.missing_roles)
-            log.warning('%d roles that the RBAC policy binds do not exist, such as %s "%s"%s', count, kind, name, where)
+            what = "a role that the RBAC policy binds does not exist:"
+            if count > 1:
+                what = f"{count} roles that the RBAC policy binds do not exist, such as"
+            log.warning('%s %s "%s"%s', what, kind, name, where)
         return index
 
     def _is_settled(self, look: Look) -> bool:

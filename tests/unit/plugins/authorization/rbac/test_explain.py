@@ -111,6 +111,43 @@ def test_of_two_near_rules_the_users_own_is_told() -> None:
     assert 'ClusterRole "theirs"' in provider.explain(ask("delete", "pods", "ns1", user="carol")).closest
 
 
+KITCHEN = (cluster_role("kitchen-reader", urls("get", "/kitchen/*")), bind("kitchen-reader", "User:alice"))
+
+
+@pytest.mark.parametrize("groups", [(), ("system:authenticated",)])
+def test_of_rules_that_are_equally_close_the_users_own_comes_before_everybodys(groups: tuple[str, ...]) -> None:
+    """Idea 2: the built-in ones are for all who are known, and say nothing about this user."""
+    for policy in (KITCHEN, (cluster_role("a", urls("get", "/a")), bind("a", "Group:system:authenticated"), *KITCHEN)):
+        explained = rbac(*policy, defaults=True).explain(ask_path("get", "/cellar/list.txt", groups=groups))
+        assert 'ClusterRole "kitchen-reader"' in explained.closest
+    shared = (cluster_role("a", urls("get", "/a")), bind("a", "Group:system:authenticated"))
+    cooks = (cluster_role("cooks", urls("*", "*s")), bind("cooks", "Group:cooks"))
+    explained = rbac(*shared, *cooks).explain(ask_path("get", "/cellar", groups=("cooks", *groups)))
+    assert 'ClusterRole "cooks"' in explained.closest, "also where it is a wider one"
+
+
+def test_of_rules_for_everybody_the_operators_own_comes_before_the_built_in_ones() -> None:
+    """Idea 2."""
+    ours = (cluster_role("ours", urls("get", "/a")), bind("ours", "Group:system:authenticated"))
+    assert 'ClusterRole "ours"' in rbac(*ours, defaults=True).explain(ask_path("get", "/b")).closest
+
+
+def test_of_rules_that_somebody_bound_those_that_they_wrote_come_first() -> None:
+    """Idea 2."""
+    policy = (
+        *(bind("system:discovery", "User:alice"), bind("ours", "User:alice")),
+        cluster_role("ours", urls("get", "/a")),
+    )
+    assert 'ClusterRole "ours"' in rbac(*policy, defaults=True).explain(ask_path("get", "/b")).closest
+
+
+def test_a_built_in_rule_that_is_closer_is_told_all_the_same() -> None:
+    """Idea 2."""
+    explained = rbac(*KITCHEN, defaults=True).explain(ask_path("put", "/healthz"))
+    assert explained.failed.startswith("verb: ")
+    assert "kitchen" not in explained.closest
+
+
 def test_when_several_conditions_fail_all_are_told() -> None:
     """Idea 2."""
     provider = rbac(cluster_role("r", PODS), bind("r", "User:alice", namespace="ns1"))

@@ -267,5 +267,5 @@ def test_missing_roles_are_told_once_when_a_policy_comes_into_force(
     with caplog.at_level(logging.WARNING, "ostiary.rbac"):
         RbacAuthorization([tmp_path], watch=False)
     assert [record.getMessage() for record in caplog.records] == [
-        '1 roles that the RBAC policy binds do not exist, such as ClusterRole "gone"'
+        'a role that the RBAC policy binds does not exist: ClusterRole "gone"'
     ]

@@ -1,0 +1,93 @@
+"""The program without its extras: what needs none works, and what does says which one, in our form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway_site import GatewayFolder, role
+
+# None of the libraries that extras bring.
+PLAIN = """
+import sys
+for name in ("argon2", "bcrypt", "cedarpy", "httptools", "httpx", "httpx2", "joserfc", "keyring", "ldap", "msgspec",
+             "prometheus_client", "starlette", "uvloop"):
+    sys.modules[name] = None
+from ostiary.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> GatewayFolder:
+    site = GatewayFolder(tmp_path)
+    site.policy(role("team", "pods", User="alice"))
+    return site
+
+
+def ostiary(site: GatewayFolder, *words: str) -> Done:
+    command = [sys.executable, "-c", PLAIN, *words]
+    return subprocess.run(command, cwd=site.folder, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize("line", ["serve", "serve --config gateway.yaml", "policy replay --config gateway.yaml log"])
+def test_a_missing_library_is_told_with_the_extra_that_brings_it(site: GatewayFolder, line: str) -> None:
+    (site.folder / "log").write_text("{}\n")
+    done = ostiary(site, *line.split())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cause  the library " in done.stderr
+    assert "hint   pip install 'ostiary[gateway]'\n" in done.stderr
+    assert done.stderr.endswith("code   library-missing\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:
+    done = ostiary(site, "serve", "--schema")
+    assert json.loads(done.stdout)["type"] == "object", done.stderr
+    assert ostiary(site, "serve", "--check", "--config", "gateway.yaml").stdout == "gateway.yaml: right\n"
+    site.config.unlink()
+    assert ostiary(site, "serve", "--check").stdout == "the built-in configuration: right\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "shown"),
+    [
+        ("can-i get pods -n team --user alice --explain", 0, "yes"),
+        ("who-can get pods -n team", 0, "alice"),
+        ("explain an-id", 1, "decision-not-found"),
+        ("explain an-id --server https://localhost:1", 1, "sign-in-needed"),
+        ("policy lint policy", 0, ""),
+        ("policy diff policy policy", 0, "nobody gains"),
+        ("sessions list", 1, "there is no token store yet"),
+        ("impersonation-role", 0, "ClusterRole"),
+        ("plugins", 0, "rbac"),
+        ("login --server https://localhost:1", 1, "gateway-unreachable"),
+        ("login --server https://localhost:1 --store keyring", 1, "library-missing"),
+        ("whoami --server https://localhost:1", 1, "sign-in-needed"),
+        ("kubeconfig --server https://localhost:1", 0, "get-token"),
+        ("completion bash", 0, "ostiary"),
+        ("registry lint --config none", 1, "none"),
+        ("exec explain", 1, "config-not-found"),
+    ],
+)
+def test_the_other_commands_need_none(site: GatewayFolder, line: str, code: int, shown: str) -> None:
+    site.audit_log.write_text("")
+    done = ostiary(site, *line.split())
+    assert (done.returncode, shown in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_providers_log_while_they_are_read_is_a_note(site: GatewayFolder) -> None:
+    gone = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gone"}
+    *_, binding = role("", "pods", User="alice")
+    site.policy([{**binding, "roleRef": gone}])
+    (site.folder / "tokens.db").write_text("")
+    for line in ("sessions list", "serve --check --config gateway.yaml"):
+        done = ostiary(site, *line.split())
+        (told,) = [each for each in done.stderr.splitlines() if "gone" in each]
+        assert told.startswith("ostiary: warning: a role that the RBAC policy binds does not exist"), done.stderr

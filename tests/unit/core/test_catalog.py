@@ -1,0 +1,29 @@
+"""Providers found by name: what cannot be loaded says what to install."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ostiary.core import catalog
+from ostiary.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("plugin_type", "name", "module", "extras"),
+    [
+        ("authorization", "cedar", "ostiary.plugins.authorization.cedar", "gateway,cedar"),
+        ("authorization", "abac", "ostiary.plugins.authorization.abac", "gateway"),
+        ("identity", "oidc", "ostiary.plugins.identity.oidc", "gateway,oidc"),
+        ("identity", "github", "ostiary.plugins.identity.github", "gateway"),
+    ],
+)
+def test_a_provider_whose_library_is_missing_names_the_extras(
+    monkeypatch: pytest.MonkeyPatch, plugin_type: str, name: str, module: str, extras: str
+) -> None:
+    # As if one of its imports failed.
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError) as caught:
+        catalog.load(plugin_type, name)
+    assert caught.value.hint == f"pip install 'ostiary[{extras}]'"
