@@ -12,15 +12,16 @@ import asyncio
 import json
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started
@@ -31,7 +32,9 @@ from ostiary.model import UserInfo
 from ostiary.plugins.token_store.sqlite import SqliteTokenStore
 
 TOKENS, PATHS, CONNECTIONS = 100, 20, 64
-SAMPLE_SECONDS, ROUNDS = 2, 6
+SAMPLE_SECONDS, ROUNDS = 2, 8
+# The interpreter that people have, built with optimisations; a developer's own often is not.
+SYSTEM_PYTHON = Path("/usr/bin/python3.11")
 # Two descriptors each in the gateway, and this machine allows 20,000; the figure is for 10,000.
 WATCHES, PROMISED_WATCHES = 9_000, 10_000
 # The bytes of a request are made once: as any program does, the client sends its headers always in the same order.
@@ -61,9 +64,14 @@ class Sample:
 def run() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with backend(folder) as upstream, proxies(folder, upstream) as peers, gateway(folder, upstream) as ours:
+        with (
+            backend(folder) as upstream,
+            proxies(folder, upstream) as peers,
+            gateway(folder, upstream) as ours,
+            _on_system_python(folder, upstream) as other,
+        ):
             script = _script(folder)
-            yield from _throughput([*peers, ours], script)
+            yield from _throughput([*peers, ours, *other], script)
             yield from _revocation(folder, ours)
         with gateway(folder, None, name="webhooks") as ours:
             yield from _webhooks(folder, ours)
@@ -74,12 +82,36 @@ def run() -> Iterator[Row]:
 
 
 @contextmanager
-def gateway(folder: Path, upstream: int | None, *, name: str = "gateway", extra: str = "") -> Iterator[Peer]:
+def _on_system_python(folder: Path, upstream: int) -> Iterator[list[Peer]]:
+    """The same gateway on the system's own interpreter, if that is another one; it uses the same libraries."""
+    if not SYSTEM_PYTHON.exists() or Path(sys.base_prefix) == Path("/usr"):
+        yield []
+        return
+    libraries = ":".join(path for path in sys.path if not path.startswith(sys.base_prefix))
+    python = ["env", f"PYTHONPATH={libraries}", str(SYSTEM_PYTHON)]
+    with gateway(folder, upstream, name="system", python=python, tokens_of="gateway") as peer:
+        yield [replace(peer, name="ostiary on the system's Python")]
+
+
+@contextmanager
+def gateway(
+    folder: Path,
+    upstream: int | None,
+    *,
+    name: str = "gateway",
+    extra: str = "",
+    python: Sequence[str] = (sys.executable,),
+    tokens_of: str = "",
+) -> Iterator[Peer]:
     home = folder / name
     home.mkdir()
     port, health = free_port(), free_port()
-    tokens = asyncio.run(_tokens(home / "tokens.db"))
-    (home / "targets").write_text("".join(_targets(tokens)))
+    if tokens_of:
+        # The load presents the same tokens to both.
+        shutil.copy(folder / tokens_of / "tokens.db", home / "tokens.db")
+    else:
+        tokens = asyncio.run(_tokens(home / "tokens.db"))
+        (home / "targets").write_text("".join(_targets(tokens)))
     (home / "callers").write_text("callers")
     (home / "policy.yaml").write_text(_POLICY)
     upstreams = (
@@ -100,7 +132,7 @@ audit: {{log: {{path: audit.log}}}}
 {extra}
 """
     )
-    command = [sys.executable, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
+    command = [*python, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
     with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
         yield Peer("ostiary", port, process.pid)
 
@@ -155,7 +187,7 @@ def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
             slower[peer.name].append(found.p99_ms / base.p99_ms)
     yield Row("plain nginx, requests / s on one core", f"{statistics.median(rates['nginx']):,.0f}")
     for peer in others:
-        ours = peer.name == "ostiary"
+        ours = peer.name.startswith("ostiary")
         middle, least, most = _spread(ratios[peer.name])
         text = f"{middle:.2f} [{least:.2f}-{most:.2f}], CPU {statistics.median(cpu[peer.name]):.2f} x"
         yield Row(f"{peer.name}{', full path' if ours else ''} / plain nginx", text, ">= 0.5" if ours else "-")
