@@ -20,6 +20,7 @@ import trustme
 from ostiary.client.connection import Connection, connect
 from ostiary.testing import FakeClock
 from tests.support.apiserver import ApiServer
+from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 Connect = Callable[..., Connection]
@@ -31,11 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
-        missing = [command for command in mark.args if shutil.which(command) is None]
-        if missing and os.environ.get("CI") == "true":
-            pytest.fail(f"missing: {', '.join(missing)}")
-        if missing:
-            pytest.skip(f"missing: {', '.join(missing)}")
+        lacking = [command for command in mark.args if shutil.which(command) is None]
+        if lacking:
+            missing(*lacking)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import trustme
 
 from tests.support.cluster import Cluster
 from tests.support.kubectl import find_kubectl
+from tests.support.missing import missing
 from tests.support.walkthrough import ROOT, Command, Walk, WriteFile, is_followed, on_free_ports, sections, steps
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,7 +73,7 @@ def test_a_reader_can_follow_the_page(page: str, folder: Path, cluster: Cluster)
     programs = {name: shutil.which(name) for name in ("curl", "htpasswd", "openssl")} | {"kubectl": find_kubectl()}
     for name, found in programs.items():
         if name in typed and found is None:
-            pytest.skip(f"{name} is not installed")
+            missing(name)
     if kubectl := programs["kubectl"]:
         (folder / "bin").mkdir()
         (folder / "bin" / "kubectl").symlink_to(kubectl)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from urllib.parse import parse_qsl
 
+from ostiary.core.bounded import Bounded
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import digest
 from ostiary.gateway.audit.auditor import Network, source_ips
@@ -216,7 +217,7 @@ class _Callers:
         self._clock = clock
         self._token = NO_DIGEST
         self._token_until = float("-inf")
-        self._names: dict[bytes, str] = {}
+        self._names: Bounded[bytes, str] = Bounded(MOST_CERTIFICATES)
 
     def include(self, passage: Passage) -> bool:
         certificate = passage.exchange.connection.peer_certificate
@@ -235,9 +236,7 @@ class _Callers:
 
     def _name(self, certificate: bytes) -> str:
         if certificate not in self._names:
-            if len(self._names) >= MOST_CERTIFICATES:
-                self._names.clear()
-            self._names[certificate] = common_name(certificate)
+            self._names.keep(certificate, common_name(certificate))
         return self._names[certificate]
 
     def _expected(self) -> bytes:

@@ -7,7 +7,6 @@ about the user because of our own credential there: a token or a client certific
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ssl
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -168,8 +167,3 @@ def client_context(tls: settings.ClientTls) -> ssl.SSLContext:
         where = getattr(error, "filename", None)
         raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
     return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)
-
-
-def fingerprint(der: bytes) -> str:
-    """How the configuration names a certificate that it pins."""
-    return hashlib.sha256(der).hexdigest()

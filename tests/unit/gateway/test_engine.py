@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -312,8 +313,6 @@ async def test_who_says_goodbye_with_the_request_still_gets_the_answer(tmp_path:
 
 
 def _ask_and_close(port: int, data: bytes, trust: ssl.SSLContext) -> bytes:
-    import socket
-
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(("127.0.0.1", port), timeout=30) as end:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
+from ostiary.core.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.gateway.audit.sinks import Sink
 from ostiary.model import Decision, RequestInfo, UserInfo
@@ -50,7 +51,7 @@ class Auditor:
         self.largest_body = largest_body
         self.events = 0
         self.stamps = _Stamps(clock)
-        self._origins: dict[tuple[tuple[str, ...], str], str] = {}
+        self._origins: Bounded[tuple[tuple[str, ...], str], str] = Bounded(_ORIGINS_KEPT)
 
     def audit_id(self) -> str:
         """The id of a request. Never one that the client brings along: with another's it could hide behind them."""
@@ -64,9 +65,7 @@ class Auditor:
         found = self._origins.get(key)
         if found is None:
             found = wire.origin(*key)
-            if len(self._origins) >= _ORIGINS_KEPT:
-                self._origins.clear()
-            self._origins[key] = found
+            self._origins.keep(key, found)
         return found
 
     def prepare(

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby, product
-from operator import attrgetter
+from itertools import product
 
 from ostiary.gateway.policy.source import Policy
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
@@ -134,8 +133,3 @@ def _together(pieces: list[_Piece]) -> Iterator[Change]:
             yield Change(effect, subject, sorted_verbs, names, group, namespace, name)
         else:
             yield Change(effect, subject, sorted_verbs, paths=names)
-
-
-def by_subject(changes: Iterable[Change]) -> Iterator[tuple[Subject, list[Change]]]:
-    for subject, found in groupby(changes, key=attrgetter("subject")):
-        yield subject, list(found)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Requirement
-from ostiary.plugins.authorization.rbac.index import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
+from ostiary.plugins.authorization.rbac.index import MASTERS
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,

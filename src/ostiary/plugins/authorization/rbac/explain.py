@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import RequestInfo, UserInfo
+from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES
 from ostiary.plugins.authorization.rbac.index import (
-    AUTHENTICATED,
     MASTERS,
-    UNAUTHENTICATED,
     CompiledRole,
     Index,
     holder_of,

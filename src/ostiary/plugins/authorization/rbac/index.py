@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
+from ostiary.plugins.authorization.policy_files import AUTHENTICATED, implied_groups
 from ostiary.plugins.authorization.rbac.aggregation import aggregated
 from ostiary.plugins.authorization.rbac.presence import namespace_of, presence
 from ostiary.plugins.authorization.rbac.rules import RuleTable, resource_keys
@@ -32,8 +33,7 @@ from ostiary.wire.rbac import (
     describe,
 )
 
-MASTERS, AUTHENTICATED, UNAUTHENTICATED = "system:masters", "system:authenticated", "system:unauthenticated"
-ANONYMOUS = "system:anonymous"
+MASTERS = "system:masters"
 
 # For so many users and namespaces it is remembered what they have. It is found again in a moment.
 MOST_SEEN, MOST_CHARACTERS = 8192, 4096
@@ -248,12 +248,7 @@ def role_key(binding: Binding) -> RoleKey:
 
 def is_implied(group: str, user: UserInfo) -> bool:
     """Whether *user* is in *group* though the token does not say so: whoever is known is ``system:authenticated``."""
-    return (
-        group == AUTHENTICATED
-        and user.username not in ("", ANONYMOUS)
-        and AUTHENTICATED not in user.groups
-        and UNAUTHENTICATED not in user.groups
-    )
+    return group in implied_groups(user)
 
 
 def with_namespace(subject: Subject, binding: Binding) -> Subject:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
+from ostiary.plugins.authorization.policy_files import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac.defaults import with_defaults
-from ostiary.plugins.authorization.rbac.index import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, Index
+from ostiary.plugins.authorization.rbac.index import Index
 from ostiary.plugins.authorization.rbac.load import Paths, PolicyFiles
 from ostiary.plugins.authorization.rbac.rules import covers, normalized
 from ostiary.wire.rbac import ANY, CLUSTER_ROLE, ROLE, USER, USER_GROUP, Binding, Manifests, PolicyRule, Role, describe

@@ -20,9 +20,10 @@ from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Problem, UserInfo
+from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac import explain, lint, listing
 from ostiary.plugins.authorization.rbac.defaults import with_defaults
-from ostiary.plugins.authorization.rbac.index import AUTHENTICATED, MASTERS, UNAUTHENTICATED, Index, is_implied
+from ostiary.plugins.authorization.rbac.index import MASTERS, Index, is_implied
 from ostiary.plugins.authorization.rbac.load import Look, Paths, PolicyFiles, checked
 from ostiary.plugins.authorization.rbac.presence import NAMESPACES
 from ostiary.plugins.authorization.rbac.rules import resource_keys
