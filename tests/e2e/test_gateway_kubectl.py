@@ -27,10 +27,13 @@ from tests.support.streams import SPDY, WEBSOCKET, echo_server, line
 
 pytestmark = pytest.mark.needs("kubectl")
 
+PEOPLE = ("alice", "bob", "carol", "dave", "erin")
 ODD_GROUP = "a,system:masters"
 GROUPS = {"dev": ["alice"], ODD_GROUP: ["alice"], "never mentioned": ["alice"]}
 DEV = "pods pods/exec pods/portforward pods/log configmaps"
 READER = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
+# What is enough to open a shell where only the verb of the HTTP method is asked for.
+EXEC_BY_GET = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}
 AS_CAROL = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["carol"]}
 CONFIG_MAP: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"colour": "green"}}
 
@@ -66,11 +69,12 @@ class Door:
 @pytest.fixture(scope="module")
 def doors(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
-    site.users("alice", "bob", "carol", "dave")
+    site.users(*PEOPLE)
     site.groups(GROUPS)
     site.policy(
         role("team", DEV, Group="dev"),
         role("team", READER, User="carol"),
+        role("team", READER, EXEC_BY_GET, User="erin"),
         role("odd", "configmaps", Group=ODD_GROUP),
         role("", AS_CAROL, User="dave"),
     )
@@ -83,7 +87,7 @@ def doors(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ]
         groups = [{"name": "teams", "type": "file", "path": "groups.yaml"}]
         with site.serving(upstreams=upstreams, groups=groups) as gateway:
-            users = {name: gateway.login(name) for name in ("alice", "bob", "carol", "dave")}
+            users = {name: gateway.login(name) for name in PEOPLE}
             yield {host: Door(gateway, cluster, host, users) for host in ("localhost", "127.0.0.1")}
 
 
@@ -172,10 +176,10 @@ class TestStreams:
         assert record.ended.wait(10)
 
     def test_a_websocket_needs_the_right_to_create(self, door: Door, pod: str) -> None:
-        """A GET that opens a shell is no mere reading."""
-        refused = door.kubectl("carol")("exec", pod, "--", "true")
+        """A GET that opens a shell is more than reading: the right to get pods/exec is not enough."""
+        refused = door.kubectl("erin", **WEBSOCKET)("exec", pod, "--", "true")
         assert refused.returncode == 1
-        assert "forbidden" in refused.stderr
+        assert 'User "erin" cannot create resource "pods/exec"' in refused.stderr
         assert door.records(f"/api/v1/namespaces/team/pods/{pod}/exec") == []
 
 
