@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+# The demonstration has a small environment of its own, unless everything is there already.
+DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e demo bench lock clean
+.PHONY: help setup components test lint types unit e2e pythons demo bench lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -14,6 +16,10 @@ setup: $(STAMP)  ## prepare .venv with the locked dependencies
 
 $(STAMP): requirements.lock pyproject.toml scripts/venv
 	@scripts/venv $(PYTHON) $(VENV)
+	@touch $@
+
+.venv-demo/.ready: requirements-demo.lock pyproject.toml scripts/venv
+	@scripts/venv $(PYTHON) .venv-demo requirements-demo.lock
 	@touch $@
 
 components: $(STAMP)  ## install the programs that the tests talk to (kubectl, nginx, ...)
@@ -34,8 +40,11 @@ unit: $(STAMP)  ## unit, conformance, project and fuzz tests
 e2e: $(STAMP)  ## real processes, TLS and clients on loopback
 	$(BIN)/pytest -n 2 -q tests/e2e
 
-demo: $(STAMP)  ## watch a program stay signed in, and a gateway at work
-	@$(BIN)/python -m examples.stay_signed_in && $(BIN)/python -m examples.gateway
+demo: $(DEMO)/.ready  ## watch a program stay signed in, and a gateway at work
+	@$(DEMO)/bin/python -m examples.stay_signed_in && $(DEMO)/bin/python -m examples.gateway
+
+pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
+	@scripts/pythons
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench
@@ -45,8 +54,10 @@ lock: $(STAMP)  ## resolve requirements.lock again
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
 	  --no-emit-package python-ldap --no-header --no-annotate --upgrade -q -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --group demo --generate-hashes \
+	  --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q -o requirements-demo.lock
 	echo python-ldap | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
 	  -o requirements-ldap.lock
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results
+	rm -rf $(VENV) .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+pytest.importorskip("ldap", reason="python-ldap is not installed")
+
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge, LoginRequest

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trustme
 
+pytest.importorskip("ldap", reason="python-ldap is not installed")
+
 from ostiary.model import UserInfo
 from ostiary.plugins.group.ldap import LdapGroups
 from ostiary.plugins.ldap_settings import GroupSearch, Nested

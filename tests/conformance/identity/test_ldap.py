@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trustme
 
+pytest.importorskip("ldap", reason="python-ldap is not installed")
+
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.plugins.identity.ldap import LdapIdentity
 from ostiary.plugins.ldap_settings import UserSearch

@@ -1,0 +1,66 @@
+"""What is published reads well elsewhere: the README on a page of its own, versions that are said are tested."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.hatch_metadata import absolute_links
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+HOME = "https://forge.example/acme/ostiary"
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)]+)\)")
+
+
+def test_without_a_public_home_the_readme_stays_as_it_is() -> None:
+    assert absolute_links(README, home="", tag="v1") == README
+
+
+def test_no_relative_link_is_left_and_each_leads_to_a_file_of_the_release() -> None:
+    targets = LINK.findall(absolute_links(README, home=HOME, tag="v1"))
+    before = LINK.findall(README)
+    assert len(targets) == len(before) > 10
+    for target, relative in zip(targets, before, strict=True):
+        if not relative.startswith(("http", "#")):
+            kind, tag, path = target.removeprefix(f"{HOME}/").split("/", 2)
+            assert (kind, tag) == ("raw" if path.endswith(".png") else "blob", "v1")
+            assert (ROOT / path.partition("#")[0]).exists()
+
+
+@given(st.from_regex(r"[a-z]{1,8}(/[a-z.]{1,8}){0,3}(#[a-z]{1,4})?", fullmatch=True), st.sampled_from(["", "!"]))
+def test_only_the_target_of_a_link_changes(path: str, image: str) -> None:
+    line = f"see {image}[a (b)]({path})"
+    kind = "raw" if image else "blob"
+    assert absolute_links(line, home=HOME, tag="v1") == f"see {image}[a (b)]({HOME}/{kind}/v1/{path})"
+    for elsewhere in ("https://a.example/b", "mailto:a@b.example", "#below"):
+        assert absolute_links(f"[a]({elsewhere})", home=HOME, tag="v1") == f"[a]({elsewhere})"
+
+
+def test_a_wheel_built_with_a_home_carries_it(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src/ostiary/__init__.py", "src/bin/ostiary"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copytree(ROOT / "scripts", tree / "scripts")
+    project = tree / "pyproject.toml"
+    project.write_text(project.read_text().replace('home = ""', f'home = "{HOME}"'))
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=100)
+    with ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode()
+    assert f"Project-URL: Source, {HOME}\n" in metadata
+    assert all(target.startswith(("http", "#")) for target in LINK.findall(metadata))
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
