@@ -49,6 +49,7 @@ CODES: dict[str, str] = {
     "exec-plugin-answer-invalid": "the exec plugin's answer holds no usable credential",
     "exec-plugin-answer-expired": "the exec plugin's answer had already expired when it came",
     "exec-plugin-backing-off": "the exec plugin failed a moment ago and is not run again yet",
+    "thread-limit-reached": "no thread could be started to run an exec plugin or a credential provider in",
     "credential-provider-not-found": "the credential provider's executable does not exist",
     "credential-provider-not-executable": "the credential provider's executable cannot be executed",
     "credential-provider-failed": "the credential provider ended with an exit code other than zero",

@@ -50,15 +50,19 @@ class Seen:
 
 @dataclass
 class Rules:
-    """Who is let in. With both sets empty, everybody is."""
+    """Who is let in. With both sets empty, everybody is. A token of `single_use` is let in once."""
 
     tokens: set[str] = field(default_factory=set)
     certificates: set[str] = field(default_factory=set)
+    single_use: set[str] = field(default_factory=set)
 
     def admit(self, authorization: str | None, certificate: str | None) -> bool:
-        if not self.tokens and not self.certificates:
+        if not self.tokens and not self.certificates and not self.single_use:
             return True
         token = (authorization or "").removeprefix("Bearer ")
+        if token in self.single_use:
+            self.single_use.remove(token)
+            return True
         return token in self.tokens or certificate in self.certificates
 
 

@@ -1,8 +1,8 @@
 """Holds the current credential of one exec plugin and decides when the plugin runs again.
 
-Any number of threads and event loops share one authenticator. Whoever finds the credential missing
-starts the one run there is, in a thread of its own, and all others wait for the same future. So the
-sync and the async doors have one logic, and cancelling a caller never cancels what others wait for.
+Any number of threads and event loops share one authenticator. The first caller that finds the credential
+missing starts the plugin through `core.flight`; all others wait for the same future. So the sync and the
+async doors have one logic, and cancelling a caller never cancels what others wait for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ostiary.client.exec_plugin import ExecPlugin
 from ostiary.client.metrics import ExecMetrics, NoMetrics
 from ostiary.core import rotation
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.flight import THREAD_LIMIT_REACHED, SingleFlight
 from ostiary.core.rotation import State, Verdict
 from ostiary.core.waiting import wait, wait_async
 from ostiary.errors import AnswerInvalid, BackingOff, CredentialError
@@ -44,10 +45,9 @@ class Authenticator:
         self._clock = clock or SYSTEM_CLOCK
         self._metrics = metrics or NoMetrics()
         self._jitter = jitter
-        self._lock = threading.Lock()
+        # One run at a time; its lock also guards the state.
+        self._runs: SingleFlight[Future[Credential]] = SingleFlight(thread_name="ostiary-exec-plugin")
         self._state = State()
-        self._flight: Future[Credential] | None = None
-        _living.add(self)
 
     # --- what adapters and programs call ---
 
@@ -68,24 +68,25 @@ class Authenticator:
         if verdict is Verdict.USE:
             assert state.credential is not None
             return state.credential
-        with self._lock:
+        with self._runs.lock:
             return self._act()
 
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
-        with self._lock:
+        with self._runs.lock:
             verdict = rotation.judge_rejected(self._state, rejected, monotonic=self._clock.monotonic())
             if verdict is Verdict.USE:
                 return self._state.credential
-            if self._flight is None and verdict is Verdict.WAIT:
+            run = self._runs.running()
+            if run is None and verdict is Verdict.WAIT:
                 return None
-            if self._flight is None:
+            if run is None:
                 self._state = rotation.rejected(self._state)
-            return _or_none(self._flight or self._take_off(rejection))
+            return _or_none(run or self._start(rejection))
 
     def accepted(self, credential: Credential) -> None:
         state = self._state
         if state.credential is credential and not state.accepted:
-            with self._lock:
+            with self._runs.lock:
                 if self._state.credential is credential:
                     self._state = rotation.accepted(self._state)
 
@@ -101,16 +102,17 @@ class Authenticator:
 
     def _act(self) -> Credential | Future[Credential]:
         verdict = self._judge(self._state)
-        if verdict is Verdict.USE_AND_REFRESH and self._flight is None and not self._asks_a_person():
-            self._take_off(None)
+        run = self._runs.running()
+        if verdict is Verdict.USE_AND_REFRESH and run is None and not self._asks_a_person():
+            self._start(None)
         if verdict in (Verdict.USE, Verdict.USE_AND_REFRESH):
             assert self._state.credential is not None
             return self._state.credential
-        if self._flight is not None:
-            return self._flight
+        if run is not None:
+            return run
         if verdict is Verdict.WAIT:
             raise self._backing_off()
-        return self._take_off(None)
+        return self._start(None)
 
     def _asks_a_person(self) -> bool:
         # Nobody wants to be asked for a password by something that goes on in the background.
@@ -134,36 +136,27 @@ class Authenticator:
         backing_off.__cause__ = error
         return backing_off
 
-    def _take_off(self, rejection: Rejection | None) -> Future[Credential]:
-        flight: Future[Credential] = Future()
-        self._flight = flight
-        # A daemon: a program that ends does not wait for a plugin. core.process ends the plugin itself.
-        threading.Thread(target=self._fly, args=(flight, rejection), name="ostiary-exec-plugin", daemon=True).start()
-        return flight
+    def _start(self, rejection: Rejection | None) -> Future[Credential]:
+        return self._runs.start(Future(), partial(self._run, rejection), settle=self._settle)
 
     # --- the one run, in its own thread ---
 
-    def _fly(self, flight: Future[Credential], rejection: Rejection | None) -> None:
+    def _run(self, rejection: Rejection | None) -> Credential:
         try:
             credential = self.plugin.run(rejection)
         except CredentialError as error:
-            self._land(flight, partial(self._failed, error=error))
             log.warning("%s: %s", error.summary, error.cause, extra={"code": error.code})
-            flight.set_exception(error)
-        except BaseException as error:
-            # Not foreseen, so not a state to back off from; the waiters must still be woken.
-            self._land(flight, lambda state: state)
-            flight.set_exception(error)
-        else:
-            self._measure(self._state.credential, credential)
-            self._land(flight, partial(self._succeeded, credential=credential))
-            flight.set_result(credential)
+            raise
+        self._measure(self._state.credential, credential)
+        return credential
 
-    def _land(self, flight: Future[Credential], change: Callable[[State], State]) -> None:
-        with self._lock:
-            self._state = change(self._state)
-            if self._flight is flight:
-                self._flight = None
+    def _settle(self, credential: Credential | None, error: BaseException | None) -> None:
+        """Take the outcome of the run into the state. With the lock held."""
+        if credential is not None:
+            self._state = self._succeeded(self._state, credential=credential)
+        elif isinstance(error, CredentialError) and error.code != THREAD_LIMIT_REACHED:
+            self._state = self._failed(self._state, error=error)
+        # Anything else is not the plugin's failure, and nothing to back off from.
 
     def _failed(self, state: State, *, error: CredentialError) -> State:
         return rotation.failed(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
@@ -190,16 +183,11 @@ class Authenticator:
         if before is not None and before != after and before.not_before is not None:
             self._metrics.rotated(age_seconds=(self._clock.now() - before.not_before).total_seconds())
 
-    def _forget_flight(self) -> None:
-        """After a fork: the thread that flew is not in this process, and its lock may be held for ever."""
-        self._lock = threading.Lock()
-        self._flight = None
 
-
-def _or_none(flight: Future[Credential]) -> Future[Credential | None]:
-    """The same flight for those who have something to fall back on: a failure lands as None."""
+def _or_none(run: Future[Credential]) -> Future[Credential | None]:
+    """The same run for callers that have an answer to fall back on: a failure becomes None."""
     softened: Future[Credential | None] = Future()
-    flight.add_done_callback(lambda done: softened.set_result(None if done.exception() else done.result()))
+    run.add_done_callback(lambda done: softened.set_result(None if done.exception() else done.result()))
     return softened
 
 
@@ -217,14 +205,11 @@ def shared(key: Hashable, make: Callable[[], Authenticator]) -> Authenticator:
 
 _table_lock = threading.Lock()
 _table: weakref.WeakValueDictionary[Hashable, Authenticator] = weakref.WeakValueDictionary()
-_living: weakref.WeakSet[Authenticator] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     global _table_lock
     _table_lock = threading.Lock()
-    for authenticator in list(_living):
-        authenticator._forget_flight()
 
 
 if hasattr(os, "register_at_fork"):

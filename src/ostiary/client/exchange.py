@@ -4,7 +4,7 @@
     else                        -> obtain the credential, send
     401?                        -> have the credential replaced, once per generation; send once more
                                    if the body can be sent again
-    anything below 500          -> the server took the credential
+    anything else below 500     -> the server took the credential, of the first request or of the second
 
 `Signing` holds these decisions and never waits. `exchange` and `exchange_async` are its two drivers;
 they differ only in how they wait. An adapter brings a `Carrier`, and no decision of its own.
@@ -129,9 +129,13 @@ class Signing:
             return None
         if status == UNAUTHORIZED:
             return self._source.replacement(credential, Rejection(status, headers))
-        if status < SERVER_ERROR:
-            self._source.accepted(credential)
+        self.note(credential, status)
         return None
+
+    def note(self, credential: Credential | None, status: int) -> None:
+        """Tell the source if the server took *credential*. A re-sent request counts like the first."""
+        if credential is not None and self._source is not None and status < SERVER_ERROR and status != UNAUTHORIZED:
+            self._source.accepted(credential)
 
     def sends_again(self, newer: Credential | None, *, replayable: bool) -> bool:
         return newer is not None and replayable and self._signer.retry_on_401
@@ -166,7 +170,9 @@ def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     carrier.discard(answer)
-    return carrier.send(signing.headers(newer))
+    answer = carrier.send(signing.headers(newer))
+    signing.note(newer, carrier.status(answer))
+    return answer
 
 
 async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
@@ -187,7 +193,9 @@ async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answe
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     await carrier.discard(answer)
-    return await carrier.send(signing.headers(newer))
+    answer = await carrier.send(signing.headers(newer))
+    signing.note(newer, carrier.status(answer))
+    return answer
 
 
 def _hopeful(future: Future[Credential]) -> Future[Credential | None]:

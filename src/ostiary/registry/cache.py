@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator, Hashable, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.errors import CredentialError, OstiaryError
+from ostiary.core.flight import SingleFlight, landing
+from ostiary.core.waiting import wait
+from ostiary.errors import CredentialError
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
 from ostiary.registry.metrics import NoMetrics, RegistryMetrics
 from ostiary.registry.provider import TOKEN_CACHE, Provider
@@ -167,31 +170,21 @@ class Answer:
     cached: bool
 
 
-class _Flight:
+class _Run(Future[Credentials]):
     """One run of a provider, and all who wait for it."""
 
     def __init__(self, target: Target, *, speaks_for_all: bool) -> None:
+        super().__init__()
         self.target = target
-        # Whether its failure is also that of other images with the same flight key.
+        # Whether its failure is also that of other images with the same key.
         self.speaks_for_all = speaks_for_all
-        self.landed: Future[None] = Future()
         self.kind: CacheKeyType | None = None
-        self.credentials: Credentials | None = None
-        self.error: BaseException | None = None
+        self.landed = landing(self)
 
     def serves(self, target: Target) -> bool:
         if self.kind is None:
             return self.speaks_for_all or self.target.repository == target.repository
         return self.target.bases[self.kind] == target.bases[self.kind]
-
-    def answer(self) -> Answer:
-        if isinstance(self.error, OstiaryError):
-            # Every waiter gets an exception of its own: see `OstiaryError.again`.
-            raise self.error.again() from self.error.__cause__
-        if self.error is not None:
-            raise self.error
-        assert self.credentials is not None
-        return Answer(self.credentials, cached=False)
 
 
 class CachedProvider:
@@ -214,8 +207,7 @@ class CachedProvider:
         self.cache = AnswerCache(clock=clock, limit=limit)
         self._metrics = metrics or NoMetrics()
         self._source = Source(SourceKind.PROVIDER, provider.config.name)
-        self._lock = threading.Lock()
-        self._flights: dict[Hashable, _Flight] = {}
+        self._runs: SingleFlight[_Run] = SingleFlight(thread_name="ostiary-credential-provider")
         self._expected: CacheKeyType | None = None
         _living.add(self)
 
@@ -238,10 +230,10 @@ class CachedProvider:
             if isinstance(joined, Credentials):
                 found = joined
                 break
-            while not joined.landed.done():
+            while not joined.done():
                 yield joined.landed
             if joined.serves(target):
-                return joined.answer()
+                return Answer(wait(joined), cached=False)
             # The run was for another image and says nothing of ours. As with the kubelet, ours is its own now.
             narrow = True
         return Answer(found, cached=True)
@@ -262,46 +254,32 @@ class CachedProvider:
         presented: Presented | None,
         *,
         narrow: bool,
-    ) -> _Flight | Credentials:
-        with self._lock:
+    ) -> _Run | Credentials:
+        with self._runs.lock:
             kind = CacheKeyType.IMAGE if narrow else self._expected or CacheKeyType.REGISTRY
             # Two tokens of one account are two questions: the answer may depend on the token.
-            flight_key = (target.bases[kind], account_key, presented and presented.token_hash)
-            flight = self._flights.get(flight_key)
-            if flight is not None:
-                return flight
-            # Again, now that nobody can land: the run we wanted to join may be over.
-            found = self.cache.get(keys)
-            if found is not None:
-                return found
-            flight = _Flight(target, speaks_for_all=self._expected is not None)
-            self._flights[flight_key] = flight
-        self._take_off(flight_key, flight, account_key, presented)
-        return flight
+            key = (target.bases[kind], account_key, presented and presented.token_hash)
+            run = self._runs.running(key)
+            if run is not None:
+                return run
+            # Again, now that no run can end: the one we wanted to join may be over.
+            kept = self.cache.get(keys)
+            if kept is not None:
+                return kept
+            run = _Run(target, speaks_for_all=self._expected is not None)
+            work = partial(self._ask_provider, run, account_key, presented)
+            return self._runs.start(run, work, settle=partial(self._learn_kind, run), key=key)
 
-    def _take_off(self, flight_key: Hashable, flight: _Flight, account_key: bytes, presented: Presented | None) -> None:
-        arguments = (flight_key, flight, account_key, presented)
-        # A daemon: a program that ends does not wait for a provider. core.process ends the process itself.
-        thread = threading.Thread(target=self._fly, args=arguments, name="ostiary-credential-provider", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            # The system has no thread left; whoever joined meanwhile must not wait for ever.
-            flight.error = error
-            self._land(flight_key, flight)
+    def _ask_provider(self, run: _Run, account_key: bytes, presented: Presented | None) -> Credentials:
+        response = self.provider.run(run.target.repository, presented)
+        credentials = self._credentials(response, presented)
+        run.kind = response.cache_key_type
+        key = cache_key(run.target.bases[run.kind], account_key)
+        self.cache.put(key, credentials, seconds=self._seconds(response))
+        return credentials
 
-    # --- the run, in its own thread ---
-
-    def _fly(self, flight_key: Hashable, flight: _Flight, account_key: bytes, presented: Presented | None) -> None:
-        try:
-            response = self.provider.run(flight.target.repository, presented)
-            flight.credentials = self._credentials(response, presented)
-            flight.kind = response.cache_key_type
-            key = cache_key(flight.target.bases[flight.kind], account_key)
-            self.cache.put(key, flight.credentials, seconds=self._seconds(response))
-        except BaseException as error:
-            flight.error = error
-        self._land(flight_key, flight)
+    def _learn_kind(self, run: _Run, credentials: Credentials | None, error: BaseException | None) -> None:
+        self._expected = run.kind or self._expected
 
     def _credentials(self, response: Response, presented: Presented | None) -> Credentials:
         logins = [(key, Login(basic.username, basic.password)) for key, basic in response.auth.items()]
@@ -313,26 +291,13 @@ class CachedProvider:
         duration = response.cache_duration
         return (self.config.default_cache_duration if duration is None else duration).total_seconds()
 
-    def _land(self, flight_key: Hashable, flight: _Flight) -> None:
-        with self._lock:
-            self._expected = flight.kind or self._expected
-            if self._flights.get(flight_key) is flight:
-                del self._flights[flight_key]
-        flight.landed.set_result(None)
-
-    def _forget_flights(self) -> None:
-        """After a fork: the threads stayed with the parent, so nobody here will ever land."""
-        self._lock = threading.Lock()
-        self._flights = {}
-        self.cache._forget_the_parents_lock()
-
 
 _living: weakref.WeakSet[CachedProvider] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for provider in list(_living):
-        provider._forget_flights()
+        provider.cache._forget_the_parents_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.flight import in_thread, landing
 from ostiary.core.process import DEFAULT_LIMITS, Limits
 from ostiary.core.waiting import wait, wait_async
 from ostiary.errors import OstiaryError
@@ -45,7 +45,6 @@ from ostiary.registry.service_account import (
 IMAGE_LIMIT = 8192
 DOCKER_STORE = "the logins of docker and podman"
 
-T = TypeVar("T")
 log = logging.getLogger("ostiary.registry")
 
 
@@ -168,7 +167,7 @@ class Keyring:
         if self._docker_store is None:
             return lookup
         # In a thread: it may run a helper.
-        return await wait_async(_in_thread(lambda: self._with_store(lookup)))
+        return await wait_async(in_thread(lambda: self._with_store(lookup), name="ostiary-docker-helper"))
 
     def report_rejected(self, found: Found) -> bool:
         """The registry refused *found*: do not serve it from a cache again. Says whether it was in one.
@@ -230,9 +229,9 @@ class Keyring:
         assert attributes is not None
         assert pod is not None
         # Before the cache is looked into, for the answer may be cached by the token.
-        fetching = _in_thread(lambda: present(attributes, pod, self._tokens))
+        fetching = in_thread(lambda: present(attributes, pod, self._tokens), name="ostiary-service-account-token")
         while not fetching.done():
-            yield _landing(fetching)
+            yield landing(fetching)
         presented = wait(fetching)
         if isinstance(presented, Skip):
             return presented
@@ -371,23 +370,3 @@ def _first_of(futures: Sequence[Future[None]]) -> Future[None]:
     for future in futures:
         future.add_done_callback(wake)
     return first
-
-
-def _landing(future: Future[T]) -> Future[None]:
-    """Done when *future* is, whatever came of it."""
-    landed: Future[None] = Future()
-    future.add_done_callback(lambda _: landed.set_result(None))
-    return landed
-
-
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    future: Future[T] = Future()
-
-    def do() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=do, name="ostiary-service-account-token", daemon=True).start()
-    return future

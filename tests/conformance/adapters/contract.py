@@ -345,6 +345,16 @@ class AdapterContract:
         assert api.statuses() == [401, 401]
         assert plugin.runs == 2
 
+    def test_tokens_that_die_after_one_use_cost_one_run_per_request_and_never_a_401(
+        self, driver: Driver, api: ApiServer, plugin: PluginScript
+    ) -> None:
+        """The outcome of a re-sent request counts: a token that the server took is no reason to pause."""
+        plugin.before('sed -i "s/token-[0-9]*/token-$(grep -c . runs)/" answer')
+        api.rules.single_use = {f"token-{number}" for number in range(1, 20)}
+        assert [driver.get(PODS).status for _ in range(12)] == [200] * 12
+        assert api.statuses() == [200] + [401, 200] * 11
+        assert plugin.runs == 12
+
     def test_sixteen_401s_at_once_run_the_plugin_once_and_all_succeed(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:

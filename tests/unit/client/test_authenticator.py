@@ -7,8 +7,9 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,9 @@ def replaced(authenticator: Authenticator, rejected: Credential) -> Credential |
 
 def landed(authenticator: Authenticator) -> None:
     """Wait until the run in the background is over."""
-    flight = authenticator._flight
-    if flight is not None:
-        flight.exception(30)
+    run = authenticator._runs.running()
+    if run is not None:
+        run.exception(30)
 
 
 class Gate:
@@ -274,6 +275,51 @@ def test_an_error_that_nobody_foresaw_wakes_the_callers_too(
     for _ in range(2):
         with pytest.raises(AttributeError):
             authenticator.get()
+
+
+def test_metrics_that_fail_wake_the_callers_too(authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(authenticator._metrics, "expires", fail)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            authenticator.get()
+
+
+@contextmanager
+def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        yield
+
+
+def test_without_a_thread_the_request_fails_and_the_next_one_runs_the_plugin_at_once(
+    authenticator: Authenticator, plugin: PluginScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with no_thread_left(monkeypatch):
+        for _ in range(3):
+            with pytest.raises(CredentialError) as failure:
+                authenticator.get()
+            assert failure.value.code == "thread-limit-reached"
+    assert token(authenticator.get()) == "token-1"
+    assert plugin.runs == 1
+
+
+def test_without_a_thread_a_rejected_or_nearly_spent_credential_goes_on_serving(
+    authenticator: Authenticator, plugin: PluginScript, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.answer(token="token-1", expires_at=clock.now() + timedelta(minutes=10))
+    old = authenticator.get()
+    with no_thread_left(monkeypatch):
+        assert replaced(authenticator, old) is None
+        clock.advance(minutes=9, seconds=45)
+        assert authenticator.get() is old
+    plugin.answer(token="token-2")
+    assert token(replaced(authenticator, old)) == "token-2"
 
 
 # --- 401 ---
