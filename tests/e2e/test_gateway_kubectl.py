@@ -35,6 +35,7 @@ READER = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 # What is enough to open a shell where only the verb of the HTTP method is asked for.
 EXEC_BY_GET = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}
 AS_CAROL = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["carol"]}
+AS_KNOWN = {**AS_CAROL, "resources": ["groups"], "resourceNames": ["system:authenticated"]}
 CONFIG_MAP: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"colour": "green"}}
 
 CLAIMS = [
@@ -77,6 +78,7 @@ def doors(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         role("team", READER, EXEC_BY_GET, User="erin"),
         role("odd", "configmaps", Group=ODD_GROUP),
         role("", AS_CAROL, User="dave"),
+        role("", AS_KNOWN, User="dave"),
     )
     with Cluster(ca) as cluster:
         cluster.add_namespace("team")
@@ -230,6 +232,14 @@ class TestQuestionsAboutOneself:
         assert pod in kubectl.output("get", "pods", "--as=carol")
         record = door.records("/api/v1/namespaces/team/pods")[-1]
         assert record.user == UserInfo("carol", groups=("system:authenticated",))
+
+    def test_as_a_group_that_the_cluster_adds_itself_is_not_passed_on(self, door: Door, pod: str) -> None:
+        """The role of an impersonating gateway has no permission for it, and needs none."""
+        kubectl = door.kubectl("dave")
+        assert pod in kubectl.output("get", "pods", "--as=carol", "--as-group=system:authenticated")
+        record = door.records("/api/v1/namespaces/team/pods")[-1]
+        assert record.user == UserInfo("carol", groups=("system:authenticated",))
+        assert record.values("Impersonate-Group") == []
 
     @pytest.mark.parametrize(
         ("flags", "what"),

@@ -12,6 +12,7 @@ from ostiary.cli.decision_output import asked_text, print_rows, print_steps, ver
 from ostiary.cli.gateway_choice import add_config, load, run_async
 from ostiary.cli.output import Style, painted, print_json
 from ostiary.cli.question import add_question, question
+from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, UserInfo
 
@@ -83,7 +84,7 @@ def _user(arguments: argparse.Namespace) -> UserInfo:
         return UserInfo(arguments.user, groups=groups)
     if groups:
         # Whoever is in a group has signed in.
-        return UserInfo("", groups=(*groups, "system:authenticated"))
+        return UserInfo("", groups=(*groups, AUTHENTICATED))
     return UserInfo(login_name())
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import ProviderError
 from ostiary.gateway.link import Answer, AskedLink, Link
 from ostiary.gateway.refusals import Refusal, Refusals
@@ -125,6 +126,7 @@ class Authorizer:
 
     def ruling(self, attributes: Attributes) -> Ruling | None:
         """As `decide`, and for how long the decision holds."""
+        attributes = _complete(attributes)
         walk = self._walk()
         for link in self._links:
             try:
@@ -140,6 +142,7 @@ class Authorizer:
 
     async def rule(self, attributes: Attributes) -> Ruling:
         """As `authorize`, and for how long the decision holds."""
+        attributes = _complete(attributes)
         walk = self._walk()
         for link in self._links:
             try:
@@ -169,6 +172,7 @@ class Authorizer:
 
     async def explain(self, attributes: Attributes) -> ChainExplanation:
         """Why: every link asked anew, up to the one that ends the chain."""
+        attributes = _complete(attributes)
         walk, steps, links = self._walk(), list[Step](), iter(self._links)
         try:
             for link in links:
@@ -199,6 +203,7 @@ class Authorizer:
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules:
         """What *user* may do in *namespace*. It never raises: what cannot be told makes the list incomplete."""
+        user = with_implied_groups(user)
         merged, errors = Rules(), list[str]()
         for link in self._links:
             try:
@@ -277,6 +282,12 @@ class _Walk:
         if self._ended.hidden and not self._hide:
             return replace(self._ended, hidden=False)
         return self._ended
+
+
+def _complete(attributes: Attributes) -> Attributes:
+    """With all groups that the user is in, so that no provider has to know which ones are implied."""
+    user = with_implied_groups(attributes.user)
+    return attributes if user is attributes.user else replace(attributes, user=user)
 
 
 def _not_asked(links: Iterator[AskedLink]) -> Iterator[Step]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ostiary.core.clock import Clock
+from ostiary.core.implied_groups import impersonated
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway import impersonate
@@ -321,6 +322,7 @@ class Engine:
                     ruling = replace(ruling, decision=decision)
                     break
             else:
+                other = impersonated(other)
                 ruling = await rule(self._authorizer, other, question.required)
         except ProviderError as error:
             self._answers.could_not_ask(passage, live.user, question.info, error)

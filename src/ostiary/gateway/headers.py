@@ -9,9 +9,10 @@ what would make another request of it for the upstream than the one decided on. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from ostiary.core.implied_groups import groups_to_impersonate
 from ostiary.model import UserInfo
 
 Headers = list[tuple[bytes, bytes]]
@@ -259,9 +260,9 @@ def websocket_token(headers: Headers) -> bytes | None:
 
 
 def impersonation(user: UserInfo) -> bytes:
-    """The lines by which kube-apiserver takes a request for *user*'s."""
+    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out."""
     names = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-")
-    return identity_lines(user, names)
+    return identity_lines(replace(user, groups=groups_to_impersonate(user)), names)
 
 
 def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ostiary.core.bounded import Bounded
+from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authenticate import Authenticator, LiveToken
@@ -103,7 +104,9 @@ class TokenReviews:
             if not audiences:
                 return Answer(200, encode_unauthenticated(asked.api_version, _OTHER_AUDIENCE))
         credential_id = f"OSTIARY={live.session.id}"
-        body = encode_authenticated(asked.api_version, live.user, credential_id=credential_id, audiences=audiences)
+        # As the TokenReview of an API server does. One that asks us would add the implied groups itself; others do not.
+        user = with_implied_groups(live.user)
+        body = encode_authenticated(asked.api_version, user, credential_id=credential_id, audiences=audiences)
         return Answer(200, body)
 
 

@@ -24,7 +24,8 @@ DENY = Decision(Verdict.DENY, "never")
 PASS = Decision(Verdict.NO_OPINION, "not mine")
 HIDDEN = Decision(Verdict.NO_OPINION, hidden=True)
 
-ALICE = UserInfo("alice", groups=("dev",))
+KNOWN = "system:authenticated"
+ALICE = UserInfo("alice", groups=("dev", KNOWN))
 POD = RequestInfo("get", "GET", "/api/v1/namespaces/x/pods/p", True, "", "", "v1", "x", "pods", "", "p")
 GET_POD = Attributes(ALICE, POD)
 
@@ -268,7 +269,7 @@ async def test_what_was_decided_without_somebody_may_not_be_used_again() -> None
 
 
 def test_attributes_that_cannot_be_looked_up_open_nothing() -> None:
-    odd = Attributes(replace(ALICE, groups=cast("tuple[str, ...]", ["dev"])), POD)
+    odd = Attributes(replace(ALICE, groups=cast("tuple[str, ...]", [*ALICE.groups])), POD)
     with pytest.raises(ProviderError):
         chain(AtOnce(ALLOW)).decide(odd)
 
@@ -390,10 +391,10 @@ def test_a_provider_may_choose_a_coarser_key() -> None:
 
 
 DIFFERENT = [
-    Attributes(UserInfo("alice2", groups=("dev",)), POD),
+    Attributes(UserInfo("alice2", groups=("dev", KNOWN)), POD),
     Attributes(replace(ALICE, uid="1"), POD),
-    Attributes(replace(ALICE, groups=()), POD),
-    Attributes(replace(ALICE, groups=("dev", "ops")), POD),
+    Attributes(replace(ALICE, groups=(KNOWN,)), POD),
+    Attributes(replace(ALICE, groups=("dev", "ops", KNOWN)), POD),
     Attributes(replace(ALICE, extra=(("scopes", ("a",)),)), POD),
     *(
         Attributes(ALICE, replace(POD, **cast("dict[str, Any]", change)))
@@ -647,3 +648,29 @@ def test_refusals_are_bounded_and_nobody_pushes_out_all_others(clock: FakeClock)
     assert authorizer.recall(mine) is not None
     assert authorizer.recall(flood[0]) is None
     assert authorizer.recall(flood[-1]) is not None
+
+
+# --- the groups that nobody attests ---
+
+
+class Listing(Slow):
+    """Tells the users that it is asked about, whatever the question is."""
+
+    def explain(self, attributes: Attributes) -> Explanation:
+        self.asked.append(attributes)
+        return Explanation(ALLOW)
+
+    def rules_for(self, user: UserInfo, namespace: str) -> Rules:
+        self.asked.append(Attributes(user, POD))
+        return Rules()
+
+
+async def test_every_provider_is_asked_about_a_user_with_the_implied_groups() -> None:
+    first, second = AtOnce(PASS), Listing(ALLOW)
+    authorizer = Authorizer([Link("first", first), Link("second", second)])
+    await authorizer.authorize(GET_POD)
+    await authorizer.explain(GET_POD)
+    authorizer.rules_for(ALICE, "x")
+    asked = [*first.asked, *second.asked]
+    assert len(asked) == 5
+    assert {attributes.user.groups for attributes in asked} == {("dev", "system:authenticated")}

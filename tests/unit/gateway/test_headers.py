@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ostiary.core.implied_groups import impersonated
 from ostiary.gateway.headers import (
     WEBSOCKET_BEARER,
     BadHeader,
@@ -251,6 +252,14 @@ def test_each_group_is_one_line_and_nothing_in_it_is_a_separator() -> None:
         "Impersonate-Extra-%53copes%2Fx: b,c",
         "",
     ]
+
+
+def test_a_group_that_the_api_server_adds_itself_is_not_asked_for() -> None:
+    """It would need a permission of its own there, which the role of a gateway does not have."""
+    user = UserInfo("noxu", groups=("system:authenticated", "dev"))
+    assert impersonation(user) == b"Impersonate-User: noxu\r\nImpersonate-Group: dev\r\n"
+    account = UserInfo("system:serviceaccount:shop:builder")
+    assert impersonation(impersonated(account)) == b"Impersonate-User: system:serviceaccount:shop:builder\r\n"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ostiary.testing import FakeClock
 from ostiary.wire.audit import DEFAULT_POLICY
 from ostiary.wire.request_info import request_info
 
-ALICE = UserInfo("alice", "17", ("dev", "a,b"), (("scopes", ("x", "y")),))
+ALICE = UserInfo("alice", "17", ("dev", "a,b", "system:authenticated"), (("scopes", ("x", "y")),))
 ALLOWED, REFUSED = Decision(Verdict.ALLOW, "a rule"), Decision(Verdict.NO_OPINION, "")
 
 

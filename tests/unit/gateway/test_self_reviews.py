@@ -31,7 +31,7 @@ class Policy:
         request = attributes.request
         if request.resource == "broken":
             raise ConnectionError("canary")
-        if attributes.user == ANN and request.verb == "get" and request.resource == "pods":
+        if attributes.user.username == ANN.username and request.verb == "get" and request.resource == "pods":
             return Decision(Verdict.ALLOW, "because")
         return Decision(Verdict.NO_OPINION, "canary-reason", hidden=request.resource == "secrets")
 

@@ -67,7 +67,7 @@ async def test_a_token_is_answered_with_its_user_in_the_version_asked(
     assert body["status"]["user"] == {
         "username": "ann",
         "uid": "u1",
-        "groups": ["dev", "a,b"],
+        "groups": ["dev", "a,b", "system:authenticated"],
         "extra": {
             "team": ["x"],
             "authentication.kubernetes.io/credential-id": [f"OSTIARY={issued.session.id}"],
@@ -220,7 +220,7 @@ async def test_an_allowed_request(clock: FakeClock, version: str) -> None:
     assert (code, body["status"]) == (200, {"allowed": True, "reason": "because"})
     assert body["apiVersion"] == f"authorization.k8s.io/{version}"
     (asked,) = policy.asked
-    assert (asked.user.username, asked.user.groups) == ("ann", ("dev",))
+    assert (asked.user.username, asked.user.groups) == ("ann", ("dev", "system:authenticated"))
 
 
 async def test_the_same_question_is_answered_from_memory_as_long_as_the_ruling_holds(clock: FakeClock) -> None:

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 from ostiary.core.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.implied_groups import with_implied_groups
 from ostiary.gateway.audit.sinks import Sink
 from ostiary.model import Decision, RequestInfo, UserInfo
 from ostiary.wire import audit as wire
@@ -84,6 +85,8 @@ class Auditor:
         *user* is None when nobody could be identified. The user decides which rule applies, and not the one that is
         impersonated: whom somebody acts for is a part of what they did.
         """
+        user = None if user is None else with_implied_groups(user)
+        impersonated = None if impersonated is None else with_implied_groups(impersonated)
         scope = self.policy.scope(request, user)
         if scope.level is Level.NONE:
             return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.token_store import Found
@@ -105,6 +106,7 @@ def methods(kinds: Mapping[str, str], gateway: str) -> LoginAnswer:
 def whoami(found: Found) -> LoginAnswer:
     session, sources = found.session, dict(found.session.sources)
     groups = [{"name": group, "source": sources.get(group, "")} for group in session.user.groups]
+    groups += [{"name": group, "source": "gateway"} for group in implied_groups(session.user)]
     return json_answer(
         200,
         {

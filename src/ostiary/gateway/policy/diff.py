@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, service_account_groups
 from ostiary.gateway.policy.source import Policy
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
-
-AUTHENTICATED = "system:authenticated"
-UNAUTHENTICATED = "system:unauthenticated"
 
 
 class Effect(Enum):
@@ -53,7 +51,7 @@ def user_of(subject: Subject) -> UserInfo:
         known = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
         return UserInfo("", groups=(subject.name, *known))
     if subject.kind == "ServiceAccount":
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{subject.namespace}", AUTHENTICATED)
+        groups = (*service_account_groups(subject.namespace), AUTHENTICATED)
         return UserInfo(f"system:serviceaccount:{subject.namespace}:{subject.name}", groups=groups)
     return UserInfo(subject.name)
 

@@ -21,6 +21,7 @@ import msgspec
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import (
     Explanation,
@@ -33,14 +34,7 @@ from ostiary.interfaces.authorization import (
     Subject,
 )
 from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo, Verdict
-from ostiary.plugins.authorization.policy_files import (
-    AUTHENTICATED,
-    UNAUTHENTICATED,
-    PolicyFiles,
-    PolicyText,
-    implied_groups,
-    invalid_policy,
-)
+from ostiary.plugins.authorization.policy_files import PolicyFiles, PolicyText, invalid_policy
 
 API_VERSION = "abac.authorization.kubernetes.io/v1beta1"
 READING = ("get", "list", "watch")

@@ -19,10 +19,7 @@ from typing import Generic, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError
-from ostiary.model import Place, Problem, UserInfo
-
-AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
-ANONYMOUS = "system:anonymous"
+from ostiary.model import Place, Problem
 
 LOOK_SECONDS = 1.0
 # A file that was written this recently may be written again without looking any different.
@@ -129,12 +126,6 @@ class PolicyFiles(Generic[T]):
 
     def _read(self) -> list[PolicyText]:
         return [PolicyText(file, _text_of(file)) for path in self._paths for file in self._files(path)]
-
-
-def implied_groups(user: UserInfo) -> tuple[str, ...]:
-    """The groups that *user* is in though nobody attested them: whoever is known is ``system:authenticated``."""
-    is_known = user.username not in ("", ANONYMOUS)
-    return (AUTHENTICATED,) if is_known and not {AUTHENTICATED, UNAUTHENTICATED} & set(user.groups) else ()
 
 
 def invalid_policy(problems: Sequence[Problem]) -> ConfigurationError:

@@ -28,6 +28,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.duration import DurationError, parse_duration
+from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
@@ -147,7 +148,9 @@ class SubjectAccessReviewAuthorization:
             return cls("https://invalid.invalid")
 
     async def authorize(self, attributes: Attributes) -> Decision:
-        body = encode_review(attributes, api_version=self._api_version)
+        # All groups that count: the other side adds none to those that a review names.
+        asked = replace(attributes, user=with_implied_groups(attributes.user))
+        body = encode_review(asked, api_version=self._api_version)
         try:
             async with asyncio.timeout(self._timeout):
                 decision = await self._ask(body)

@@ -157,7 +157,7 @@ async def test_whoami_tells_a_token_whose_it_is(make: Make) -> None:
     told = await gateway.get("/auth/whoami", headers=(("authorization", f"Bearer {said['token']}"),))
     assert body(told) == {
         "user": "alice",
-        "groups": [{"name": "developers", "source": "g1"}],
+        "groups": [{"name": "developers", "source": "g1"}, {"name": "system:authenticated", "source": "gateway"}],
         "session": said["session"],
         "provider": "idp1",
         "since": "2026-01-01T00:00:00Z",

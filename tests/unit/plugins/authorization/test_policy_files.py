@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ostiary.errors import ConfigurationError
-from ostiary.model import Place, Problem, UserInfo
-from ostiary.plugins.authorization.policy_files import PolicyFiles, PolicyText, implied_groups, invalid_policy
+from ostiary.model import Place, Problem
+from ostiary.plugins.authorization.policy_files import PolicyFiles, PolicyText, invalid_policy
 from ostiary.testing import FakeClock
 
 
@@ -117,18 +117,3 @@ def test_the_first_reading_must_succeed(name: str, tmp_path: Path, clock: FakeCl
     (tmp_path / "bad.policy").write_text("bad")
     with pytest.raises(ConfigurationError):
         files(Path(f"{tmp_path}/{name}"), clock=clock)
-
-
-@pytest.mark.parametrize(
-    ("user", "groups"),
-    [
-        (UserInfo("alice"), ("system:authenticated",)),
-        (UserInfo("alice", groups=("system:authenticated",)), ()),
-        (UserInfo("alice", groups=("system:unauthenticated",)), ()),
-        (UserInfo("system:anonymous"), ()),
-        (UserInfo(""), ()),
-    ],
-)
-def test_whoever_is_known_is_authenticated(user: UserInfo, groups: tuple[str, ...]) -> None:
-    """2.2, A2."""
-    assert implied_groups(user) == groups

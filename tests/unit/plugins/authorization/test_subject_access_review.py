@@ -99,7 +99,7 @@ async def test_it_asks_what_kubernetes_would_ask(server: ReviewServer, make: Mak
         },
         "user": "alice",
         "uid": "u1",
-        groups: ["dev"],
+        groups: ["dev", "system:authenticated"],
         "extra": {"scopes": ["a"]},
     }
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import cedarpy
 
+from ostiary.core.implied_groups import implied_groups
 from ostiary.core.text import printable
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
-from ostiary.plugins.authorization.policy_files import implied_groups
 
 USER, GROUP, ACTION, RESOURCE, PATH, NAMESPACE = "User", "Group", "Action", "Resource", "Path", "Namespace"
 PERMIT, FORBID = "permit", "forbid"

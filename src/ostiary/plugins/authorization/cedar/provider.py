@@ -9,6 +9,7 @@ from typing import Any, Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Subject
@@ -28,7 +29,7 @@ from ostiary.plugins.authorization.cedar.engine import (
     policy_set,
 )
 from ostiary.plugins.authorization.cedar.reading import parse
-from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED, PolicyFiles, implied_groups
+from ostiary.plugins.authorization.policy_files import PolicyFiles
 
 # How many policies an explanation looks at.
 NEAR_MISSES = 200

@@ -6,9 +6,9 @@ made of others by label, so a policy adds to them by giving its own ClusterRole 
 
 from __future__ import annotations
 
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Requirement
-from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac.index import MASTERS
 from ostiary.wire.rbac import (
     ANY,

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES
 from ostiary.plugins.authorization.rbac.index import (
     MASTERS,

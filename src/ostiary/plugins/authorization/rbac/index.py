@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+from ostiary.core.implied_groups import implied_groups
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
-from ostiary.plugins.authorization.policy_files import AUTHENTICATED, implied_groups
 from ostiary.plugins.authorization.rbac.aggregation import aggregated
 from ostiary.plugins.authorization.rbac.presence import namespace_of, presence
 from ostiary.plugins.authorization.rbac.rules import RuleTable, resource_keys
@@ -204,9 +204,7 @@ class Index:
 
     def _scopes(self, user: UserInfo, namespace: str) -> list[Scope]:
         username, mentioned = user.username, self._groups
-        groups = [group for group in user.groups if group in mentioned]
-        if AUTHENTICATED in mentioned and is_implied(AUTHENTICATED, user):
-            groups.append(AUTHENTICATED)
+        groups = [group for group in (*user.groups, *implied_groups(user)) if group in mentioned]
         found = [self._opened(self._cluster[USER], username, USER, username)]
         found += [self._opened(self._cluster[USER_GROUP], group, USER_GROUP, group) for group in groups]
         if namespace:
@@ -247,7 +245,7 @@ def role_key(binding: Binding) -> RoleKey:
 
 
 def is_implied(group: str, user: UserInfo) -> bool:
-    """Whether *user* is in *group* though the token does not say so: whoever is known is ``system:authenticated``."""
+    """Whether *user* is in *group* though the token does not say so."""
     return group in implied_groups(user)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ostiary.core.implied_groups import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
-from ostiary.plugins.authorization.policy_files import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac.defaults import with_defaults
 from ostiary.plugins.authorization.rbac.index import Index
 from ostiary.plugins.authorization.rbac.load import Paths, PolicyFiles

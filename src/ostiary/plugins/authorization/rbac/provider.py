@@ -17,13 +17,13 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Problem, UserInfo
-from ostiary.plugins.authorization.policy_files import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.plugins.authorization.rbac import explain, lint, listing
 from ostiary.plugins.authorization.rbac.defaults import with_defaults
-from ostiary.plugins.authorization.rbac.index import MASTERS, Index, is_implied
+from ostiary.plugins.authorization.rbac.index import MASTERS, Index
 from ostiary.plugins.authorization.rbac.load import Look, Paths, PolicyFiles, checked
 from ostiary.plugins.authorization.rbac.presence import NAMESPACES
 from ostiary.plugins.authorization.rbac.rules import resource_keys
@@ -113,8 +113,8 @@ class RbacAuthorization:
     def cache_key(self, attributes: Attributes) -> Hashable:
         """What the decision depends on: of the groups those with bindings, and the name only where rules have names."""
         index, user, request = self._index, attributes.user, attributes.request
-        groups = frozenset(group for group in user.groups if index.mentions(group) or group == MASTERS)
-        who = (user.username, groups, is_implied(AUTHENTICATED, user))
+        every = (*user.groups, *implied_groups(user))
+        who = (user.username, frozenset(group for group in every if index.mentions(group) or group == MASTERS))
         if not request.is_resource:
             return (*who, request.verb, request.path)
         keys = resource_keys(request.resource, request.subresource)

@@ -406,7 +406,7 @@ def test_the_cache_key_leaves_out_what_does_not_matter() -> None:
     """S57: groups without bindings, names where no rule has names, uid and extra."""
     provider = rbac(
         cluster_role("r", rule("get", "core", "pods"), rule("get", "core", "secrets", "one")),
-        bind("r", "Group:devs"),
+        bind("r", "Group:devs", "Group:system:authenticated"),
     )
     key = provider.cache_key
     assert key(ask("get", "pods", "ns1", "a", groups=("devs", "x"))) == key(

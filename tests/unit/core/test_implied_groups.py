@@ -1,0 +1,83 @@
+"""Groups that nobody attests: who has them, and which of them an API server adds by itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostiary.core.implied_groups import groups_to_impersonate, impersonated, implied_groups, with_implied_groups
+from ostiary.model import UserInfo
+
+KNOWN, UNKNOWN = "system:authenticated", "system:unauthenticated"
+OF_SHOP = ("system:serviceaccounts", "system:serviceaccounts:shop")
+ACCOUNT = "system:serviceaccount:shop:builder"
+
+
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        (UserInfo("alice"), (KNOWN,)),
+        (UserInfo("alice", groups=("dev",)), (KNOWN,)),
+        (UserInfo("alice", groups=(KNOWN,)), ()),
+        (UserInfo("alice", groups=(UNKNOWN,)), ()),
+        (UserInfo(ACCOUNT, groups=OF_SHOP), (KNOWN,)),
+        (UserInfo("system:anonymous"), ()),
+        (UserInfo(""), ()),
+        (UserInfo("", groups=("dev",)), ()),
+    ],
+)
+def test_whoever_is_known_is_authenticated(user: UserInfo, groups: tuple[str, ...]) -> None:
+    """2.2, A2."""
+    assert implied_groups(user) == groups
+    assert with_implied_groups(user).groups == (*user.groups, *groups)
+
+
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        (UserInfo("alice"), (KNOWN,)),
+        (UserInfo("alice", groups=("dev",)), ("dev", KNOWN)),
+        (UserInfo("alice", groups=(UNKNOWN,)), (UNKNOWN,)),
+        (UserInfo("system:anonymous"), (UNKNOWN,)),
+        (UserInfo("system:anonymous", groups=(UNKNOWN,)), (UNKNOWN,)),
+        (UserInfo("system:anonymous", groups=("dev",)), ("dev", UNKNOWN)),
+        (UserInfo(ACCOUNT), (*OF_SHOP, KNOWN)),
+        (UserInfo(ACCOUNT, groups=("dev",)), ("dev", KNOWN)),
+        (UserInfo("system:serviceaccount:shop"), (KNOWN,)),
+        (UserInfo("system:serviceaccount:shop:a:b"), (KNOWN,)),
+        (UserInfo("system:serviceaccount:Shop:builder"), (KNOWN,)),
+        (UserInfo("system:serviceaccount::builder"), (KNOWN,)),
+    ],
+)
+def test_whom_somebody_impersonates_has_the_groups_that_an_api_server_adds(
+    user: UserInfo, groups: tuple[str, ...]
+) -> None:
+    assert impersonated(user).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        (UserInfo("noxu", groups=(KNOWN,)), ()),
+        (UserInfo("noxu", groups=("dev", KNOWN, "ops")), ("dev", "ops")),
+        (UserInfo(ACCOUNT, groups=(*OF_SHOP, KNOWN)), ()),
+        (UserInfo(ACCOUNT, groups=(KNOWN,)), (KNOWN,)),
+        (UserInfo("noxu", groups=(KNOWN, UNKNOWN)), (KNOWN, UNKNOWN)),
+        (UserInfo("system:anonymous", groups=(UNKNOWN,)), ()),
+    ],
+)
+def test_an_api_server_is_not_told_of_groups_that_it_adds_itself(user: UserInfo, told: tuple[str, ...]) -> None:
+    assert groups_to_impersonate(user) == told
+
+
+NAMES = st.sampled_from(["alice", "system:anonymous", ACCOUNT, "system:node:a", "system:serviceaccount:x"])
+GROUPS = st.lists(st.sampled_from(["dev", KNOWN, UNKNOWN, *OF_SHOP, "system:nodes"]), max_size=4, unique=True)
+
+
+@given(NAMES, GROUPS)
+def test_an_impersonated_user_is_in_the_same_groups_there_as_here(name: str, groups: list[str]) -> None:
+    user = impersonated(UserInfo(name, groups=tuple(groups)))
+    there = impersonated(UserInfo(name, groups=groups_to_impersonate(user)))
+    assert set(there.groups) == set(user.groups)
+    assert with_implied_groups(user) == user
