@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "config-syntax": "a configuration file is not YAML or JSON of the expected shape",
     "config-invalid": "a configuration has values that cannot be used",
     "config-not-found": "there is no configuration, or it has no such context, cluster or user",
+    "kubeconfig-name-taken": "a kubeconfig has an entry of this name that belongs to another server or user",
     "kuberc-invalid": "the kuberc file that holds the plugin policy cannot be used",
     "image-name-invalid": "a text is not the name of a container image",
     "exec-plugin-denied": "the plugin policy of this program does not let the command run",

@@ -6,27 +6,29 @@ import argparse
 import os
 import secrets
 import sys
-from base64 import b64encode
+from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.authorities import authorities
+from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.kubeconfig_merge import Conflict, conflicts, merge
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.sessions import Account, Sessions
-from ostiary.core.config import read
+from ostiary.core.config_edit import dump
 from ostiary.errors import ConfigurationError
-from ostiary.wire.client_authentication import V1
+from ostiary.wire.kubeconfig import gateway_kubeconfig
 
 DESCRIPTION = """\
 Print a kubeconfig whose user runs `ostiary get-token`, or put its context into a kubeconfig that you have. It holds no
 secret, and can be given to everybody who signs in at this gateway.
+
+--merge changes nothing else in your file: comments, order and quoting stay, and a copy is kept beside it. An entry of
+the same name that belongs to another server, or signs in in another way, is named and not replaced.
 """
 EPILOG = """\
 examples:
@@ -34,12 +36,6 @@ examples:
   ostiary kubeconfig --server https://gateway.example --name staging --prefix /staging --write staging.yaml
   ostiary kubeconfig --server https://gateway.example --account admin --name admin --merge
 """
-INSTALL_HINT = """\
-This cluster is behind an ostiary gateway, and kubectl needs the program ostiary to sign in:
-
-  pip install ostiary
-"""
-SECTIONS = ("clusters", "users", "contexts")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,11 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", metavar="PATH", default="", help="where the gateway has this cluster, if not at /")
     parser.add_argument("--namespace", metavar="NAME", help="the default namespace of the context")
     parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
+    parser.add_argument("--ca-data", metavar="BASE64", help="the same as text, as in certificate-authority-data")
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--write", metavar="FILE", help="write a new kubeconfig")
     target.add_argument(
         "--merge", action="store_true", help="put it into the first file of $KUBECONFIG, or ~/.kube/config"
     )
+    parser.add_argument("--force", action="store_true", help="with --merge: replace entries of others, too")
     parser.set_defaults(run=run)
 
 
@@ -61,72 +59,54 @@ def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     if arguments.prefix and not arguments.prefix.startswith("/"):
         raise UsageError("--prefix is a path, as in /staging")
+    if arguments.force and not arguments.merge:
+        raise UsageError("--force belongs to --merge")
     name = arguments.name or _default_name(account)
-    authorities_pem = authorities(arguments.ca) or _known_authorities(account)
-    made = kubeconfig(
-        account, name=name, prefix=arguments.prefix, namespace=arguments.namespace, authorities_pem=authorities_pem
+    made = gateway_kubeconfig(
+        account.server,
+        name=name,
+        prefix=arguments.prefix,
+        account=None if account.name == DEFAULT_ACCOUNT else account.name,
+        namespace=arguments.namespace,
+        authorities_pem=_chosen_authorities(arguments) or _known_authorities(account),
     )
     if arguments.merge:
-        path = _first_kubeconfig()
-        with _locked(path):
-            _replace(path, _yaml(merged(_existing(path), made)))
-        print_note(f"context {name} is in {path}: kubectl --context {name} get pods")
+        _merge(made, force=arguments.force)
     elif arguments.write:
-        _create(arguments.write, _yaml(made))
+        _write(arguments.write, dump(made).encode())
     else:
-        sys.stdout.write(_yaml(made))
+        sys.stdout.write(dump(made))
     return 0
 
 
-def kubeconfig(
-    account: Account, *, name: str, prefix: str = "", namespace: str | None = None, authorities_pem: str | None = None
-) -> dict[str, Any]:
-    """A whole kubeconfig with one context, called *name* as are its cluster and user."""
-    cluster: dict[str, Any] = {"server": account.server + prefix.rstrip("/")}
-    if authorities_pem is not None:
-        cluster["certificate-authority-data"] = b64encode(authorities_pem.encode()).decode()
-    args = ["get-token", "--server", account.server]
-    if account.name != DEFAULT_ACCOUNT:
-        args += ["--account", account.name]
-    user = {
-        "exec": {
-            "apiVersion": V1,
-            # By name: the same file serves people whose program lies elsewhere.
-            "command": "ostiary",
-            "args": args,
-            "installHint": INSTALL_HINT,
-            # Without a terminal a credential that lies ready, or can be renewed, is still had.
-            "interactiveMode": "IfAvailable",
-            # The authority comes along with it.
-            "provideClusterInfo": True,
-        }
-    }
-    context = {"cluster": name, "user": name, **({"namespace": namespace} if namespace else {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": user}],
-        "contexts": [{"name": name, "context": context}],
-        "current-context": name,
-    }
+def _merge(made: dict[str, Any], *, force: bool) -> None:
+    name = made["current-context"]
+    path, *others = _kubeconfig_files()
+    with _locked(path):
+        old = _content(path)
+        taken = conflicts(_text(old, path), made, file=path)
+        # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
+        hidden = [(other, conflicts(_text(_content(other), other), made, file=other)) for other in others]
+        if not force:
+            for file, found in ((path, taken), *hidden):
+                if found:
+                    raise _taken(file, found)
+        new = merge(_text(old, path), made, file=path, force=force).encode()
+        backup = _backup(path, old) if old and new != old else None
+        if new != old:
+            _replace(path, new)
+    kept = "" if backup is None else f"; the file as it was: {backup}"
+    print_note(f"context {name} is in {path}: kubectl --context {name} get pods{kept}")
 
 
-def merged(existing: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """*existing* with the entries of *made* in the place of those of the same name. Its current context stays."""
-    found = {**made, **existing}
-    for section in SECTIONS:
-        entries = existing.get(section) or []
-        if not isinstance(entries, list):
-            raise ConfigurationError("the kubeconfig cannot be changed", cause=f"{section} is not a list")
-        (new,) = made[section]
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-        if new["name"] in names:
-            found[section] = [new if called == new["name"] else old for called, old in zip(names, entries, strict=True)]
-        else:
-            found[section] = [*entries, new]
-    found["current-context"] = existing.get("current-context") or made["current-context"]
-    return found
+def _taken(file: str, found: list[Conflict]) -> ConfigurationError:
+    return ConfigurationError(
+        "the kubeconfig has an entry of this name that belongs to something else",
+        cause="; ".join(map(str, found)),
+        where=file,
+        hint="choose another name with --name, or replace it with --force",
+        code="kubeconfig-name-taken",
+    )
 
 
 def _default_name(account: Account) -> str:
@@ -142,60 +122,107 @@ def _known_authorities(account: Account) -> str | None:
     return None if session is None else session.authorities_pem
 
 
+def _chosen_authorities(arguments: argparse.Namespace) -> str | None:
+    if arguments.ca_data is None:
+        return authorities(arguments.ca)
+    if arguments.ca is not None:
+        raise UsageError("--ca and --ca-data are the same thing", hint="leave one of them out")
+    try:
+        content = b64decode(arguments.ca_data, validate=True)
+    except ValueError:
+        raise UsageError("--ca-data is not base64") from None
+    return checked_authorities(content, where="--ca-data")
+
+
 # --- files ---
 
 
-def _first_kubeconfig() -> str:
-    for path in os.environ.get("KUBECONFIG", "").split(os.pathsep):
-        if path:
-            return os.path.realpath(path)
-    return os.path.realpath(os.path.expanduser("~/.kube/config"))
+def _kubeconfig_files() -> list[str]:
+    """The files that kubectl reads; the first one is written to."""
+    listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    return [os.path.abspath(path) for path in listed or [os.path.expanduser("~/.kube/config")]]
 
 
-def _existing(path: str) -> dict[str, Any]:
-    if not os.path.exists(path) or os.path.getsize(path) == 0:
-        return {}
-    found: Any = read(path).value
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise ConfigurationError("the kubeconfig cannot be changed", cause="it is not an object", where=path)
-    return found
-
-
-def _yaml(value: dict[str, Any]) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-
-
-def _create(path: str, text: str) -> None:
+def _content(path: str) -> bytes:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigurationError(
+            "the kubeconfig cannot be read", cause=error.strerror, where=path, code="config-unreadable"
+        ) from None
+
+
+def _text(content: bytes, path: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        pass
+    raise ConfigurationError(
+        "the kubeconfig cannot be changed in place", cause="it is not UTF-8 text", where=path, code="config-syntax"
+    )
+
+
+def _create(path: str, content: bytes, mode: int = 0o600) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(content)
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        _create(path, content)
     except OSError as error:
         raise _unwritable(path, error, hint="name a new file, or use --merge") from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
 
 
-def _replace(path: str, text: str) -> None:
-    """A kubectl that reads at this moment sees the old file or the new one; its permissions stay as they are."""
-    new = f"{path}.{secrets.token_hex(4)}"
+def _backup(path: str, content: bytes) -> str:
+    """A copy of the file as it is, as private as the file itself. An older copy is never overwritten."""
+    real = os.path.realpath(path)
+    number = 1
+    while os.path.lexists(f"{real}.backup-{number}"):
+        number += 1
     try:
-        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
-        _create(new, text)
-        os.chmod(new, mode)
-        os.replace(new, path)
+        _create(f"{real}.backup-{number}", content, _mode(real))
+    except OSError as error:
+        raise _unwritable(f"{real}.backup-{number}", error) from None
+    return f"{real}.backup-{number}"
+
+
+def _replace(path: str, content: bytes) -> None:
+    """A kubectl that reads at this moment sees the old file or the new one; its permissions stay as they are."""
+    real = os.path.realpath(path)
+    new = f"{real}.{secrets.token_hex(4)}"
+    try:
+        _create(new, content, _mode(real))
+        os.replace(new, real)
     except OSError as error:
         with suppress(OSError):
             os.unlink(new)
         raise _unwritable(path, error) from None
 
 
+def _mode(path: str) -> int:
+    return os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
+
+
 @contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """The lock that ``kubectl config`` uses."""
-    lock = f"{path}.lock"
+    """The lock that ``kubectl config`` uses: beside the file as it is named, and beside what a link leads to."""
+    with ExitStack() as locks:
+        for name in dict.fromkeys((path, os.path.realpath(path))):
+            locks.enter_context(_lock(name, path))
+        yield
+
+
+@contextmanager
+def _lock(name: str, path: str) -> Iterator[None]:
+    lock = f"{name}.lock"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise _unwritable(path, error, hint=f"if nobody else is changing it, remove {lock}") from None

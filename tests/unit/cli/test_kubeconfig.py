@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 import stat
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ostiary.cli import main
-from ostiary.cli.kubeconfig import merged
+from ostiary.cli.kubeconfig_merge import merge
 from ostiary.client.kubeconfig import choose, load
+from ostiary.core.config import parse
+from ostiary.wire.kubeconfig import gateway_kubeconfig
 
 Captured = pytest.CaptureFixture[str]
 SERVER = "https://gateway.example"
@@ -72,7 +77,8 @@ def test_merging_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [each["name"] for each in found["users"]] == ["other", "gateway.example"]
     assert link.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "real"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "real", "real.backup-1"]
+    assert stat.S_IMODE((tmp_path / "real.backup-1").stat().st_mode) == 0o640
 
 
 def test_merging_into_nothing_makes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,18 +110,224 @@ def test_a_file_that_is_no_kubeconfig_is_left_as_it_is(
     assert [each.name for each in tmp_path.iterdir()] == ["config"]
 
 
-def test_an_entry_of_the_same_name_is_replaced_where_it_stands() -> None:
-    def config(server: str, *names: str) -> dict[str, Any]:
-        return {
-            "current-context": names[0],
-            **{
-                section: [{"name": name, "at": server} for name in names]
-                for section in ("clusters", "users", "contexts")
-            },
-        }
+KEPT = """\
+# kept by hand
+apiVersion: v1
+kind: Config
+clusters:
+- name: staging            # the old one
+  cluster: {server: 'https://other.example'}
+users:
+- name: staging
+  user:
+    token: "abc"           # nowhere else
+contexts:
+- context: {user: staging, cluster: staging}
+  name: staging
+current-context: staging
+"""
+ENTRIES = {
+    "a cluster of another server": "clusters: [{name: staging, cluster: {server: https://other.example}}]",
+    "a cluster of the same host at another path": "clusters: [{name: staging, cluster: {server: https://gateway.example/x}}]",
+    "a cluster that trusts anybody": (
+        "clusters: [{name: staging, cluster: {server: https://gateway.example, insecure-skip-tls-verify: true}}]"
+    ),
+    "a cluster without anything": "clusters: [{name: staging}]",
+    "a static token": "users: [{name: staging, user: {token: abc}}]",
+    "a token file": "users: [{name: staging, user: {tokenFile: /token}}]",
+    "a password": "users: [{name: staging, user: {username: a, password: b}}]",
+    "a client certificate": "users: [{name: staging, user: {client-certificate: /c, client-key: /k}}]",
+    "an auth provider": "users: [{name: staging, user: {auth-provider: {name: oidc}}}]",
+    "another exec plugin": "users: [{name: staging, user: {exec: {command: aws, args: [eks, get-token]}}}]",
+    "another gateway": (
+        "users: [{name: staging, user: {exec: {command: ostiary, args: [get-token, --server, https://other.example]}}}]"
+    ),
+    "another account": (
+        "users: [{name: staging, user: {exec: {command: ostiary, args:"
+        " [get-token, --server=https://gateway.example, --account=admin]}}}]"
+    ),
+    "our plugin beside a token": (
+        "users: [{name: staging, user: {token: abc, exec: {command: ostiary, args:"
+        " [get-token, --server, https://gateway.example]}}}]"
+    ),
+    "a user without anything": "users: [{name: staging, user: {}}]",
+    "a context of another cluster": "contexts: [{name: staging, context: {cluster: other, user: staging}}]",
+    "a context of another user": "contexts: [{name: staging, context: {cluster: staging, user: other}}]",
+}
 
-    found = merged(config("old", "a", "b", "c"), config("new", "b"))
-    assert [(each["name"], each["at"]) for each in found["users"]] == [("a", "old"), ("b", "new"), ("c", "old")]
+
+def merge_staging(*words: str) -> int:
+    # PEM of a real authority, as text: what the gateway's page gives out.
+    pem = trustme.CA().cert_pem.bytes()
+    data = ["--ca-data", b64encode(pem).decode()]
+    return main(["kubeconfig", "--server", SERVER, "--name", "staging", *data, "--merge", *words])
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+@pytest.mark.parametrize("text", ENTRIES.values(), ids=ENTRIES)
+def test_an_entry_that_belongs_to_something_else_is_named_and_not_replaced(
+    config: Path, text: str, capsys: Captured
+) -> None:
+    config.write_text(text + "\n")
+    assert merge_staging() == 1
+    assert config.read_text() == text + "\n"
+    assert [each.name for each in config.parent.iterdir()] == ["config"]
+    told = capsys.readouterr().err
+    assert 'staging"' in told
+    assert "--force" in told
+    assert "--name" in told
+    assert "abc" not in told
+
+
+def test_an_entry_that_a_later_file_of_kubeconfig_has_is_not_hidden(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    later = config.with_name("later")
+    later.write_text(KEPT)
+    monkeypatch.setenv("KUBECONFIG", f"{config}:{config.parent}/missing:{later}")
+    assert merge_staging() == 1
+    assert not config.exists()
+    assert str(later) in capsys.readouterr().err
+    assert merge_staging("--force") == 0
+    assert later.read_text() == KEPT
+
+
+def test_with_force_it_is_replaced_and_a_private_copy_is_kept(config: Path, capsys: Captured) -> None:
+    config.write_text(KEPT)
+    config.chmod(0o600)
+    assert merge_staging("--force") == 0
+    copies = [each for each in config.parent.iterdir() if each != config]
+    assert [each.read_text() for each in copies] == [KEPT]
+    assert stat.S_IMODE(copies[0].stat().st_mode) == 0o600
+    assert copies[0].name in capsys.readouterr().err
+    chosen = choose(config)
+    assert chosen.cluster.server == SERVER
+    assert chosen.user.exec is not None
+    assert chosen.user.token is None
+    text = config.read_text()
+    assert text.startswith("# kept by hand\n")
+    assert "# the old one" in text
+
+
+def test_each_change_keeps_a_copy_of_its_own_and_no_change_keeps_none(config: Path) -> None:
+    config.write_text("# empty\n")
+    assert merge_staging() == 0
+    before = config.read_bytes()
+    assert main(["kubeconfig", "--server", SERVER, "--name", "staging", "--merge"]) == 0
+    assert config.read_bytes() == before
+    assert main(["kubeconfig", "--server", SERVER, "--name", "more", "--merge"]) == 0
+    copies = sorted(each.name for each in config.parent.iterdir() if each != config)
+    assert copies == ["config.backup-1", "config.backup-2"]
+    assert (config.parent / "config.backup-1").read_text() == "# empty\n"
+
+
+def test_what_people_added_to_our_own_entry_stays(config: Path) -> None:
+    config.write_text(
+        "clusters:\n- name: staging\n  cluster:\n    server: https://gateway.example/  # ours\n    proxy-url: http://p:1\n"
+        "users:\n- name: staging\n  user:\n    exec:\n      command: /opt/bin/ostiary  # pinned\n"
+        "      args: [get-token, --server=https://gateway.example, --timeout, '9']\n      env: [{name: A, value: b}]\n"
+        "contexts:\n- name: staging\n  context: {cluster: staging, user: staging, namespace: mine}\n"
+    )
+    assert merge_staging() == 0
+    chosen = choose(config, context="staging")
+    assert chosen.namespace == "mine"
+    assert chosen.cluster.proxy_url == "http://p:1"
+    assert chosen.cluster.certificate_authority_data
+    assert chosen.user.exec is not None
+    assert chosen.user.exec.command == "/opt/bin/ostiary"
+    assert chosen.user.exec.args[-1] == "9"
+    assert chosen.user.exec.provide_cluster_info
+    for comment in ("# ours", "# pinned", "env: [{name: A, value: b}]"):
+        assert comment in config.read_text()
+
+
+def test_a_kubeconfig_in_json_stays_json(config: Path) -> None:
+    old = {
+        "kind": "Config",
+        "clusters": [{"name": "a", "cluster": {"server": "https://a"}}],
+        "users": [],
+        "contexts": None,
+        "current-context": "a",
+    }
+    config.write_text(json.dumps(old, indent=4))
+    assert merge_staging() == 0
+    new = json.loads(config.read_text())
+    assert [each["name"] for each in new["clusters"]] == ["a", "staging"]
+    assert [each["name"] for each in new["users"] + new["contexts"]] == ["staging", "staging"]
+    assert new["current-context"] == "a"
+
+
+def test_the_lock_of_a_link_is_the_one_that_kubectl_takes(config: Path, capsys: Captured) -> None:
+    (config.parent / "real").write_text("")
+    config.symlink_to(config.parent / "real")
+    config.with_name("config.lock").touch()
+    assert merge_staging() == 1
+    assert "config.lock" in capsys.readouterr().err
+    config.with_name("config.lock").unlink()
+    assert merge_staging() == 0
+    assert config.is_symlink()
+    assert not list(config.parent.glob("*.lock"))
+
+
+def test_names_that_yaml_takes_for_something_else_are_quoted(capsys: Captured, tmp_path: Path) -> None:
+    for name in ("y", "1e3", "0o7", "null", "on", "1", "~", "2024-01-01"):
+        assert main(["kubeconfig", "--server", SERVER, "--name", name, "--namespace", name]) == 0
+        (tmp_path / "config").write_text(capsys.readouterr().out)
+        assert choose(tmp_path / "config").context_name == name
+
+
+LINES = [
+    "# a comment",
+    "preferences: {}",
+    "preferences:\n  colors: true   # yes",
+    "extensions:\n- name: x\n  extension: {a: [1, 'two']}",
+    "",
+]
+OLD_SECTIONS = {
+    "clusters": ["", "[]", "null", "\n- name: a   # one\n  cluster:\n    server: https://a\n\n# more", " [{name: a}]"],
+    "users": ["", "[]", "\n  - name: a\n    user: {token: 'x'}", '\n- {"name": "a", "user": {}}', "\n-   name: a\n"],
+    "contexts": ["~", " [ ]", "\n- name: a\n  context:\n    cluster: a\n    namespace: |-\n      text"],
+}
+
+
+@st.composite
+def kubeconfigs(draw: st.DrawFn) -> str:
+    parts = [f"{section}: {draw(st.sampled_from(OLD_SECTIONS[section]))}" for section in OLD_SECTIONS]
+    parts = [part for part in parts if draw(st.booleans())] + ["current-context: a"]
+    extra = {line.partition(":")[0]: line for line in draw(st.lists(st.sampled_from(LINES), max_size=4))}
+    newline = draw(st.sampled_from(["\n", "\r\n"]))
+    text = "\n".join(draw(st.permutations([*parts, *extra.values()])))
+    return text.replace("\n", newline) + draw(st.sampled_from(["", newline, newline * 2]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(kubeconfigs())
+def test_merging_leaves_every_byte_that_is_not_ours(text: str) -> None:
+    """Without the lines of our three entries, the text is what it was before."""
+    made = gateway_kubeconfig(SERVER, name="ours", authorities_pem="PEM")
+    new = merge(text, made)
+    before, after = parse(text).value, parse(new).value
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    for section in ("clusters", "users", "contexts"):
+        old = before.pop(section, None) or []
+        assert isinstance(old, list)
+        assert after.pop(section) == [*old, *made[section]]
+    assert after == before
+    # Every line is still there, in its order; only an empty list gives way to a filled one.
+    lines = iter(new.splitlines(keepends=True))
+    for line in text.splitlines(keepends=True):
+        emptied = re.sub(r"(\[ ?\]|null|~)(?=\s*$)", "", line)
+        start = line.rstrip("\r\n").removesuffix("]")
+        assert any(
+            other == line or other.rstrip() == emptied.rstrip() or (start != "" and other.startswith(start))
+            for other in lines
+        ), line
 
 
 @pytest.mark.parametrize(
