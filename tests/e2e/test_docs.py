@@ -1,92 +1,143 @@
-"""Every Python block and every ``ostiary`` command of README and docs runs, against a real server and plugin.
+"""README, tutorials and how-to pages, followed from top to bottom in an empty folder, with the package from its wheel.
 
-Pages about a gateway of their own are left to `test_gateway_docs`, which follows them from top to bottom.
+What a page takes for granted, because it is about a cluster, an identity system or a registry that the reader has, is
+set up by its entry in `WORLDS`. Everything else must be on the page itself.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import bcrypt
 import pytest
+import trustme
 
+from tests.support import offline_pip
 from tests.support.apiserver import ApiServer
+from tests.support.cluster import Cluster
+from tests.support.kubectl import find_kubectl
+from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
-from tests.support.walkthrough import is_followed, sections
+from tests.support.walkthrough import ROOT, Command, Walk, on_free_ports, sections, steps
+from tests.support.wheel import build, install_with_extras
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-
-
-def blocks(language: str) -> Iterator[tuple[str, str]]:
-    for page in PAGES:
-        alone = "".join(section for section in sections(page) if not is_followed(section))
-        for number, (indent, found, text) in enumerate(BLOCK.findall(alone)):
-            if found == language:
-                lines = [line.removeprefix(indent) for line in text.splitlines()]
-                yield f"{page.relative_to(ROOT)}[{number}]", "\n".join(lines)
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+    *sorted((ROOT / "docs/how-to").glob("*.md")),
+]
+FOLLOWED = [pytest.param(name, text, id=name) for page in PAGES for name, text in sections(page) if any(steps(text))]
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    for name, text in blocks("console"):
-        for line in text.splitlines():
-            if line.startswith("$ ostiary "):
-                yield f"{name} {line}", line.removeprefix("$ ")
+@dataclass
+class World:
+    """What surrounds a reader: addresses that stand for others, variables, and what has to be ended."""
+
+    folder: Path
+    authority: trustme.CA
+    addresses: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+
+def cluster_of_a_kubeconfig(world: World) -> None:
+    """A kubeconfig that works with kubectl, whose user has an exec plugin."""
+    api = world.stack.enter_context(ApiServer(world.authority).running())
+    api.rules.tokens = {"token-1"}
+    api.first_event = {"type": "ADDED", "object": {}}
+    plugin = PluginScript(world.folder.parent / "plugin").answer(token="token-1", expires_at="2999-01-01T00:00:00Z")
+    authority = world.folder.parent / "authority.pem"
+    world.authority.cert_pem.write_to_path(str(authority))
+    kubeconfig = write_kubeconfig(
+        world.folder.parent / "kubeconfig",
+        server=api.url,
+        user=exec_user(plugin.path),
+        cluster={"certificate-authority": str(authority)},
+    )
+    world.environment["KUBECONFIG"] = str(kubeconfig)
+
+
+def cluster_behind_the_gateway(world: World) -> None:
+    """The API server that a gateway stands before, the gateway's credentials for it, and the users."""
+    cluster = world.stack.enter_context(Cluster(world.authority))
+    cluster.add_namespace("team")
+    cluster.add_pod("team", "web")
+    world.addresses["https://10.0.0.1:6443"] = cluster.url
+    world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
+    (world.folder / "cluster-token").write_text(cluster.add_token("gateway", may_impersonate=True))
+    (world.folder / "users").write_text(f"alice:{bcrypt.hashpw(b'open-sesame', bcrypt.gensalt(4)).decode()}\n")
+
+
+def author_of_a_package(world: World) -> None:
+    """Python finds what is in the folder, as it does after ``pip install -e .``, and pytest is there."""
+    world.environment["PYTHONPATH"] = str(world.folder)
+    programs = world.folder / "bin"
+    programs.mkdir()
+    (programs / "pytest").write_text('#!/bin/sh\nexec python3 -m pytest "$@"\n')
+    (programs / "pytest").chmod(0o755)
+
+
+WORLDS: dict[str, Callable[[World], None]] = {
+    "README.md: Door 1": cluster_of_a_kubeconfig,
+    "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
+    "docs/how-to/accept-kubeconfigs-from-others.md": cluster_of_a_kubeconfig,
+    "docs/how-to/debug-sign-in.md": cluster_of_a_kubeconfig,
+    "docs/how-to/metrics.md": cluster_of_a_kubeconfig,
+    "docs/how-to/use-your-http-client.md": cluster_of_a_kubeconfig,
+    "docs/how-to/write-a-provider.md": author_of_a_package,
+    "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
+}
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    return install_with_extras(build(folder), folder / "venv")
 
 
 @pytest.fixture
-def reader(api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who follows the docs: a kubeconfig that works, and a plugin of their own."""
-    api.rules.tokens = {"token-1"}
-    kubeconfig = write_kubeconfig(
-        tmp_path / "config",
-        server=api.url,
-        user=exec_user(plugin.path),
-        cluster={"certificate-authority-data": ca_data},
-    )
-    (tmp_path / "my-login-plugin").symlink_to(plugin.path)
-    plugin.answer(token="token-1", expires_at="2999-01-01T00:00:00Z")
-    scripts = str(Path(sys.executable).parent)
-    return {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{scripts}:{os.environ['PATH']}"}
+def world(tmp_path: Path, ca: trustme.CA) -> Iterator[World]:
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    world = World(folder, ca)
+    with world.stack:
+        yield world
 
 
-@pytest.mark.parametrize("code", [pytest.param(text, id=name) for name, text in blocks("python")])
-def test_every_python_block_runs(code: str, reader: dict[str, str], api: ApiServer, tmp_path: Path) -> None:
-    if '"watch"' in code:
-        api.first_event = {"type": "ADDED", "object": {}}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
-        env=reader,
-        cwd=ROOT if "examples/" in code else tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
+def kubectl_for(page: str, folder: Path) -> list[Path]:
+    """A folder with the kubectl of the tests, if the page uses one."""
+    commands = " ".join(step.line for step in steps(page) if isinstance(step, Command))
+    if "kubectl" not in commands:
+        return []
+    kubectl = find_kubectl()
+    if kubectl is None:
+        missing("kubectl")
+    folder.mkdir()
+    (folder / "kubectl").symlink_to(kubectl)
+    return [folder]
 
 
-@pytest.mark.parametrize("command", [pytest.param(text, id=name) for name, text in commands()])
-def test_every_ostiary_command_runs(command: str, reader: dict[str, str], plugin: PluginScript, tmp_path: Path) -> None:
-    if " check " in command:
-        # A plugin that answers in the version it is asked for, as the one that a reader would write.
-        plugin.path.write_text(
-            "#!/bin/sh\n"
-            'version=$(printf %s "$KUBERNETES_EXEC_INFO" | sed \'s/.*"apiVersion":"\\([^"]*\\)".*/\\1/\')\n'
-            "expiry=$(date -u -d +1hour +%Y-%m-%dT%H:%M:%SZ)\n"
-            'status="{\\"token\\":\\"t0ken\\",\\"expirationTimestamp\\":\\"$expiry\\"}"\n'
-            'printf \'{"kind":"ExecCredential","apiVersion":"%s","status":%s}\' "$version" "$status"\n'
-        )
-    folder = ROOT if "examples/" in command else tmp_path
-    done = subprocess.run(
-        shlex.split(command, comments=True), env=reader, cwd=folder, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.needs("curl", "htpasswd", "openssl")
+@pytest.mark.parametrize(("name", "page"), FOLLOWED)
+def test_a_reader_can_follow_the_page(name: str, page: str, world: World, programs: Path, tmp_path: Path) -> None:
+    if name in WORLDS:
+        WORLDS[name](world)
+    for address, actual in world.addresses.items():
+        page = page.replace(address, actual)
+    others = [
+        world.folder / "bin",
+        offline_pip.write(tmp_path / "pip"),
+        *kubectl_for(page, tmp_path / "kubectl"),
+        programs,
+    ]
+    with Walk(world.folder, *others, HOME=str(world.folder), **world.environment) as reader:
+        reader.follow(on_free_ports(page))
 
 
 def test_the_demo_stays_signed_in() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +14,8 @@ from ostiary import __version__
 from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
+from tests.support.wheel import build, install
 
-ROOT = Path(__file__).parents[2]
 SERVER = "https://gateway.example"
 SECONDS = 100
 
@@ -24,27 +23,12 @@ SECONDS = 100
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """What pip is given, by the name of the build."""
-    return {name: build(name, tmp_path_factory.mktemp(name)) for name in ("standard", "editable")}
-
-
-def build(version: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", f"wheel:{version}", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    return next(folder.glob("*.whl"))
-
-
-def installed(wheel: Path, folder: Path) -> Path:
-    """The folder of the programs, in an environment of its own."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=SECONDS)
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True, timeout=SECONDS)
-    return folder / "bin"
+    return {name: build(tmp_path_factory.mktemp(name), version=name) for name in ("standard", "editable")}
 
 
 @pytest.fixture(scope="module")
 def programs(wheels: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(wheels["standard"], tmp_path_factory.mktemp("programs") / "venv")
+    return install(wheels["standard"], tmp_path_factory.mktemp("programs") / "venv")
 
 
 def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +39,7 @@ def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize("kind", ["standard", "editable"])
 @pytest.mark.parametrize("name", ["plain", "with spaces"])
 def test_it_runs_wherever_it_is_installed(wheels: Mapping[str, Path], kind: str, name: str, tmp_path: Path) -> None:
-    done = run(installed(wheels[kind], tmp_path / name) / "ostiary", "--version")
+    done = run(install(wheels[kind], tmp_path / name) / "ostiary", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ostiary {__version__}\n", "")
 
 

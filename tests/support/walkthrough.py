@@ -1,9 +1,11 @@
-"""Follows a page of the docs as a reader would: writes its files, types its commands, compares what they print.
+"""Follows a page of the docs as a reader would: writes its files, types its commands, runs its Python.
 
-A block whose first line is a comment with a file name (``# gateway.yaml``) becomes that file. In a ``console`` block
-the lines that begin with ``$ `` are typed, in one shell and in the order of the page; what stands below a command is
-what it must print, where ``...`` stands for anything. ``ostiary serve`` runs on in the background, as in a second
-terminal, and so does a command that ends with ``&``. The ports that a page uses are replaced by free ones.
+A block whose first line is a comment with a file name (``# gateway.yaml``, or the second line below ``#!``) becomes
+that file. In a ``console`` block the lines that begin with ``$ `` are typed, in one shell and in the order of the page;
+what stands below a command is what it must print, where ``...`` stands for anything. Any other ``python`` block is run
+where it stands, and a block without a language below it is what it must print. ``ostiary serve`` runs on in the
+background, as in a second terminal, and so does a command that ends with ``&``. The ports that a page uses are replaced
+by free ones. Blocks in other languages are shown and not run.
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 PORTS = ("8443", "8444", "9000")
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"(?P<interpreter>#!.*\n)?# (?P<name>[\w./-]+)\n")
 _END = "@@end@@"
+# The two commands of the README prepare a clone; every other page begins with a package that is installed.
+_OF_THE_CLONE = "make "
 
 
 @dataclass(frozen=True)
@@ -41,24 +45,41 @@ class Command:
     shows: tuple[str, ...]
 
 
-def sections(path: Path) -> list[str]:
-    """A page as a whole, and the README door by door."""
-    text = path.read_text()
-    return re.split(r"^(?=## )", text, flags=re.MULTILINE) if path.name == "README.md" else [text]
+@dataclass(frozen=True)
+class RunPython:
+    text: str
+    shows: tuple[str, ...]
 
 
-def is_followed(section: str) -> bool:
-    """Whether this is to be followed as a whole: it has a gateway of its own."""
-    return any(isinstance(step, WriteFile) and step.name == "gateway.yaml" for step in steps(section))
+Step = WriteFile | Command | RunPython
 
 
-def steps(page: str) -> Iterator[WriteFile | Command]:
-    for language, text in _BLOCK.findall(page):
+def sections(path: Path) -> list[tuple[str, str]]:
+    """A page as a whole, and the README door by door; each with a name."""
+    text, name = path.read_text(), str(path.relative_to(ROOT))
+    if path.name != "README.md":
+        return [(name, text)]
+    doors = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return [(f"{name}: {door.splitlines()[0].removeprefix('## ').partition(':')[0]}", door) for door in doors]
+
+
+def steps(page: str) -> Iterator[Step]:
+    program: RunPython | None = None
+    for indent, language, block in _BLOCK.findall(page):
+        text = dedent(block) if indent else block
+        if program is not None:
+            shown = tuple(text.splitlines()) if not language else ()
+            yield RunPython(program.text, shown)
+            program = None
         named = _FILE.match(text)
-        if named is not None:
-            yield WriteFile(named[1], text)
+        if named is not None and language in ("python", "yaml", "json", "toml", "sh"):
+            yield WriteFile(named["name"], text)
+        elif language == "python":
+            program = RunPython(text, ())
         elif language == "console":
             yield from _commands(text)
+    if program is not None:
+        yield program
 
 
 def _commands(text: str) -> Iterator[Command]:
@@ -84,11 +105,11 @@ def on_free_ports(page: str) -> str:
 
 
 class Walk:
-    """One reader, in *folder*. Programs in its ``bin`` go before all others."""
+    """One reader, in *folder*, with the *programs* folders before all others on the PATH."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, *programs: Path, **environment: str) -> None:
         self._folder = folder
-        path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = ":".join([*map(str, programs), os.environ["PATH"]])
         self._environment = {**os.environ, "PATH": path, **environment}
         self._servers: list[subprocess.Popen[str]] = []
 
@@ -121,14 +142,31 @@ class Walk:
 
     def follow(self, page: str) -> None:
         for step in steps(page):
-            if isinstance(step, WriteFile):
-                path = self._folder / step.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(step.text)
-            elif step.line.startswith("ostiary serve") and "--check" not in step.line:
-                self._serve(step.line)
-            elif not step.line.startswith("pip install"):
-                self._type(step)
+            match step:
+                case WriteFile():
+                    path = self._folder / step.name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(step.text)
+                case RunPython():
+                    self._run_python(step)
+                case Command(line) if line.startswith("ostiary serve") and "--check" not in line:
+                    self._serve(line)
+                case Command(line) if not line.startswith(_OF_THE_CLONE):
+                    self._type(step)
+
+    def _run_python(self, program: RunPython) -> None:
+        done = subprocess.run(
+            ["python3", "-W", "error::SyntaxWarning", "-c", program.text],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, f"{program.text}\n{done.stderr}"
+        if program.shows:
+            assert _like(program.shows).fullmatch(done.stdout.strip()), f"{program.text}\n{done.stdout}"
 
     def _serve(self, line: str) -> None:
         server = subprocess.Popen(
@@ -174,12 +212,12 @@ def _like(shows: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _wait_for_port(line: str) -> None:
-    found = re.search(r"\b(\d{4,5})\b", line)
-    assert found is not None, f"which port does it listen on? {line}"
+    port = re.search(r"\b(\d{4,5})\b", line)
+    assert port is not None, f"which port does it listen on? {line}"
     deadline = time.monotonic() + SECONDS
     while True:
         try:
-            socket.create_connection(("127.0.0.1", int(found[1])), timeout=SECONDS).close()
+            socket.create_connection(("127.0.0.1", int(port[1])), timeout=SECONDS).close()
             return
         except ConnectionRefusedError:
             assert time.monotonic() < deadline, line

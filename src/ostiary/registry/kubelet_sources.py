@@ -58,29 +58,32 @@ class Source:
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Source, ...]:
-    """The sources of a configuration file; raises `ConfigurationError` with every mistake and its place."""
-    return _sources(read(path))
+    """The sources of a configuration file; raises `ConfigurationError` with every mistake and its place.
+
+    Paths in it are relative to the file: the kubelet's working directory is nobody's choice.
+    """
+    return _sources(read(path), os.path.dirname(os.path.abspath(path)))
 
 
 def loads(text: str | bytes, *, file: str | None = None) -> tuple[Source, ...]:
-    """`load` from memory."""
-    return _sources(parse(text, file=file))
+    """`load` from memory. There is no folder that a path could be relative to."""
+    return _sources(parse(text, file=file), None)
 
 
-def _sources(document: Document) -> tuple[Source, ...]:
+def _sources(document: Document, folder: str | None) -> tuple[Source, ...]:
     reading = Reading(document)
     root = reading.root
     for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if root.string(name) != wanted:
             root.problem(f"it is not {wanted}", name, f"write {name}: {wanted}")
-    found = [_source(fields) for fields in root.sections("sources")]
-    if not found:
+    sources = [_source(fields, folder) for fields in root.sections("sources")]
+    if not sources:
         root.problem("there is no source", "sources", "list at least one under sources")
     reading.finish("the configuration of the credential provider cannot be used", strict=True)
-    return tuple(source for source in found if source is not None)
+    return tuple(source for source in sources if source is not None)
 
 
-def _source(fields: Fields) -> Source | None:
+def _source(fields: Fields, folder: str | None) -> Source | None:
     patterns = fields.strings("matchImages")
     if not patterns:
         fields.problem("matchImages is missing", "matchImages", "list the images this source is for")
@@ -89,7 +92,7 @@ def _source(fields: Fields) -> Source | None:
             parse_address(pattern)
         except UnparsableAddress as error:
             fields.problem(f"a pattern cannot be parsed: {error}", "matchImages")
-    origins = [origin for origin in (read_origin(fields) for read_origin in _ORIGINS) if origin is not None]
+    origins = [origin for origin in (read_origin(fields, folder) for read_origin in _ORIGINS) if origin is not None]
     duration = _duration(fields)
     if len(origins) != 1:
         message = "a source needs one of helper, authFile, command and tokenExchange"
@@ -100,22 +103,28 @@ def _source(fields: Fields) -> Source | None:
     return Source(patterns, origin, _cache_key_type(fields, origin), duration)
 
 
-def _helper(fields: Fields) -> Helper | None:
+def _path(fields: Fields, key: str, folder: str | None) -> str | None:
+    path = fields.optional_string(key)
+    if not path:
+        return None
+    if folder is None and not os.path.isabs(path):
+        fields.problem("it is not an absolute path", key, "begin it with /")
+    return os.path.join(folder or "", path)
+
+
+def _helper(fields: Fields, folder: str | None) -> Helper | None:
     name = fields.optional_string("helper")
     if name is not None and (not name.removeprefix(PREFIX) or os.path.dirname(name)):
         fields.problem("it is not the name of a docker credential helper", "helper", f"write {PREFIX}NAME, or NAME")
     return None if name is None else Helper(name.removeprefix(PREFIX))
 
 
-def _auth_file(fields: Fields) -> AuthFile | None:
-    path = fields.optional_string("authFile")
-    if path is not None and not os.path.isabs(path):
-        # The kubelet's working directory is nobody's choice.
-        fields.problem("it is not an absolute path", "authFile", "begin it with /")
+def _auth_file(fields: Fields, folder: str | None) -> AuthFile | None:
+    path = _path(fields, "authFile", folder)
     return None if path is None else AuthFile(path)
 
 
-def _command(fields: Fields) -> Command | None:
+def _command(fields: Fields, folder: str | None) -> Command | None:
     if "command" not in fields:
         return None
     argv = fields.strings("command")
@@ -124,7 +133,7 @@ def _command(fields: Fields) -> Command | None:
     return Command(argv)
 
 
-def _token_exchange(fields: Fields) -> TokenExchange | None:
+def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
     section = fields.optional_section("tokenExchange")
     if section is None:
         return None
@@ -142,8 +151,8 @@ def _token_exchange(fields: Fields) -> TokenExchange | None:
             if (text := section.string(key))
         },
         client_id=section.string("clientID"),
-        client_secret_file=section.string("clientSecretFile"),
-        certificate_authority=section.string("certificateAuthority"),
+        client_secret_file=_path(section, "clientSecretFile", folder) or "",
+        certificate_authority=_path(section, "certificateAuthority", folder) or "",
     )
     if exchange.url and not is_confidential(exchange.url):
         section.problem("it is not an https address", "url", "the token is sent there: use https")
@@ -152,7 +161,7 @@ def _token_exchange(fields: Fields) -> TokenExchange | None:
     return exchange
 
 
-_ORIGINS: tuple[Callable[[Fields], Origin | None], ...] = (_helper, _auth_file, _command, _token_exchange)
+_ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (_helper, _auth_file, _command, _token_exchange)
 
 
 def _required(fields: Fields, key: str) -> str:

@@ -20,7 +20,8 @@ import trustme
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.kubelet_sources import loads
+from ostiary.registry.kubelet_sources import AuthFile, load, loads
+from ostiary.registry.token_exchange import TokenExchange
 from ostiary.wire.credential_provider import API_VERSIONS, V1, Request, encode_request
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -329,6 +330,29 @@ def test_a_mistake_is_told_with_its_place(source: str, path: str, message: str) 
     (problem,) = caught.value.problems
     assert message in problem.message
     assert (problem.place.file, problem.place.path, problem.place.line) == ("sources.yaml", path, 4)
+
+
+def test_paths_are_relative_to_the_configuration_file(tmp_path: Path) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    exchange = {
+        "url": "https://a",
+        "username": "u",
+        "clientID": "c",
+        "clientSecretFile": "s",
+        "certificateAuthority": "ca",
+    }
+    sources = [
+        {"matchImages": ["a.io"], "authFile": "auth.json"},
+        {"matchImages": ["a.io"], "authFile": "/etc/auth.json"},
+        {"matchImages": ["a.io"], "tokenExchange": exchange},
+    ]
+    (folder / "sources.yaml").write_text(f"{HEAD}sources: {json.dumps(sources)}\n")
+    relative, absolute, exchanged = (source.origin for source in load(folder / "sources.yaml"))
+    assert (relative, absolute) == (AuthFile(f"{folder}/auth.json"), AuthFile("/etc/auth.json"))
+    assert isinstance(exchanged, TokenExchange)
+    assert exchanged.client_secret_file == f"{folder}/s"
+    assert exchanged.certificate_authority == f"{folder}/ca"
 
 
 def test_every_mistake_is_told_at_once() -> None:
