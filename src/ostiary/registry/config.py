@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from ostiary.core.config import MAX_BYTES, Document, Fields, Reading, parse, parse_all
+from ostiary.core.config import KUBELET, MAX_BYTES, Document, Fields, Reading, parse, parse_all
 from ostiary.core.duration import DurationError, format_duration, parse_duration
 from ostiary.core.redact import redact
 from ostiary.core.text import printable
@@ -171,7 +171,7 @@ class _Found:
 
     def add(self, name: str | None, data: bytes, *, service_account_tokens: bool) -> None:
         try:
-            document = parse(data, file=name)
+            document = parse(data, file=name, dialect=KUBELET)
         except ConfigurationError as error:
             self.problems += error.problems
             self.codes.append(error.code)
@@ -206,7 +206,7 @@ def _config(
 def _ignored_documents(document: Document, data: bytes) -> Iterator[Problem]:
     if not document.more:
         return
-    documents = parse_all(data, file=document.file)
+    documents = parse_all(data, file=document.file, dialect=KUBELET)
     next(documents)
     try:
         line = next(documents).root.line

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ostiary.core.config import MAX_BYTES, Document, parse_all
+from ostiary.core.config import KUBELET, MAX_BYTES, Document, parse_all
 from ostiary.core.duration import DurationError, parse_duration
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
@@ -112,6 +112,7 @@ _LOAD_RULES = (
     (re.compile(r"plugin binary directory "), "bin-dir-missing"),
     (re.compile(r"error inspecting binary executable "), "binary-not-executable"),
     (re.compile(r"duplicate provider name "), "duplicate-provider"),
+    (re.compile(r"it is not JSON"), "not-json"),
 )
 
 
@@ -172,7 +173,7 @@ class _Reading:
     def read(self, file: str) -> None:
         try:
             with open(file, "rb") as opened:
-                documents = parse_all(opened.read(MAX_BYTES + 1), file=file)
+                documents = parse_all(opened.read(MAX_BYTES + 1), file=file, dialect=KUBELET)
             first = next(documents, None)
         except (OSError, ConfigurationError):
             # `load` has told of it.

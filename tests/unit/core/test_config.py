@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core import config
-from ostiary.core.config import Document, Fields, Reading, parse, parse_all, read
+from ostiary.core.config import Document, Fields, Reading, parse, parse_all, read, yaml_reader
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
 
@@ -56,7 +56,14 @@ def messages(reading: Reading) -> list[str]:
         ("1e400", "1e400"),
         ("=", "="),
         ("_1", "_1"),
-        (".inf", ".inf"),
+        (".1_0", ".1_0"),
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775809", -9223372036854775809.0),
+        ("0x1ffffffffffffffff", "0x1ffffffffffffffff"),
+        ("!!float 5", 5.0),
+        ("!!timestamp 2024-01-01", "2024-01-01"),
+        ("!!binary aGk=", "hi"),
+        ("!!binary gA==", "\ufffd"),
         ("1.2.3", "1.2.3"),
         ("!!str 5", "5"),
         ("! 5", "5"),
@@ -98,11 +105,29 @@ def test_a_number_too_long_for_any_type_stays_text() -> None:
 
 def test_keys_become_strings_as_in_json() -> None:
     assert parse("5: a\non: b\n'no': c\n").value == {"5": "a", "true": "b", "no": "c"}
+    assert parse("1.5: a\n1e6: b\n.inf: c\n1e-5: d\n1e39: e").value == {
+        "1.5": "a",
+        "1e+06": "b",
+        ".inf": "e",
+        "1e-05": "d",
+    }
 
 
-@pytest.mark.parametrize("text", ["? [a]\n: b", "? {a: b}\n: c", "~: a", "1.5: a"])
+@pytest.mark.parametrize("text", ["? [a]\n: b", "? {a: b}\n: c", "~: a", "18446744073709551615: a"])
 def test_a_key_that_cannot_be_a_string_is_an_error(text: str) -> None:
     assert "a key must be a string" in str(error_of(text))
+
+
+@pytest.mark.parametrize("text", [".inf", "-.INF", ".nan", "[.NaN]", "!!float .inf", "&a .inf"])
+def test_a_number_that_json_cannot_hold_is_refused(text: str) -> None:
+    assert "can be a value" in str(error_of(f"x: {text}"))
+
+
+@pytest.mark.parametrize(
+    "text", ["!!int 1.5", "!!int x", "!!bool 5", "!!null x", "!!float x", "!!timestamp x", "!!binary a"]
+)
+def test_a_scalar_that_does_not_fit_its_tag_is_refused(text: str) -> None:
+    assert "!!" in str(error_of(f"x: {text}"))
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# only a comment\n", "---\n"])
@@ -149,6 +174,7 @@ def test_merged_fields_give_way_to_those_written_out_and_to_earlier_ones() -> No
 def test_only_mappings_can_be_merged() -> None:
     assert "only mappings can be merged" in str(error_of("a: {<<: [1]}"))
     assert "only mappings can be merged" in str(error_of("a: {<<: text}"))
+    assert "only mappings can be merged" in str(error_of("l: &l [{b: 1}]\na: {<<: *l}"))
 
 
 def test_an_alias_bomb_is_refused() -> None:
@@ -248,7 +274,7 @@ def test_nesting_up_to_the_limit_is_read() -> None:
         (b"a:\n\tb: 1\n", 2, "tab"),
         (b"a: 1\nb: [1, 2\nc: 3\n", 3, ""),
         (b"a: b: c\n", 1, "mapping values"),
-        (b"a: 1\nb: !!binary aGk=\n", 2, "!!binary"),
+        (b"a: 1\nb: !!binary a\n", 2, "!!binary"),
         (b'{"a": 1} trailing', 1, "document start"),
     ],
 )
@@ -418,7 +444,7 @@ def test_whatever_the_bytes_are_there_is_a_value_or_a_configuration_error(source
 @settings(max_examples=150, deadline=None)
 def test_the_reader_without_libyaml_is_as_safe(source: str | bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "_LOADER", yaml.SafeLoader)
+        patch.setattr(yaml_reader, "LOADER", yaml.SafeLoader)
         with suppress(ConfigurationError):
             json.dumps(parse(source).value, allow_nan=False)
 

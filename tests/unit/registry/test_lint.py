@@ -149,10 +149,47 @@ def test_token_attributes_come_with_the_role_that_the_nodes_need(tmp_path: Path)
 
 def test_a_second_yaml_document_is_told_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, provider())
-    path.write_text(path.read_text() + "\n---\nkind: CredentialProviderConfig\n")
+    path.write_text("# YAML\n" + path.read_text() + "\n---\nkind: CredentialProviderConfig\n")
     finding = only(lint(path))
     assert finding.rule == "second-document"
     assert finding.place.line == len(path.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("}\n]", "},\n]"),
+        ("\n}", "\n} # the end"),
+        ("\n}", "\n}\n---\nkind: CredentialProviderConfig\n"),
+        ('"acme"', "'acme'"),
+        ('"name"', "name"),
+    ],
+)
+def test_a_file_that_begins_with_a_brace_must_be_json(tmp_path: Path, before: str, after: str) -> None:
+    """A kubelet does not start with it, although it would be YAML."""
+    path = write(tmp_path, provider())
+    text = path.read_text().replace(" ", "")
+    assert before in text
+    path.write_text("\t" + text.replace(before, after))
+    found = lint(path)
+    assert (rules(found), found.loads, found.ok) == (["not-json"], False, False)
+    assert found.findings[0].place.line is not None
+    path.write_text("\t" + text)
+    assert lint(path).loads
+
+
+def test_a_merged_field_that_is_overridden_is_told_as_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
+        f"- &base {{name: a, apiVersion: {GROUP}/v1, matchImages: [a.example.com], defaultCacheDuration: 1m}}\n"
+        "- <<: *base\n  name: b\n"
+    )
+    found = lint(path)
+    assert not found.loads
+    assert [(finding.rule, finding.place.line) for finding in found.findings if finding.severity is Severity.ERROR] == [
+        ("repeated-field", 6)
+    ]
 
 
 def test_an_unquoted_star_is_told_as_such(tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""YAML to nodes, as Kubernetes reads it. Used by `reader` for all that is not JSON."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import cast
+
+import yaml
+
+from ostiary.core.config.dialect import Dialect
+from ostiary.core.config.document import MAX_DEPTH, Document, Node, Scalar, join, syntax_error, too_deep
+from ostiary.core.config.yaml_scalars import ScalarError, checked, key_of, resolve
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError
+from ostiary.model import Place
+
+# How many values aliases may add to a document: nine lines of aliases can otherwise stand for billions.
+MAX_REPEATED = 100_000
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_QUOTE = 'put the value in quotes: YAML takes an unquoted {} for {}, as in "*.example.com"'
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+def read_yaml(source: str | bytes, *, file: str | None, dialect: Dialect) -> Iterator[Document]:
+    """Every document of *source*, one by one: a mistake is not found before its document is reached."""
+    return _Composer(_decode(source, file), file, dialect).documents()
+
+
+# What YAML forbids in any text.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _decode(source: str | bytes, file: str | None) -> str:
+    text = source if isinstance(source, str) else _decode_bytes(source, file)
+    if forbidden := _FORBIDDEN.search(text):
+        line = text.count("\n", 0, forbidden.start()) + 1
+        raise syntax_error(f"the character U+{ord(forbidden[0]):04X} is not allowed", Place(file, line=line))
+    return text
+
+
+def _decode_bytes(source: bytes, file: str | None) -> str:
+    # kubectl takes UTF-16 with a byte order mark too: it is what a redirection in PowerShell writes.
+    wide = source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return source.decode("utf-16" if wide else "utf-8")
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+    # Raised outside of the handler: the decoder's exception carries the whole text along.
+    raise syntax_error("it is not UTF-8 text", Place(file, line=line), hint="save the file as UTF-8")
+
+
+class _Composer:
+    """Builds nodes from the parser's events.
+
+    Not with PyYAML's own composer, which crashes the interpreter on deep nesting and resolves scalars
+    otherwise than Kubernetes does.
+    """
+
+    def __init__(self, text: str, file: str | None, dialect: Dialect) -> None:
+        self._text, self._file, self._dialect = text, file, dialect
+        self._events = cast("Iterator[yaml.Event]", yaml.parse(text, Loader=LOADER))
+        self._anchors: dict[str, Node | None] = {}
+        self._duplicates: list[Place] = []
+        self._repeated = 0
+
+    def documents(self) -> Iterator[Document]:
+        has_more = self._reach_document()
+        while has_more:
+            self._anchors, self._duplicates = {}, []
+            root = self._node(self._take(), "", 0)
+            later: ConfigurationError | None = None
+            try:
+                has_more = self._reach_document()
+            except ConfigurationError as error:
+                if not self._dialect.go_yaml:
+                    raise
+                later = error
+            yield Document(root, self._file, tuple(self._duplicates), has_more or later is not None, self._dialect)
+            if later is not None:
+                raise later
+
+    def _reach_document(self) -> bool:
+        while not isinstance(event := self._take(), (yaml.DocumentStartEvent, yaml.StreamEndEvent)):
+            pass
+        return isinstance(event, yaml.DocumentStartEvent)
+
+    def _take(self) -> yaml.Event:
+        try:
+            return next(self._events)
+        except yaml.YAMLError as error:
+            wrong = self._syntax_error(error)
+        # Raised outside of the handler: PyYAML's exception carries the text of the file along.
+        raise wrong
+
+    def _node(self, event: yaml.Event, path: str, depth: int) -> Node:
+        node = self._raw_node(event, path, depth)
+        try:
+            if not isinstance(node.value, (list, dict)):
+                checked(node.value)
+        except ScalarError as error:
+            raise self._wrong(str(error), path, node.line) from None
+        return node
+
+    def _raw_node(self, event: yaml.Event, path: str, depth: int) -> Node:
+        line = _line(event)
+        self._check_depth(depth, line)
+        if isinstance(event, yaml.AliasEvent):
+            return self._repeat(self._anchored(event, path, line), path, depth)
+        anchor = getattr(event, "anchor", None)
+        if anchor:
+            self._anchors[anchor] = None
+        if isinstance(event, yaml.MappingStartEvent):
+            node = Node(self._mapping(path, depth), line)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = Node(self._sequence(path, depth), line)
+        else:
+            node = Node(self._scalar(cast("yaml.ScalarEvent", event), path, line), line)
+        if anchor:
+            self._anchors[anchor] = node
+        return node
+
+    def _sequence(self, path: str, depth: int) -> list[Node]:
+        items: list[Node] = []
+        while not isinstance(event := self._take(), yaml.SequenceEndEvent):
+            items.append(self._node(event, join(path, len(items)), depth + 1))
+        return items
+
+    def _mapping(self, path: str, depth: int) -> dict[str, Node]:
+        fields: dict[str, Node] = {}
+        merged: list[Node] = []
+        while not isinstance(event := self._take(), yaml.MappingEndEvent):
+            if not _is_merge(event):
+                key = self._key(event, path, depth)
+                self._set(fields, key, self._node(self._take(), join(path, key), depth + 1), path, _line(event))
+            elif self._dialect.go_yaml:
+                for source in reversed(self._merged(join(path, "<<"), depth)):
+                    for key, node in cast("dict[str, Node]", source.value).items():
+                        self._set(fields, key, node, path, _line(event))
+            else:
+                merged += self._merged(join(path, "<<"), depth)
+        for source in merged:
+            for key, node in cast("dict[str, Node]", source.value).items():
+                fields.setdefault(key, node)
+        return fields
+
+    def _set(self, fields: dict[str, Node], key: str, node: Node, path: str, line: int | None) -> None:
+        if key in fields:
+            self._duplicates.append(Place(self._file, join(path, key), line))
+        fields[key] = node
+
+    def _merged(self, path: str, depth: int) -> list[Node]:
+        """The mappings behind a ``<<``: one, or a list that is written out."""
+        event = self._take()
+        node = self._node(event, path, depth)
+        is_list = isinstance(event, yaml.SequenceStartEvent) and isinstance(node.value, list)
+        sources = cast("list[Node]", node.value) if is_list else [node]
+        if not all(isinstance(source.value, dict) for source in sources):
+            raise self._wrong("only mappings can be merged", path, node.line)
+        return sources
+
+    def _key(self, event: yaml.Event, path: str, depth: int) -> str:
+        value = self._raw_node(event, path, depth + 1).value
+        key = None if isinstance(value, (list, dict)) else key_of(value)
+        if key is None:
+            hint = "put the key in quotes"
+            raise self._wrong("a key must be a string, a number or a boolean", path, _line(event), hint)
+        return key
+
+    def _scalar(self, event: yaml.ScalarEvent, path: str, line: int | None) -> Scalar:
+        try:
+            return resolve(event.value, event.tag, implicit=event.implicit[0])
+        except ScalarError as error:
+            raise self._wrong(str(error), path, line) from None
+
+    def _anchored(self, alias: yaml.AliasEvent, path: str, line: int | None) -> Node:
+        name = str(alias.anchor)
+        if name not in self._anchors:
+            hint = _QUOTE.format("*", "a reference")
+            raise self._wrong("it refers to an anchor that is not defined before it", path, line, hint)
+        node = self._anchors[name]
+        if node is None:
+            raise self._wrong("it refers to a value that contains itself", path, line)
+        return node
+
+    def _repeat(self, node: Node, path: str, depth: int) -> Node:
+        self._check_depth(depth, node.line)
+        self._repeated += 1
+        if self._repeated > MAX_REPEATED:
+            raise self._wrong(f"its references repeat more than {MAX_REPEATED} values", path, node.line)
+        if isinstance(node.value, dict):
+            return Node({key: self._repeat(item, path, depth + 1) for key, item in node.value.items()}, node.line)
+        if isinstance(node.value, list):
+            return Node([self._repeat(item, path, depth + 1) for item in node.value], node.line)
+        return node
+
+    def _check_depth(self, depth: int, line: int | None) -> None:
+        if depth > MAX_DEPTH:
+            raise too_deep(Place(self._file, line=line))
+
+    def _wrong(self, message: str, path: str, line: int | None, hint: str | None = None) -> ConfigurationError:
+        return syntax_error(message, Place(self._file, path, line), hint)
+
+    def _syntax_error(self, error: yaml.YAMLError) -> ConfigurationError:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else None
+        message = str(getattr(error, "problem", None) or "it cannot be read")
+        return self._wrong(printable(message), "", line, self._syntax_hint(error, line))
+
+    def _syntax_hint(self, error: yaml.YAMLError, line: int | None) -> str | None:
+        context = getattr(error, "context", None) or ""
+        if "alias" in context:
+            return _QUOTE.format("*", "a reference")
+        if "anchor" in context:
+            return _QUOTE.format("&", "an anchor")
+        rows = self._text.split("\n")
+        row = rows[line - 1] if line is not None and line <= len(rows) else ""
+        if "\t" in row[: len(row) - len(row.lstrip())]:
+            return "indent with spaces: YAML allows no tabs there"
+        return "put the value in quotes" if "next token" in context else None
+
+
+def _line(event: yaml.Event) -> int | None:
+    return None if event.start_mark is None else event.start_mark.line + 1
+
+
+def _is_merge(event: yaml.Event) -> bool:
+    if not isinstance(event, yaml.ScalarEvent) or event.value != "<<":
+        return False
+    return bool(event.implicit[0]) or event.tag == _MERGE_TAG

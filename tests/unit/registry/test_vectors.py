@@ -1,0 +1,109 @@
+"""The registry door decides as the kubelet does, line by line of what the kubelet itself decided."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ostiary.core.duration import format_duration
+from ostiary.errors import ConfigurationError, ImageNameError
+from ostiary.model import Secret
+from ostiary.registry.config import ProviderConfig, TokenAttributes, loads
+from ostiary.registry.credentials import Credentials, Login, Source, SourceKind, united
+from ostiary.registry.image_name import parse_image_name
+from tests.support.vectors import Vector, replay, source_of
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def compared(actual: Any, expected: Any) -> str | None:
+    return None if actual == expected else f"{actual!r}, expected {expected!r}"
+
+
+# --- images ---
+
+
+def name_difference(vector: Vector) -> str | None:
+    try:
+        name = parse_image_name(vector["image"])
+    except ImageNameError as error:
+        return None if "error" in vector else f"{vector['image']!r} is refused: {error}"
+    if "error" in vector:
+        return f"{vector['image']!r} is taken"
+    expected = tuple(vector.get(field, "") for field in ("repo", "tag", "digest"))
+    return compared((name.repository, name.tag or "", name.digest or ""), expected)
+
+
+def test_every_image_name_is_taken_apart_as_by_the_kubelet() -> None:
+    replay("image-name", name_difference)
+
+
+# --- providers ---
+
+
+def as_vector(provider: ProviderConfig) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": provider.name,
+        "matchImages": list(provider.match_images),
+        "defaultCacheDuration": format_duration(provider.default_cache_duration),
+        "apiVersion": provider.api_version,
+        "args": list(provider.args),
+        "env": [{"name": name, "value": value} for name, value in provider.env],
+        "tokenAttributes": provider.token_attributes and attributes_as_vector(provider.token_attributes),
+    }
+    return dict(without_empty(fields))
+
+
+def attributes_as_vector(attributes: TokenAttributes) -> dict[str, Any]:
+    return {
+        "serviceAccountTokenAudience": attributes.audience,
+        "cacheType": attributes.cache_type,
+        "requireServiceAccount": attributes.require_service_account,
+        "requiredServiceAccountAnnotationKeys": list(attributes.required_annotation_keys),
+        "optionalServiceAccountAnnotationKeys": list(attributes.optional_annotation_keys),
+    }
+
+
+def without_empty(value: Any) -> Any:
+    """Without empty and false fields, at any depth: the vectors leave them out."""
+    if isinstance(value, dict):
+        return {key: inner for key, item in value.items() if (inner := without_empty(item)) or inner == {}}
+    return [without_empty(item) for item in value] if isinstance(value, list) else value
+
+
+def config_difference(vector: Vector) -> str | None:
+    gate = vector.get("service_account_tokens", True)
+    try:
+        config = loads(source_of(vector), service_account_tokens=gate)
+    except ConfigurationError as error:
+        return f"refused: {error}\n{vector['text']}" if vector["accepted"] else None
+    if not vector["accepted"]:
+        return f"taken: {source_of(vector)!r} {vector['errors']}"
+    expected = without_empty(vector["providers"])
+    return compared([as_vector(provider) for provider in config.providers], expected)
+
+
+def test_every_provider_config_is_read_or_refused_as_by_the_kubelet() -> None:
+    replay("provider-config", config_difference)
+
+
+# --- docker configurations ---
+
+
+def login_of(entry: dict[str, str]) -> tuple[str, Login]:
+    return entry["key"], Login(entry.get("username", ""), Secret(entry.get("password", "")), entry.get("email", ""))
+
+
+def keyring_difference(vector: Vector) -> str | None:
+    source = Source(SourceKind.FILE, "config.json")
+    blocks = [Credentials([login_of(entry) for entry in entries], source) for entries in vector["maps"]]
+    actual = [
+        without_empty({"username": one.username, "password": one.password.reveal(), "email": one.email})
+        for one in united(blocks, vector["image"])
+    ]
+    expected = [without_empty(entry) for entry in vector.get("credentials") or []]
+    return compared(actual, expected) and f"{vector['image']!r}, {vector['maps']}: {actual}, not {expected}"
+
+
+def test_every_image_gets_the_credentials_that_the_kubelet_tries_in_its_order() -> None:
+    replay("keyring", keyring_difference)
