@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ostiary.cli.arguments import UsageError
-from ostiary.core.config import Fields, Reading, read
+from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import Limits
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.config import ProvidersConfig, load
@@ -65,7 +65,7 @@ def _keyring(arguments: argparse.Namespace, docker_config: NodeDockerConfig | No
 
 def pull_secret(file: str) -> PullSecret:
     """The Secret that *file* holds, as YAML or JSON."""
-    reading = Reading(read(file))
+    reading = Reading(read(file, dialect=KUBERNETES))
     root = reading.root
     root.ignore("apiVersion", "immutable")
     if root.string("kind") != "Secret":

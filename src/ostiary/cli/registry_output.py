@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 from ostiary.cli.output import Style, painted, print_json, rows
+from ostiary.core.go_text import bytes_of
 from ostiary.core.text import printable
 from ostiary.registry.credentials import Found
 from ostiary.registry.explain import Candidate, Explanation, ProviderTrace, SourceTrace, Verdict
@@ -61,11 +63,20 @@ def print_lookup(lookup: Lookup, *, as_json: bool) -> None:
 
 def _found_rows(found: Found) -> Iterator[tuple[str, str]]:
     if found.username or found.password:
-        yield "username", found.username
-        yield "password", found.password.reveal()
+        yield _text_or_base64("username", found.username, " (base64)")
+        yield _text_or_base64("password", found.password.reveal(), " (base64)")
     for name, token in (("identity", found.identity_token), ("registry", found.registry_token)):
         if token:
             yield f"{name} token", token.reveal()
+
+
+def _text_or_base64(name: str, text: str, suffix: str) -> tuple[str, str]:
+    """*name* and *text*. Docker may keep a login that is not UTF-8; it is printed in base64, under another name."""
+    data = bytes_of(text)
+    try:
+        return name, data.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{name}{suffix}", b64encode(data).decode("ascii")
 
 
 def _found_json(found: Found) -> dict[str, object]:
@@ -76,7 +87,7 @@ def _found_json(found: Found) -> dict[str, object]:
         "registryToken": found.registry_token.reveal(),
     }
     where = {"key": found.key, "source": {"kind": found.source.kind.value, "name": found.source.name}}
-    return {**where, **{name: text for name, text in said.items() if text}}
+    return {**where, **dict(_text_or_base64(name, text, "Base64") for name, text in said.items() if text)}
 
 
 # --- explain ---

@@ -37,30 +37,38 @@ def parse_duration(text: str) -> timedelta:
 
     What is finer than a microsecond is rounded away from zero, so that no duration loses its sign.
     """
+    nanoseconds = parse_nanoseconds(text)
+    microseconds = -(-abs(nanoseconds) // 1000)
+    return timedelta(microseconds=-microseconds if nanoseconds < 0 else microseconds)
+
+
+def parse_nanoseconds(text: str) -> int:
+    """The same to the nanosecond, which is what Go keeps."""
     unsigned = text[1:] if text[:1] in ("+", "-") else text
-    # Go reads the fraction as a float; doing the same gives the same nanoseconds.
     nanoseconds = 0 if unsigned == "0" else _sum_of_parts(unsigned)
-    negative = text.startswith("-")
-    if nanoseconds > _LIMIT - (not negative):
+    is_negative = text.startswith("-")
+    if nanoseconds > _LIMIT - (not is_negative):
         raise _too_long()
-    microseconds = -(-nanoseconds // 1000)
-    return timedelta(microseconds=-microseconds if negative else microseconds)
+    return -nanoseconds if is_negative else nanoseconds
 
 
 def format_duration(duration: timedelta) -> str:
     """*duration* as Go prints it: without leading zero units, and down to the second at least."""
-    microseconds = duration // timedelta(microseconds=1)
-    sign, rest = ("-" if microseconds < 0 else ""), abs(microseconds)
+    return format_nanoseconds(duration // timedelta(microseconds=1) * 1000)
+
+
+def format_nanoseconds(nanoseconds: int) -> str:
+    """The same of a number of nanoseconds."""
+    sign, rest = ("-" if nanoseconds < 0 else ""), abs(nanoseconds)
     if rest == 0:
         return "0s"
-    if rest < 1_000:
-        return f"{sign}{rest}\u00b5s"
-    if rest < 1_000_000:
-        return f"{sign}{_decimal(rest, 3)}ms"
-    minutes, rest = divmod(rest, 60_000_000)
+    for unit, places in (("ns", 0), ("\u00b5s", 3), ("ms", 6)):
+        if rest < 10 ** (places + 3):
+            return f"{sign}{_decimal(rest, places)}{unit}"
+    minutes, rest = divmod(rest, 60_000_000_000)
     hours, minutes = divmod(minutes, 60)
     larger = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
-    return f"{sign}{larger}{_decimal(rest, 6)}s"
+    return f"{sign}{larger}{_decimal(rest, 9)}s"
 
 
 def _sum_of_parts(text: str) -> int:
@@ -88,9 +96,18 @@ def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
     # No valid duration has more digits than an int64, and Python refuses to read very long numbers.
     if len(whole.lstrip("0")) > 19:
         raise _too_long()
-    # Go, too, stops reading a fraction where an int64 is full.
-    digits = fraction[:18]
-    return int(whole or "0") * scale + int(float(int(digits or "0")) * (scale / 10.0 ** len(digits)))
+    return int(whole or "0") * scale + _fraction(fraction, scale)
+
+
+def _fraction(digits: str, scale: int) -> int:
+    """Nanoseconds of a fraction. Go reads it as a float, and so do we, to come to the same number."""
+    numerator, places = 0, 0
+    for digit in digits:
+        # Go, too, stops where its integer is full.
+        if numerator > (_LIMIT - 1) // 10 or numerator * 10 + int(digit) > _LIMIT:
+            break
+        numerator, places = numerator * 10 + int(digit), places + 1
+    return int(float(numerator) * (scale / 10.0**places))
 
 
 def _too_long() -> DurationError:
@@ -99,5 +116,5 @@ def _too_long() -> DurationError:
 
 def _decimal(value: int, places: int) -> str:
     whole, fraction = divmod(value, 10**places)
-    digits = f"{fraction:0{places}d}".rstrip("0")
+    digits = f"{fraction:0{places}d}".rstrip("0") if places else ""
     return f"{whole}.{digits}" if digits else str(whole)

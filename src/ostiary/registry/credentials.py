@@ -9,6 +9,7 @@ keyring: every matching key counts, the keys in reverse byte order, so that a lo
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,7 @@ from ostiary.wire.go_json import go_json
 NO_SECRET = Secret("")
 # How many images one set of credentials remembers its answer for.
 MEMO_LIMIT = 1024
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCHEMES = ("https://", "http://")
 _API_VERSIONS = (b"/v1/", b"/v2/")
 
@@ -79,16 +81,14 @@ class Found:
 
     @property
     def hash(self) -> str:
-        """What the kubelet writes into its records of pulled images, to know the credential again."""
-        fields = {
-            "username": self.username,
-            "password": self.password.reveal(),
-            "email": self.email,
-            "identitytoken": self.identity_token.reveal(),
-            "registrytoken": self.registry_token.reveal(),
-        }
+        """What the kubelet writes into its records of pulled images, to know the credential again.
+
+        Of an entry's tokens it knows nothing, so they are not part of it.
+        """
+        fields = {"username": self.username, "password": self.password.reveal(), "email": self.email}
         text = go_json({name: text for name, text in fields.items() if text})
-        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        # Go escapes the replacement that it writes for a byte that is not UTF-8.
+        return hashlib.sha256(_SURROGATE.sub(r"\\ufffd", text).encode()).hexdigest()
 
 
 class Credentials:

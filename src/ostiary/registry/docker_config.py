@@ -9,18 +9,18 @@ Helpers that a file names are for docker's clients and not for the kubelet: see 
 from __future__ import annotations
 
 import binascii
-import json
 import logging
 import os
 import re
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config import join
+from ostiary.core.config import DOCKER, Node, fold, join, parse
+from ostiary.core.go_text import bytes_of, text_of
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Secret
@@ -33,6 +33,11 @@ SECRET_FORMS = {
     "kubernetes.io/dockercfg": (".dockercfg", False),
 }
 LIFETIME_SECONDS = 5 * 60.0
+
+# What the kubelet reads of an entry, and what it does not.
+_ENTRY_FIELDS = ("username", "password", "email", "auth")
+_TOKEN_FIELDS = ("identitytoken", "registrytoken")
+T = TypeVar("T")
 
 log = logging.getLogger("ostiary.registry")
 
@@ -61,50 +66,60 @@ class PullSecret:
 # --- one file ---
 
 
-def parse_config_json(data: bytes, *, file: str | None = None) -> DockerConfig:
-    """Read a ``config.json`` or an ``auth.json``; raises `ConfigurationError`, which quotes nothing of it."""
-    return _Reading(file).config_json(data)
+def parse_config_json(data: bytes, *, file: str | None = None, for_docker: bool = False) -> DockerConfig:
+    """Read a ``config.json`` or an ``auth.json``; raises `ConfigurationError`, which quotes nothing of it.
+
+    Only what the kubelet reads has to have the right type. *for_docker*: also what docker's own tools read.
+    """
+    return _Reading(file, for_docker=for_docker).config_json(data)
 
 
-def parse_dockercfg(data: bytes, *, file: str | None = None) -> DockerConfig:
+def parse_dockercfg(data: bytes, *, file: str | None = None, for_docker: bool = False) -> DockerConfig:
     """Read a ``.dockercfg``: the logins without anything around them."""
-    return _Reading(file).dockercfg(data)
+    return _Reading(file, for_docker=for_docker).dockercfg(data)
 
 
 class _Reading:
-    """One pass over a file. One mistake makes the whole file unusable, and all of them are told."""
+    """One pass over a file. One mistake makes the whole file unusable, and all of them are told.
 
-    def __init__(self, file: str | None) -> None:
+    As in Go, the names of fields are compared without regard to case, while the names of registries are not. Of a
+    field that stands twice the last text counts, and two objects of logins are one.
+    """
+
+    def __init__(self, file: str | None, *, for_docker: bool) -> None:
         self._file = file
+        self._for_docker = for_docker
         self._problems: list[Problem] = []
 
     def config_json(self, data: bytes) -> DockerConfig:
-        fields = self._object(data)
-        helpers = self._mapping(fields.get("credHelpers"), "credHelpers")
-        config = DockerConfig(
-            self._logins(self._mapping(fields.get("auths"), "auths"), "auths"),
-            {key: self._text(helpers, key, "credHelpers") for key in helpers},
-            self._text(fields, "credsStore", ""),
-            self._file,
-        )
-        return self._finished(config)
+        logins: dict[str, Login] = {}
+        helpers: dict[str, str] = {}
+        store = ""
+        for name, node, path in self._fields(self._root(data), ""):
+            if name == "auths":
+                self._add(logins, node, self._logins(node, path))
+            elif name == "httpheaders":
+                self._texts(node, path, is_read=True)
+            elif name == "credhelpers":
+                self._add(helpers, node, self._texts(node, path, is_read=self._for_docker))
+            elif name == "credsstore":
+                text = self._text(node, path, is_read=self._for_docker)
+                store = store if text is None else text
+        return self._finished(DockerConfig(logins, helpers, store, self._file))
 
     def dockercfg(self, data: bytes) -> DockerConfig:
-        return self._finished(DockerConfig(self._logins(self._object(data), ""), file=self._file))
+        return self._finished(DockerConfig(self._logins(self._root(data), ""), file=self._file))
 
-    def _object(self, data: bytes) -> dict[str, Any]:
+    def _root(self, data: bytes) -> Node:
         try:
-            found = json.loads(data.decode("utf-8"))
-        except json.JSONDecodeError as error:
-            problem = Problem("it is not JSON", Place(self._file, line=error.lineno))
-        except (ValueError, RecursionError):
-            problem = Problem("it is not JSON in UTF-8", Place(self._file))
+            root = parse(data, file=self._file, dialect=DOCKER).root
+        except ConfigurationError as error:
+            problems = error.problems
         else:
-            if isinstance(found, dict):
-                return found
-            problem = Problem("it is not a JSON object", Place(self._file))
-        # Raised outside of the handler: the decoder's exception carries the whole text along.
-        raise self._unusable([problem], "config-syntax")
+            if isinstance(root.value, (dict, type(None))):
+                return root
+            problems = (Problem("it is not a JSON object", Place(self._file)),)
+        raise self._unusable(problems, "config-syntax")
 
     def _finished(self, config: DockerConfig) -> DockerConfig:
         if self._problems:
@@ -114,65 +129,80 @@ class _Reading:
     def _unusable(self, problems: Sequence[Problem], code: str) -> ConfigurationError:
         return ConfigurationError("the docker configuration cannot be used", problems=problems, code=code)
 
-    def _logins(self, entries: Mapping[str, Any], path: str) -> dict[str, Login]:
-        return {key: self._login(self._mapping(entries[key], join(path, key)), join(path, key)) for key in entries}
+    def _fields(self, node: Node, path: str) -> Iterator[tuple[str, Node, str]]:
+        return ((fold(key), value, join(path, key)) for key, value in node.pairs())
 
-    def _login(self, fields: Mapping[str, Any], path: str) -> Login:
-        username, password = self._text(fields, "username", path), self._text(fields, "password", path)
-        if auth := self._text(fields, "auth", path):
+    def _add(self, together: dict[str, T], node: Node, more: Mapping[str, T]) -> None:
+        if node.value is None:
+            together.clear()
+        together.update(more)
+
+    def _logins(self, node: Node, path: str) -> dict[str, Login]:
+        return {key: self._login(entry, join(path, key)) for key, entry in self._entries(node, path, is_read=True)}
+
+    def _login(self, node: Node, path: str) -> Login:
+        texts = dict.fromkeys((*_ENTRY_FIELDS, *_TOKEN_FIELDS), "")
+        self._entries(node, path, is_read=True)
+        for name, value, value_path in self._fields(node, path):
+            if name in texts:
+                is_read = self._for_docker or name in _ENTRY_FIELDS
+                text = self._text(value, value_path, is_read=is_read)
+                texts[name] = texts[name] if text is None else text
+        username, password = texts["username"], texts["password"]
+        if texts["auth"]:
             try:
-                username, password = decode_auth(auth)
+                username, password = decode_auth(texts["auth"])
             except ValueError as error:
                 hint = "it is base64 of username:password; docker login writes it"
-                self._problems.append(Problem(str(error), Place(self._file, join(path, "auth")), hint))
-        return Login(
-            username,
-            Secret(password),
-            self._text(fields, "email", path),
-            Secret(self._text(fields, "identitytoken", path)),
-            Secret(self._text(fields, "registrytoken", path)),
-        )
+                self._problem(str(error), join(path, "auth"), node, hint)
+        tokens = (Secret(texts[name]) for name in _TOKEN_FIELDS)
+        return Login(username, Secret(password), texts["email"], *tokens)
 
-    def _mapping(self, value: Any, path: str) -> Mapping[str, Any]:
-        if isinstance(value, dict):
-            return value
-        if value is not None:
-            self._problems.append(Problem("expected an object", Place(self._file, path)))
-        return {}
+    def _entries(self, node: Node, path: str, *, is_read: bool) -> Iterable[tuple[str, Node]]:
+        if is_read and not isinstance(node.value, (dict, type(None))):
+            self._problem("expected an object", path, node)
+        return node.pairs()
 
-    def _text(self, fields: Mapping[str, Any], name: str, path: str) -> str:
-        value = fields.get(name)
-        if isinstance(value, str):
-            return value
-        if value is not None:
-            self._problems.append(Problem("expected a string", Place(self._file, join(path, name))))
-        return ""
+    def _texts(self, node: Node, path: str, *, is_read: bool) -> dict[str, str]:
+        entries = self._entries(node, path, is_read=is_read)
+        return {key: self._text(value, join(path, key), is_read=is_read) or "" for key, value in entries}
+
+    def _text(self, node: Node, path: str, *, is_read: bool) -> str | None:
+        """The text there. None leaves an earlier one as it is: it is null, or of another type and not *is_read*."""
+        if isinstance(node.value, str):
+            return node.value
+        if is_read and node.value is not None:
+            self._problem("expected a string", path, node)
+        return None
+
+    def _problem(self, message: str, path: str, node: Node, hint: str | None = None) -> None:
+        self._problems.append(Problem(message, Place(self._file, path, node.line), hint))
 
 
 def decode_auth(text: str) -> tuple[str, str]:
     """Username and password of an ``auth`` field; raises ValueError, which quotes nothing.
 
-    Padding may be left out, and line ends are read over, as Go's decoder does both.
+    Padding may be left out, and line ends are read over, as Go's decoder does both. A password need not be text.
     """
     data = re.sub(r"[\r\n]", "", text)
     if not data.endswith("="):
         data += "=" * (-len(data) % 4)
     try:
-        decoded = b64decode(data, validate=True).decode("utf-8")
+        decoded = b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         decoded = None
     # Raised outside of the handler: a decoder's exception carries the text along.
     if decoded is None:
-        raise ValueError("the auth field is not base64 of UTF-8 text")
-    username, colon, password = decoded.partition(":")
+        raise ValueError("the auth field is not base64")
+    username, colon, password = decoded.partition(b":")
     if not colon:
         raise ValueError("unable to parse the auth field: it has no colon between username and password")
-    return username, password
+    return text_of(username), text_of(password)
 
 
 def encode_login(login: Login) -> dict[str, str]:
     """An entry as docker and the kubelet write it. It holds the password."""
-    pair = f"{login.username}:{login.password.reveal()}".encode()
+    pair = bytes_of(f"{login.username}:{login.password.reveal()}")
     fields = {
         "username": login.username,
         "password": login.password.reveal(),

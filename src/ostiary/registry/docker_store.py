@@ -163,7 +163,7 @@ class DockerStore:
                 # Passed over in silence, a file that may not be read looks like a login that does not work.
                 raise _unreadable(path, error.strerror or "it cannot be read") from None
             parse = parse_dockercfg if os.path.basename(path) == DOCKERCFG else parse_config_json
-            yield parse(data, file=path)
+            yield parse(data, file=path, for_docker=True)
 
     def _find_in(self, config: DockerConfig, repository: str) -> Found | None:
         registry = repository.partition("/")[0]

@@ -59,7 +59,8 @@ def split_port(host: bytes) -> tuple[bytes, bytes]:
         return host, b""
     if name.startswith(b"["):
         inner = name[1:-1]
-        whole = name.endswith(b"]") and b"[" not in inner and b"]" not in inner
+        # A zone may hold brackets and colons, and then a part of it looks like a port.
+        whole = name.endswith(b"]") and not any(bracket in part for part in (inner, port) for bracket in (b"[", b"]"))
         return (inner, port) if whole else (host, b"")
     return (host, b"") if b"]" in name else (name, port)
 

@@ -74,6 +74,9 @@ def _host_mismatch(glob: Address, image: Address) -> Mismatch | None:
         message = f"the numbers of labels differ: {wanted} in the pattern's host and {found} in the image's"
         return Mismatch(Reason.LABEL_COUNT_DIFFERS, message, _label_count_hint(glob, image))
     for number, (label_glob, label) in enumerate(zip(glob.labels, image.labels, strict=True), 1):
+        if not is_valid_glob(label_glob):
+            message = f"label {number} of the host is not a valid pattern: {_shown(label_glob)}"
+            return Mismatch(Reason.PATTERN_UNPARSABLE, message, _label_hint(label_glob, label))
         if not label_matches(label_glob, label):
             message = f"label {number} of the host differs: {_shown(label_glob)} does not match {_shown(label)}"
             return Mismatch(Reason.LABEL_DIFFERS, message, _label_hint(label_glob, label))
@@ -132,6 +135,11 @@ class _CharacterClass:
 _Piece = bytes | _CharacterClass
 _Chunk = tuple[_Piece, ...]
 _NO_CHARACTER = "\ufffd"
+
+
+def is_valid_glob(glob: bytes) -> bool:
+    """Whether Go takes *glob* for a pattern; one that it does not take matches nothing."""
+    return b"[" not in glob or _chunks(glob) is not None
 
 
 def label_matches(glob: bytes, label: bytes) -> bool:

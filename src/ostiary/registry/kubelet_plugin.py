@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable
 from datetime import timedelta
 
+from ostiary.core.go_text import is_text
 from ostiary.core.process import Ending, Limits, Outcome, Stderr, find_executable, run
 from ostiary.core.redact import redact, tail
 from ostiary.core.text import printable
@@ -94,6 +95,8 @@ def _ask(source: Source, request: Request) -> tuple[BasicAuth, timedelta | None]
     username, password, identity_token = found
     if identity_token:
         raise _identity_token(request.image)
+    if not (is_text(username) and is_text(password.reveal())):
+        raise _not_text(request.image)
     return BasicAuth(username, password), None
 
 
@@ -117,6 +120,15 @@ def _identity_token(image: str) -> AnswerInvalid:
         no_credential(image),
         cause="the login is an identity token, and the kubelet's protocol has only usernames and passwords",
         hint="use a username and a password, or an access token in place of the password",
+        code="docker-helper-answer-invalid",
+    )
+
+
+def _not_text(image: str) -> AnswerInvalid:
+    return AnswerInvalid(
+        no_credential(image),
+        cause="the username or the password is not UTF-8, and the kubelet's protocol is JSON, which is",
+        hint="use a username and a password in UTF-8",
         code="docker-helper-answer-invalid",
     )
 

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.go_text import bytes_of
 from ostiary.core.redact import redact
 from ostiary.core.text import fits_token_header, printable
 from ostiary.core.tls import TlsSettings, build_context
@@ -352,7 +353,7 @@ def _chosen(challenges: Sequence[Challenge]) -> Challenge | None:
 
 
 def _basic(found: Found) -> Secret:
-    pair = f"{found.username}:{found.password.reveal()}".encode("utf-8", "surrogatepass")
+    pair = bytes_of(f"{found.username}:{found.password.reveal()}")
     return Secret(f"Basic {b64encode(pair).decode()}")
 
 

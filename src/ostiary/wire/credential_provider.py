@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from ostiary.core.duration import DurationError, format_duration, parse_duration
+from ostiary.core.go_text import decode_like_go, without_surrogates
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.wire.go_json import go_json
@@ -196,9 +197,13 @@ class _Object(dict[str, Any]):
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    found.repeats = len(found) < len(pairs)
-    return found
+    fields = _Object((without_surrogates(name), _text_or(value)) for name, value in pairs)
+    fields.repeats = len(fields) < len(pairs)
+    return fields
+
+
+def _text_or(value: Any) -> Any:
+    return without_surrogates(value) if isinstance(value, str) else value
 
 
 def _no_constant(_: str) -> Any:
@@ -210,11 +215,7 @@ def _json_object(data: bytes) -> tuple[_Object | None, str]:
     if not data.strip():
         return None, "is empty"
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None, "is not UTF-8"
-    try:
-        found = json.loads(text, object_pairs_hook=_object_of_pairs, parse_constant=_no_constant)
+        found = json.loads(decode_like_go(data), object_pairs_hook=_object_of_pairs, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         extra = error.msg == "Extra data"
         where = f"(line {error.lineno}, column {error.colno})"
@@ -312,8 +313,6 @@ def _auth_mistakes(auth: Any) -> Iterator[ResponseRefused]:
         return
     if auth.repeats:
         yield ResponseRefused("a key stands twice in auth", hint="print each key once", rule="fields-once")
-    if not all(map(_is_well_formed, auth)):
-        yield _half_character("a key of auth")
     for entry in auth.values():
         if isinstance(entry, _Object):
             yield from _strictness_mistakes(entry, _AUTH_FIELDS, "an entry of auth")
@@ -327,17 +326,6 @@ def _text_mistakes(fields: _Object, names: Iterable[str]) -> Iterator[ResponseRe
         value = fields.get(name)
         if not isinstance(value, (str, type(None))):
             yield ResponseRefused(f"{name} is not a string", hint=f"put {name} in quotes", rule="field-types")
-        elif value is not None and not _is_well_formed(value):
-            yield _half_character(name)
-
-
-def _is_well_formed(text: str) -> bool:
-    """Whether it has no half of a surrogate pair, which JSON can spell and no registry can be sent."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _half_character(where: str) -> ResponseRefused:
-    return ResponseRefused(f"{where} holds half of a character", hint="print text as UTF-8", rule="field-types")
 
 
 def _response(fields: _Object) -> Response:

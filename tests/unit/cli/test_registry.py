@@ -117,6 +117,18 @@ def test_the_docker_configuration_of_the_node_counts_unless_it_shall_not(tmp_pat
     assert run(capsys, "get", *options, "--no-docker-config", IMAGE)[0] == 1
 
 
+def test_a_password_that_is_not_text_is_printed_in_base64(tmp_path: Path, capsys: Captured) -> None:
+    auth, password = b64encode(b"n:\xff").decode(), b64encode(b"\xff").decode()
+    (tmp_path / "config.json").write_text(f'{{"auths":{{"a.registry.io":{{"auth":"{auth}"}}}}}}')
+    code, out, _ = run(capsys, "get", "--docker-config", str(tmp_path), IMAGE)
+    assert code == 0
+    assert "password (base64)" in out
+    assert password in out
+    _, out, _ = run(capsys, "get", "--docker-config", str(tmp_path), IMAGE, "-o", "json")
+    (credential,) = json.loads(out)["credentials"]
+    assert (credential["username"], credential["passwordBase64"]) == ("n", password)
+
+
 def test_gets_help_warns_that_secrets_are_printed(capsys: Captured) -> None:
     code, out, _ = run(capsys, "get", "--help")
     assert code == 0

@@ -154,6 +154,18 @@ def test_a_credential_has_the_hash_that_the_kubelet_records(login: Login, expect
     assert found.hash == expected
 
 
+def test_the_hash_knows_nothing_of_tokens_which_the_kubelet_does_not_read() -> None:
+    tokens = Login("user", Secret("password"), identity_token=Secret("t"), registry_token=Secret("r"))
+    (found,) = Credentials([("r.io", tokens)], SOURCE).find("r.io/x")
+    assert found.hash == "a55436fc140d516560d072c5fe8700385ce9f41629abf65c1edcbcb39fac691d"
+
+
+def test_the_hash_of_a_password_that_is_not_text_is_that_of_gos_replacement() -> None:
+    (found,) = Credentials([("r.io", Login("a", Secret("\udcff\ufffd")))], SOURCE).find("r.io/x")
+    spelled = '{"username":"a","password":"\\ufffd\ufffd"}'.encode()
+    assert found.hash == hashlib.sha256(spelled).hexdigest()
+
+
 def test_the_hash_spells_special_characters_as_go_does() -> None:
     (found,) = Credentials([("r.io", Login("a", Secret("<&>")))], SOURCE).find("r.io/x")
     spelled = b'{"username":"a","password":"\\u003c\\u0026\\u003e"}'

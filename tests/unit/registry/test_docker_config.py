@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ostiary.core.go_text import bytes_of
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.registry.credentials import Login
@@ -101,10 +102,68 @@ def test_a_config_json_has_logins_and_helpers() -> None:
     assert (config.helpers, config.store, config.file) == ({"q.io": "pass"}, "osx", "f")
 
 
+@pytest.mark.parametrize(
+    ("name", "entry_names"),
+    [("auths", ("auth",)), ("Auths", ("Auth",)), ("AUTHS", ("aUTH",)), ("auth\u017f", ("Username", "PassWord"))],
+)
+def test_the_names_of_fields_are_read_without_regard_to_case(name: str, entry_names: tuple[str, ...]) -> None:
+    values = ("Zm9vOmJhcg==",) if len(entry_names) == 1 else ("foo", "bar")
+    text = json.dumps({name: {"R.io": dict(zip(entry_names, values, strict=True))}})
+    assert parse_config_json(text.encode()).logins == {"R.io": Login("foo", Secret("bar"))}
+
+
+def test_what_stands_twice_is_one_as_in_go() -> None:
+    """Two objects of logins are one; of two logins or texts the last counts; null empties an object and no text."""
+    twice = '{"username": "c", "Username": "d", "username": null, "password": "p", "password": ""}'
+    first = '{"a.io": {"username": "a"}, "b.io": {"username": "b", "email": "b"}}'
+    text = f'{{"auths": {first}, "Auths": {{"b.io": {twice}}}}}'.encode()
+    assert parse_config_json(text).logins == {"a.io": Login("a"), "b.io": Login("d")}
+    assert parse_config_json(text[:-1] + b', "auths": null}').logins == {}
+    assert parse_config_json(b"null").logins == parse_dockercfg(b"null").logins == {}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"credsStore": 5',
+        '"credHelpers": [1]',
+        '"credHelpers": {"a": 1}',
+        '"proxies": []',
+        '"psFormat": 1',
+        '"x": 1e400',
+    ],
+)
+def test_a_field_that_the_kubelet_does_not_read_may_be_anything(field: str) -> None:
+    entry = '{"auth": "Zm9vOmJhcg==", "identitytoken": 5, "registrytoken": {}}'
+    text = f'{{"auths": {{"r.io": {entry}}}, {field}}}'
+    assert parse_config_json(text.encode()).logins == {"r.io": Login("foo", Secret("bar"))}
+
+
+@pytest.mark.parametrize("field", ['"HttpHeaders": 5', '"httpheaders": {"a": 1}', '"auths": []', '"Auths": {"a": 5}'])
+def test_a_field_that_the_kubelet_reads_has_its_type(field: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_config_json(f'{{"auths": {{}}, {field}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ['{"auths": {},}', "{'auths': {}}", '{"auths": {}} # note', '{"auths": {}}{}', "auths: {}"]
+)
+def test_a_docker_config_is_json_and_nothing_else(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_config_json(text.encode())
+    assert caught.value.code == "config-syntax"
+
+
+def test_a_password_need_not_be_text() -> None:
+    login = entry({"auth": b64encode(b"foo:\xff\xe2\x82bar").decode()})
+    assert bytes_of(login.password.reveal()) == b"\xff\xe2\x82bar"
+    assert encode_login(login)["auth"] == b64encode(b"foo:\xff\xe2\x82bar").decode()
+
+
 def test_all_mistakes_of_a_file_are_told() -> None:
     text = b'{"auths": {"r.io": {"auth": "pants"}, "q.io": 1}, "credHelpers": {"x": 2}, "credsStore": []}'
     with pytest.raises(ConfigurationError) as caught:
-        parse_config_json(text)
+        parse_config_json(text, for_docker=True)
     assert [problem.place.path for problem in caught.value.problems] == [
         'auths["r.io"].auth',
         'auths["q.io"]',

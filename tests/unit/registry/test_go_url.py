@@ -143,3 +143,11 @@ def test_any_text_is_an_address_or_unparsable(text: str | bytes) -> None:
 @pytest.mark.parametrize("text", ["\ud800.io", "registry.io/\udcff"])
 def test_half_a_character_does_no_harm(text: str) -> None:
     assert parse_address(text) == parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["[::1%25%41]:44]", "[::1%25]:44]", "[::1%25a]:1]"])
+def test_a_zone_that_ends_like_a_port_is_no_port(host: str) -> None:
+    """The last bracket closes the address, and then Go finds no port behind the first one."""
+    address = parse_address(host)
+    assert address.port == b""
+    assert b".".join(address.labels) == address.host

@@ -101,6 +101,13 @@ def test_a_source_that_has_nothing_lets_the_next_one_be_asked(tmp_path: Path) ->
     assert "cacheDuration" not in found
 
 
+def test_a_login_that_json_cannot_carry_is_an_error_and_not_another_password(tmp_path: Path) -> None:
+    auth = b64encode(b"filed:" + CANARY.encode() + b"\xff").decode()
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"a.registry.io": {"auth": auth}}}))
+    path = config(tmp_path, {"authFile": str(tmp_path / "auth.json")})
+    assert "not UTF-8" in failed(run(path), "docker-helper-answer-invalid")
+
+
 def test_a_source_that_fails_is_not_passed_over(tmp_path: Path) -> None:
     script(tmp_path / "docker-credential-broken", f"echo {CANARY}; echo the keychain is locked {CANARY} >&2; exit 3")
     path = config(tmp_path, {"helper": "broken"}, {"command": ["echo", login()]})

@@ -6,12 +6,12 @@ does not start. Python's json would give no lines, and takes ``NaN``.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 
 from ostiary.core.config.dialect import Dialect
 from ostiary.core.config.document import MAX_DEPTH, Document, Node, path_of, syntax_error, too_deep
+from ostiary.core.go_text import decode_like_go, without_surrogates
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
 
@@ -20,7 +20,6 @@ _PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null")
 _WORDS = {"true": True, "false": False, "null": None}
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _STRINGS = json.JSONDecoder()
 # More digits than any 64-bit number has are read as a float; Python refuses to read very many as an integer.
 _MOST_DIGITS = 1000
@@ -28,22 +27,8 @@ _MOST_DIGITS = 1000
 
 def read_json(source: str | bytes, *, file: str | None, dialect: Dialect) -> Document:
     """The one value that *source* holds."""
-    return _Scanner(_decode(source), file, dialect).document()
-
-
-def _decode(source: str | bytes) -> str:
-    """As Go decodes it: each byte that is not UTF-8 becomes a replacement character."""
-    if isinstance(source, str):
-        return _SURROGATE.sub("\ufffd", source)
-    return source.decode("utf-8", "ostiary-each-byte")
-
-
-def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "\ufffd" * (error.end - error.start), error.end
-
-
-codecs.register_error("ostiary-each-byte", _replace_each_byte)
+    text = without_surrogates(source) if isinstance(source, str) else decode_like_go(source)
+    return _Scanner(text, file, dialect).document()
 
 
 class _Scanner:
@@ -138,7 +123,7 @@ class _Scanner:
         except json.JSONDecodeError as error:
             position = error.pos
         else:
-            return _SURROGATE.sub("\ufffd", text), end
+            return without_surrogates(text), end
         # Raised outside of the handler: the decoder's exception carries the whole text along.
         raise self._wrong("expected a string that is closed, on one line and with known escapes", position)
 

@@ -62,7 +62,8 @@ class _Composer:
     def __init__(self, text: str, file: str | None, dialect: Dialect) -> None:
         self._text, self._file, self._dialect = text, file, dialect
         self._events = cast("Iterator[yaml.Event]", yaml.parse(text, Loader=LOADER))
-        self._anchors: dict[str, Node | None] = {}
+        self._anchors: dict[str, Node] = {}
+        self._unfinished: list[Node] = []
         self._duplicates: list[Place] = []
         self._repeated = 0
 
@@ -71,6 +72,7 @@ class _Composer:
         while has_more:
             self._anchors, self._duplicates = {}, []
             root = self._node(self._take(), "", 0)
+            self._take()  # the end of the document
             later: ConfigurationError | None = None
             try:
                 has_more = self._reach_document()
@@ -109,17 +111,18 @@ class _Composer:
         self._check_depth(depth, line)
         if isinstance(event, yaml.AliasEvent):
             return self._repeat(self._anchored(event, path, line), path, depth)
-        anchor = getattr(event, "anchor", None)
-        if anchor:
-            self._anchors[anchor] = None
-        if isinstance(event, yaml.MappingStartEvent):
-            node = Node(self._mapping(path, depth), line)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            node = Node(self._sequence(path, depth), line)
-        else:
-            node = Node(self._scalar(cast("yaml.ScalarEvent", event), path, line), line)
-        if anchor:
+        node = Node(None, line)
+        if anchor := getattr(event, "anchor", None):
+            # Set before its content, in which the same name may be given again.
             self._anchors[anchor] = node
+        self._unfinished.append(node)
+        if isinstance(event, yaml.MappingStartEvent):
+            node.value = self._mapping(path, depth)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node.value = self._sequence(path, depth)
+        else:
+            node.value = self._scalar(cast("yaml.ScalarEvent", event), path, line)
+        self._unfinished.pop()
         return node
 
     def _sequence(self, path: str, depth: int) -> list[Node]:
@@ -132,7 +135,10 @@ class _Composer:
         fields: dict[str, Node] = {}
         merged: list[Node] = []
         while not isinstance(event := self._take(), yaml.MappingEndEvent):
-            if not _is_merge(event):
+            is_merge = _is_merge(event)
+            if is_merge and (anchor := getattr(event, "anchor", None)):
+                self._anchors[anchor] = Node("<<", _line(event))
+            if not is_merge:
                 key = self._key(event, path, depth)
                 self._set(fields, key, self._node(self._take(), join(path, key), depth + 1), path, _line(event))
             elif self._dialect.go_yaml:
@@ -181,7 +187,7 @@ class _Composer:
             hint = _QUOTE.format("*", "a reference")
             raise self._wrong("it refers to an anchor that is not defined before it", path, line, hint)
         node = self._anchors[name]
-        if node is None:
+        if any(node is other for other in self._unfinished):
             raise self._wrong("it refers to a value that contains itself", path, line)
         return node
 

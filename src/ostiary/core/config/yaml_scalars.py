@@ -12,6 +12,7 @@ import struct
 from base64 import b64decode
 
 from ostiary.core.config.document import Scalar
+from ostiary.core.go_text import decode_like_go
 
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -24,6 +25,7 @@ _WORDS: dict[str, bool | float | None] = {
 _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+)|(0|[1-9][0-9]*))")
 _BASES = (16, 8, 2, 10)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_DOT_FIRST = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
 # Enough for 64 bits in any base. Longer ones are not integers, and Python may refuse to read them.
 _MOST_DIGITS = 80
 _TIMESTAMP = re.compile(
@@ -69,8 +71,8 @@ def _resolve(text: str) -> Scalar:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":
         return text
-    # After a leading dot, go-yaml does not read over underscores.
-    digits = text if text[0] == "." else text.replace("_", "")
+    # After a leading dot, underscores must stand between digits, as in Go itself.
+    digits = text if text[0] == "." and not _DOT_FIRST.fullmatch(text) else text.replace("_", "")
     number = _integer(digits)
     if number is not None:
         return number
@@ -116,7 +118,7 @@ def _binary(text: str) -> str:
     # Raised outside of the handler: a decoder's exception may carry the text along.
     if data is None:
         raise ScalarError("!!binary needs base64")
-    return data.decode("utf-8", "ostiary-each-byte")
+    return decode_like_go(data)
 
 
 def _go_float(value: float) -> str:
