@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ostiary.cli.output import Style, painted, rows
+from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.core.text import printable
 
 WIDTH = 8
@@ -14,9 +15,11 @@ WIDTH = 8
 
 def asked_text(attributes: dict[str, Any]) -> str:
     """As in: User "alice" (groups: dev): get pods/log "web" in namespace "team"."""
-    groups = f" (groups: {', '.join(attributes['groups'])})" if attributes.get("groups") else ""
     user = attributes.get("user", "")
     who = f'User "{user}"' if user else "somebody"
+    # That somebody is known goes without saying where their name stands.
+    named = [group for group in attributes.get("groups") or () if not user or group != AUTHENTICATED]
+    groups = f" (groups: {', '.join(named)})" if named else ""
     if "path" in attributes:
         return f"{who}{groups}: {attributes.get('verb')} {attributes['path']}"
     return f"{who}{groups}: {attributes.get('verb')} {object_text(attributes)}"

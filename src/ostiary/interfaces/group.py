@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
@@ -38,6 +38,18 @@ class GroupProvider(Protocol):
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]: ...
+
+
+@runtime_checkable
+class ListsGroups(Protocol):
+    """A group provider that knows beforehand which groups there are, and all their members.
+
+    Then a line of policy or of the provider's own source that can match nobody is told. It may raise where its source
+    cannot be read.
+    """
+
+    def listed_members(self) -> Mapping[str, AbstractSet[str]]:
+        """Each group, without any prefix, with its members as tokens name them."""
 
 
 class KeepsGroups(Protocol):

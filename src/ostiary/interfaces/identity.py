@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ostiary.model import UserInfo
 
@@ -88,6 +88,30 @@ class TellsSignIn(Protocol):
     """
 
     sign_in: SignIn
+
+
+@dataclass(frozen=True, slots=True)
+class Produces:
+    """What the users of an identity provider can look like, before any prefix.
+
+    `usernames` are all of them, or None where they cannot be listed. `uid` tells whether users have one, `extra` which
+    keys of extra fields they can have.
+    """
+
+    usernames: frozenset[str] | None = None
+    uid: bool = True
+    extra: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class TellsWhatItProduces(Protocol):
+    """An identity provider that can say beforehand whom it can sign in.
+
+    Then a line of policy that can match nobody is told, and the role that a cluster gives to the gateway names the
+    users. Of one that cannot say, every name is possible. It may raise where its source cannot be read.
+    """
+
+    def produces(self) -> Produces: ...
 
 
 class Revalidates(Protocol):

@@ -16,6 +16,7 @@ from ostiary.gateway.impersonation_role import (
     constrained,
     legacy,
     manifest,
+    unbounded,
 )
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -24,7 +25,7 @@ from ostiary.wire.rbac import read_manifests
 
 GATEWAY = Subject("ServiceAccount", "gateway", "auth")
 ITSELF = UserInfo("system:serviceaccount:auth:gateway")
-DEV = Identity(frozenset({"dev", MASTERS}))
+DEV = Identity(frozenset({"dev", MASTERS}), users=("alice", "bob"), uids=True)
 
 
 class Cluster:
@@ -56,7 +57,7 @@ def grant(verbs: str, resources: str, namespace: str = "", *, names: str = "", w
 
 
 @pytest.mark.parametrize("is_legacy", [True, False])
-def test_it_can_be_anybody_in_the_groups_of_the_policy_and_never_a_master(is_legacy: bool) -> None:
+def test_it_can_be_its_users_in_the_groups_of_the_policy_and_never_a_master(is_legacy: bool) -> None:
     """Idea 9."""
     if is_legacy:
         cluster = Cluster(manifest(legacy(DEV, name="gateway", subject=GATEWAY)))
@@ -64,6 +65,8 @@ def test_it_can_be_anybody_in_the_groups_of_the_policy_and_never_a_master(is_leg
     else:
         cluster, verb, group = made(), "impersonate:user-info", "authentication.k8s.io"
     assert cluster.allows(verb, "users", "alice", group=group)
+    assert not cluster.allows(verb, "users", "system:kube-controller-manager", group=group)
+    assert not cluster.allows(verb, "users", "mallory", group=group)
     assert cluster.allows(verb, "groups", "dev", group=group)
     assert not cluster.allows(verb, "groups", "ops", group=group)
     assert not cluster.allows(verb, "groups", MASTERS, group=group)
@@ -202,3 +205,133 @@ def test_it_may_act_exactly_where_some_rule_lets_somebody(
     )
     assert not cluster.allows("impersonate", "groups", MASTERS)
     assert not cluster.allows("impersonate:user-info", "groups", MASTERS, group="authentication.k8s.io")
+
+
+# --- what a stolen token of the gateway is good for ---
+
+CONTROL_PLANE = (
+    *("system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"),
+    *("system:node:n1", "system:anonymous", "system:serviceaccount:kube-system:namespace-controller"),
+)
+PRIVILEGED = (MASTERS, "system:nodes", "system:serviceaccounts", "system:serviceaccounts:kube-system", "system:x")
+EVERYTHING = ResourceRule(("*",), ("*",), ("*",))
+SYSTEM_GRANTS = [
+    *(Grant(Subject("User", name), EVERYTHING) for name in CONTROL_PLANE),
+    *(Grant(Subject("Group", name), EVERYTHING) for name in (*PRIVILEGED, "system:unauthenticated")),
+    Grant(Subject("ServiceAccount", "namespace-controller", "kube-system"), EVERYTHING),
+    Grant(Subject("ServiceAccount", "builder", "shop"), EVERYTHING, "shop"),
+]
+MODES = ("user-info", "serviceaccount", "arbitrary-node", "associated-node")
+
+
+def becomes(cluster: Cluster, name: str) -> bool:
+    """Whether the gateway passes the check of whom it can be, in any mode, for this username."""
+    kind, namespace, own = "users", "", name
+    if name.startswith("system:serviceaccount:"):
+        kind, (namespace, own) = "serviceaccounts", tuple(name.split(":")[2:4])
+    constrained_kind, constrained_name = ("nodes", name[12:]) if name.startswith("system:node:") else (kind, own)
+    return cluster.allows("impersonate", kind, own, namespace=namespace) or any(
+        cluster.allows(
+            f"impersonate:{mode}",
+            constrained_kind,
+            constrained_name,
+            group="authentication.k8s.io",
+            namespace=namespace,
+        )
+        for mode in MODES
+    )
+
+
+@pytest.mark.parametrize("is_legacy", [True, False])
+@pytest.mark.parametrize("groups", [frozenset({"dev"}), frozenset({"dev", *PRIVILEGED})])
+def test_a_policy_taken_from_a_cluster_does_not_let_it_be_the_control_plane(
+    is_legacy: bool, groups: frozenset[str]
+) -> None:
+    identity = Identity(groups, users=("alice", *CONTROL_PLANE))
+    grants = [*SYSTEM_GRANTS, grant("get", "pods", "team")]
+    objects = (
+        legacy(identity, name="gateway", subject=GATEWAY)
+        if is_legacy
+        else constrained(identity, grants, name="gateway", subject=GATEWAY)
+    )
+    cluster = Cluster(manifest(objects))
+    assert becomes(cluster, "alice")
+    assert [name for name in CONTROL_PLANE if becomes(cluster, name)] == []
+    verbs = ("impersonate", *(f"impersonate:{mode}" for mode in MODES))
+    every = [(verb, group, name) for verb in verbs for group in ("", "authentication.k8s.io") for name in PRIVILEGED]
+    assert [one for one in every if cluster.allows(one[0], "groups", one[2], group=one[1])] == []
+    on = [f"impersonate-on:{mode}:{verb}" for mode in MODES for verb in ("list", "create")]
+    assert [verb for verb in on if cluster.allows(verb, "secrets")] == []
+    assert not cluster.allows("impersonate-on:user-info:list", "secrets", namespace="shop")
+    if not is_legacy:
+        assert cluster.allows("impersonate-on:user-info:get", "pods", namespace="team")
+
+
+def test_what_other_users_may_do_is_not_what_the_gateway_may_do() -> None:
+    """Only users whom it can be count: the policy may name people who sign in elsewhere."""
+    cluster = made(
+        Grant(Subject("User", "carol"), EVERYTHING),
+        Grant(Subject("Group", "ops"), EVERYTHING),
+        Grant(Subject("User", "alice"), ResourceRule(("get",), ("",), ("pods",))),
+    )
+    assert cluster.allows("impersonate-on:user-info:get", "pods")
+    assert not cluster.allows("impersonate-on:user-info:get", "secrets")
+
+
+def test_a_service_account_that_was_asked_for_has_its_own_verbs() -> None:
+    """KEP-5284: constrained impersonation has a mode for service accounts, and takes no groups there."""
+    identity = Identity(users=("alice",), service_accounts=(("shop", "builder"),))
+    grants = [
+        *SYSTEM_GRANTS[-2:],
+        grant("get", "pods", "shop", who="system:serviceaccounts:shop"),
+        grant("list", "nodes", who="system:authenticated"),
+    ]
+    cluster = made(*grants, identity=identity)
+    verb, on, group = "impersonate:serviceaccount", "impersonate-on:serviceaccount:", "authentication.k8s.io"
+    assert cluster.allows(verb, "serviceaccounts", "builder", group=group, namespace="shop")
+    assert not cluster.allows(verb, "serviceaccounts", "other", group=group, namespace="shop")
+    assert not cluster.allows(verb, "serviceaccounts", "builder", group=group, namespace="kube-system")
+    assert not cluster.allows("impersonate:user-info", "users", "system:serviceaccount:shop:builder", group=group)
+    assert cluster.allows(f"{on}delete", "secrets", "s", namespace="shop")
+    assert cluster.allows(f"{on}list", "nodes")
+    assert not cluster.allows(f"{on}delete", "secrets", "s", namespace="team")
+    assert not cluster.allows("impersonate-on:user-info:delete", "secrets", "s", namespace="shop")
+    older = Cluster(manifest(legacy(identity, name="gateway", subject=GATEWAY)))
+    assert older.allows("impersonate", "serviceaccounts", "builder", namespace="shop")
+    assert not older.allows("impersonate", "serviceaccounts", "builder", namespace="kube-system")
+
+
+def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
+    identity = Identity(users=("alice",), nodes=("n1",))
+    cluster = made(grant("list", "pods", who="system:nodes"), identity=identity)
+    assert cluster.allows("impersonate:arbitrary-node", "nodes", "n1", group="authentication.k8s.io")
+    assert not cluster.allows("impersonate:arbitrary-node", "nodes", "n2", group="authentication.k8s.io")
+    assert cluster.allows("impersonate-on:arbitrary-node:list", "pods")
+    assert not cluster.allows("impersonate-on:user-info:list", "pods")
+    older = Cluster(manifest(legacy(identity, name="gateway", subject=GATEWAY)))
+    assert older.allows("impersonate", "users", "system:node:n1")
+
+
+@pytest.mark.parametrize(
+    ("identity", "grants", "told"),
+    [
+        (Identity(users=("alice",), groups=frozenset({"dev"})), [grant("get", "pods")], ()),
+        (Identity(any_user=True), [], ("can be any user, also one of the control plane",)),
+        (Identity(users=("alice",), uids=True, extra=("a", "b")), [], ("any uid", 'extra field "a", "b"')),
+        (
+            Identity(users=("alice",), service_accounts=(("shop", "*"),)),
+            [],
+            ('any service account in namespace "shop"',),
+        ),
+        (DEV, [grant("get", "*")], ("can claim any uid", "may act on any resource:")),
+        (DEV, [grant("get", "*", "team")], ("can claim any uid", 'any resource in namespace "team"')),
+        (DEV, None, ("can claim any uid", "may act on any resource", "may act on any path")),
+    ],
+)
+def test_each_rule_without_a_bound_is_told(
+    identity: Identity, grants: list[Grant] | None, told: tuple[str, ...]
+) -> None:
+    sentences = unbounded(constrained(identity, grants, name="gateway", subject=GATEWAY))
+    assert len(sentences) == len(told)
+    for text in told:
+        assert any(text in sentence for sentence in sentences), sentences

@@ -55,6 +55,9 @@ class FileGroups:
     ) -> tuple[Membership, ...]:
         raise LoginRefused("there is nothing to return from", cause="a group file sends nobody elsewhere")
 
+    def listed_members(self) -> _Groups:
+        return self._current()
+
     def _current(self) -> _Groups:
         try:
             return self._file.current()

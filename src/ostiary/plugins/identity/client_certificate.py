@@ -13,7 +13,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.certificates import read_certificate
@@ -44,6 +44,9 @@ class ClientCertificateIdentity(ClaimedGroups):
             renewal=read_renewal(fields),
             clock=context.clock,
         )
+
+    def produces(self) -> Produces:
+        return Produces(uid=False, extra=(CREDENTIAL_ID,) if self._credential_id else ())
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         if request.peer_certificate is None:

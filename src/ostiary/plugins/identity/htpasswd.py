@@ -28,7 +28,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
-from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
+from ostiary.interfaces.identity import Challenge, LoginRequest, Produces, SignIn
 from ostiary.model import Place, Problem, Secret, UserInfo
 from ostiary.plugins.identity.lockout import Lockout, LockoutSettings, lockout_settings
 from ostiary.plugins.identity.password_proof import basic_challenge, password_proof, read_realm
@@ -152,6 +152,9 @@ class HtpasswdIdentity:
         else:
             provider._file.check(fields, "path")
         return provider
+
+    def produces(self) -> Produces:
+        return Produces(frozenset(self._current().hashes), uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo | Challenge:
         proof = password_proof(request)

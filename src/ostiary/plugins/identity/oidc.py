@@ -24,7 +24,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.interfaces.identity import LoginRequest, Produces, Redirect
 from ostiary.model import UserInfo
 from ostiary.plugins.authorization_code import Returned, begin, returned
 from ostiary.plugins.group.claims import ClaimedGroups
@@ -118,6 +118,9 @@ class OidcIdentity(ClaimedGroups):
         if provider._secret is not None:
             provider._secret.check(fields, "clientSecretFile")
         return provider
+
+    def produces(self) -> Produces:
+        return self._claims.produces()
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
         metadata = await self._issuer.metadata()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.identity import Produces
 from ostiary.model import UserInfo
 
 EMAIL = "email"
@@ -40,6 +41,9 @@ class ClaimNames:
             groups=self._groups(claims),
             extra=tuple((key, values) for key, claim in sorted(self.extra) if (values := _many(claim, claims))),
         )
+
+    def produces(self) -> Produces:
+        return Produces(uid=bool(self.uid), extra=tuple(key for key, _ in sorted(self.extra)))
 
     def _groups(self, claims: Mapping[str, object]) -> tuple[str, ...]:
         elsewhere = claims.get("_claim_names")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo
 
 _OF_PROXIES = frozenset(("forwarded", "via", "x-forwarded-for", "x-real-ip"))
@@ -32,6 +32,9 @@ class SingleUserIdentity:
         if username == "":
             fields.problem("it must not be empty", "username", "leave it out to be the user of the process")
         return cls(username=username or None)
+
+    def produces(self) -> Produces:
+        return Produces(frozenset((self._user.username,)), uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         if not _is_loopback(request.remote_address):

@@ -17,7 +17,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.oidc_claims import ClaimNames, read_claim_names
@@ -95,6 +95,9 @@ class SsoCookieIdentity(ClaimedGroups):
             outbound=outbound,
             clock=context.clock,
         )
+
+    def produces(self) -> Produces:
+        return self._claims.produces()
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         token = _cookie(request, self._cookie)

@@ -16,7 +16,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.certificates import read_certificate
@@ -69,6 +69,9 @@ class TrustedHeaderIdentity(ClaimedGroups):
             renewal=read_renewal(fields),
             clock=context.clock,
         )
+
+    def produces(self) -> Produces:
+        return Produces(uid=bool(self._uid))
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         self._check_proxy(request)

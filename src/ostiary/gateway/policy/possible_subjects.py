@@ -1,0 +1,119 @@
+"""Whom the configured providers can sign in, and in which groups: what a policy can be about at all.
+
+    identity providers, with their prefixes  ->  the usernames that tokens can name
+    group providers, with their prefixes     ->  the groups that tokens can attest
+
+Used by ``ostiary impersonation-role``, so that a gateway can become nobody else, and by ``ostiary serve --check`` and
+``ostiary policy lint`` to tell lines that can match nobody. A provider that cannot list its users or groups can
+produce every name that begins with its prefix, but none of the system's: the gateway accepts those from no provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.gateway.settings import GatewayConfig, Groups, Identity
+from ostiary.interfaces.group import ListsGroups
+from ostiary.interfaces.identity import Produces, TellsWhatItProduces
+
+# Names that Kubernetes gives out itself.
+SYSTEM = "system:"
+
+
+@dataclass(frozen=True, slots=True)
+class NameSource:
+    """A provider, what it puts before its names, and all of these names without it; None: they cannot be listed."""
+
+    provider: str
+    prefix: str = ""
+    names: frozenset[str] | None = None
+
+    def can_produce(self, name: str) -> bool:
+        own = name[len(self.prefix) :]
+        return name.startswith(self.prefix) and own != "" and (self.names is None or own in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleSubjects:
+    """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list."""
+
+    users: tuple[NameSource, ...] = ()
+    groups: tuple[NameSource, ...] = ()
+    uid: bool = False
+    extra: tuple[str, ...] = ()
+    members: tuple[tuple[str, str, str], ...] = ()
+
+    @classmethod
+    def from_config(cls, config: GatewayConfig) -> PossibleSubjects:
+        said = [(identity, _produces(identity)) for identity in config.identity]
+        listed = [(provider, _members(provider)) for provider in config.groups]
+        return cls(
+            users=tuple(NameSource(identity.name, identity.prefix, one.usernames) for identity, one in said),
+            groups=tuple(
+                NameSource(provider.name, provider.prefix, None if known is None else frozenset(known))
+                for provider, known in listed
+            ),
+            uid=any(one.uid for _, one in said),
+            extra=tuple(sorted({key for _, one in said for key in one.extra})),
+            members=tuple(
+                (provider.name, group, member)
+                for provider, known in listed
+                if not provider.own
+                for group, names in sorted((known or {}).items())
+                for member in sorted(names)
+            ),
+        )
+
+    def can_be_user(self, name: str) -> bool:
+        return not name.startswith(SYSTEM) and any(source.can_produce(name) for source in self.users)
+
+    def can_be_group(self, name: str) -> bool:
+        """Whether somebody who signed in can be in it; everybody is ``system:authenticated``."""
+        if name.startswith(SYSTEM):
+            return name == AUTHENTICATED
+        return any(source.can_produce(name) for source in self.groups)
+
+    def usernames(self) -> frozenset[str]:
+        """All usernames of the providers that can list theirs."""
+        every = (source.prefix + name for source in self.users for name in source.names or ())
+        return frozenset(name for name in every if self.can_be_user(name))
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """The identity providers that cannot list their users."""
+        return tuple(source.provider for source in self.users if source.names is None)
+
+    def near_user(self, name: str) -> str | None:
+        """What was likely meant by a username that nobody can have: the same with a prefix."""
+        return _near(name, self.users, self.can_be_user)
+
+    def near_group(self, name: str) -> str | None:
+        return _near(name, self.groups, self.can_be_group)
+
+
+def _near(name: str, sources: Iterable[NameSource], possible: Callable[[str], bool]) -> str | None:
+    meant = (source.prefix + name for source in sources if source.prefix)
+    return next((one for one in meant if possible(one)), None)
+
+
+def _produces(identity: Identity) -> Produces:
+    provider = identity.instance
+    said = _said(provider.produces) if isinstance(provider, TellsWhatItProduces) else None
+    return said if isinstance(said, Produces) else Produces()
+
+
+def _members(groups: Groups) -> Mapping[str, AbstractSet[str]] | None:
+    provider = groups.instance
+    said = _said(provider.listed_members) if isinstance(provider, ListsGroups) else None
+    return said if isinstance(said, Mapping) else None
+
+
+def _said(ability: Callable[[], object]) -> object:
+    try:
+        return ability()
+    except Exception:
+        # A file that cannot be read is told by who reads the configuration. Here it lists nothing, so all is possible.
+        return None
