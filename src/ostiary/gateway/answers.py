@@ -14,6 +14,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.http1.client import FailureKind
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import Passage, Plan
 from ostiary.interfaces.admission import Admission
@@ -99,9 +100,11 @@ class Answers:
         self._metrics.provider_errors.inc("token_store", "")
         self.send(passage, *status.upstream_failed(503))
 
-    def upstream_failed(self, passage: Passage, code: int) -> None:
+    def upstream_failed(self, passage: Passage, code: int, kind: FailureKind = FailureKind.LOST) -> None:
         """502, 503 or 504, for a request that is counted and recorded already."""
-        self._respond(passage, *status.upstream_failed(code), [])
+        rejected = kind is FailureKind.CREDENTIAL
+        answer = status.gateway_unauthenticated() if rejected else status.upstream_failed(code)
+        self._respond(passage, *answer, [])
 
     def internal(self, passage: Passage, plan: Plan | None = None) -> None:
         """We failed, or the record of this request cannot be kept."""

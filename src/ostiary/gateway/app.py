@@ -34,7 +34,7 @@ from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
 from ostiary.gateway.settings import GatewayConfig
-from ostiary.gateway.upstream_health import watch_health
+from ostiary.gateway.upstream_health import watch_credential, watch_health
 from ostiary.gateway.upstreams import Routes, Upstream, client_context
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
@@ -94,6 +94,9 @@ class App:
             if upstream.settings.health is not None:
                 work = partial(watch_health, upstream, upstream.settings.health)
                 self._keep_running(f"asking the upstream {upstream.name} how it is", work)
+            if upstream.knows_us:
+                work = partial(watch_credential, upstream)
+                self._keep_running(f"trying the credential for the upstream {upstream.name}", work)
 
     def adopt(self, old: App) -> None:
         """Go on in the place of *old*, whose background work has been stopped."""

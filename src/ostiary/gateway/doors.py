@@ -125,7 +125,14 @@ class WebhookDoor:
         request = exchange.request
         target = request.target
         door = self._doors.get(target) or self._doors.get(target.partition(b"?")[0])
-        if not self._callers.include(passage):
+        try:
+            known = self._callers.include(passage)
+        except OSError as error:
+            # Our own trouble: a 401 would tell the caller that its token is no good.
+            log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
+            served(_send(passage, status.internal()))
+            return
+        if not known:
             served(_send(passage, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
         elif door is None:
             served(_send(passage, status.no_route()))
@@ -220,6 +227,7 @@ class _Callers:
         self._names: Bounded[bytes, str] = Bounded(MOST_CERTIFICATES)
 
     def include(self, passage: Passage) -> bool:
+        """Whether the sender is one of them; raises `OSError` if that cannot be told."""
         certificate = passage.exchange.connection.peer_certificate
         names = self._configured.names
         if certificate is not None and names and self._name(certificate) in names:
@@ -231,8 +239,7 @@ class _Callers:
             token = bearer(scanned.authorization)
             scanned.digest = NO_DIGEST if token is None else digest(token)
         # Else the head came before, and the digest is all that was kept of it.
-        expected = self._expected()
-        return bool(expected) and hmac.compare_digest(scanned.digest, expected)
+        return hmac.compare_digest(scanned.digest, self._expected())
 
     def _name(self, certificate: bytes) -> str:
         if certificate not in self._names:
@@ -240,16 +247,14 @@ class _Callers:
         return self._names[certificate]
 
     def _expected(self) -> bytes:
-        """The digest of the token in the file; none if there is no token."""
+        """The digest of the token in the file; raises `OSError` if it cannot be read, or holds no token."""
         now = self._clock.monotonic()
         if now >= self._token_until:
             assert self._configured.token_file is not None
-            try:
-                token = self._configured.token_file.read_bytes().strip()
-            except OSError as error:
-                log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
-                token = b""
-            self._token = digest(token) if token else NO_DIGEST
+            token = self._configured.token_file.read_bytes().strip()
+            if not token:
+                raise OSError(0, "the file holds no token")
+            self._token = digest(token)
             self._token_until = now + CALLERS_SECONDS
         return self._token
 

@@ -28,7 +28,7 @@ from ostiary.gateway.audit.auditor import Auditor, Network, Prepared
 from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, Scanned, websocket_token
-from ostiary.gateway.http1.client import UpstreamLost
+from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.limits import Limits
@@ -37,9 +37,10 @@ from ostiary.gateway.paths import AmbiguousRequest
 from ostiary.gateway.proxy import Proxied, Recorder
 from ostiary.gateway.questions import NoRoute, Questions, rule, rule_at_once
 from ostiary.gateway.request import Handler, OpenPath, OwnApi, Passage, Plan, Question
-from ostiary.gateway.upstreams import Routes
+from ostiary.gateway.upstreams import Routes, Upstream
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes, UserInfo
+from ostiary.wire.request_info import PROXY
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -454,10 +455,9 @@ class Engine:
         try:
             credential = upstream.credential()
         except OSError as error:
-            extra = {"upstream": upstream.name, "cause": error.strerror}
-            log.error("the gateway has no credential for an upstream", extra=extra)
+            self._upstream_failed(upstream, upstream.has_no_credential(error), passage)
             self._conclude(passage, 503)
-            self._answers.upstream_failed(passage, 503)
+            self._answers.upstream_failed(passage, 503, FailureKind.CREDENTIAL)
             return
         # For the upstream and for the client alike: what each of them did is found by it.
         audit_line = b"Audit-Id: " + passage.audit_id.encode()
@@ -475,6 +475,8 @@ class Engine:
             passage.recorder = self._recorder(plan.audit)
         timeout = float("inf") if plan.long_running else upstream.response_timeout
         proxied = Proxied(exchange, upstream, head, audit_line, timeout, self, passage)
+        proxied.credential = credential if upstream.knows_us else None
+        proxied.relayed = plan.info.modifier == PROXY
         self._authenticator.opened(passage.live, proxied)
         self._open += 1
         if plan.long_running:
@@ -533,16 +535,17 @@ class Engine:
             self._streams.discard(proxied)
         upstream = proxied.upstream
         if error is not None:
-            upstream.failed(str(error))
-            self._metrics.upstream_errors.inc(upstream.name, "timeout" if error.timeout else "lost")
-            extra = {"upstream": upstream.name, "cause": str(error), "request_id": passage.audit_id}
-            log.warning("an upstream could not be asked", extra=extra)
+            self._upstream_failed(upstream, error, passage)
         elif upstream.failures:
-            upstream.failures = 0
+            upstream.answered()
         self._conclude(passage, code)
 
-    def proxied_failed(self, proxied: Proxied, code: int) -> None:
-        self._answers.upstream_failed(proxied.context, code)
+    def _upstream_failed(self, upstream: Upstream, error: UpstreamLost, passage: Passage) -> None:
+        upstream.failed(error, passage.audit_id)
+        self._metrics.upstream_errors.inc(upstream.name, error.kind.value)
+
+    def proxied_failed(self, proxied: Proxied, code: int, kind: FailureKind) -> None:
+        self._answers.upstream_failed(proxied.context, code, kind)
 
     def _conclude(self, passage: Passage, code: int) -> None:
         plan = passage.plan

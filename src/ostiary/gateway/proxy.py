@@ -3,6 +3,9 @@
 Called by the engine; stands between a client's exchange and an upstream's connection and moves bytes both ways, each
 side slowed to the pace of the other. Framing is written anew on both sides, so neither can be confused by the other's.
 After a 101 it becomes a tunnel of raw bytes (WebSocket, SPDY).
+
+A 401 of an upstream that knows the gateway by a credential is about that credential. It is read again and the request
+sent once more, or the client gets a 503: its own credential has nothing to do with it.
 """
 
 from __future__ import annotations
@@ -11,15 +14,21 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ostiary.gateway.headers import answered
-from ostiary.gateway.http1.client import Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
 from ostiary.gateway.http1.server import LINGER_SECONDS
+from ostiary.gateway.own_credential import REJECTED
+from ostiary.wire.status import is_unauthorized
 
 if TYPE_CHECKING:
     from ostiary.gateway.upstreams import Upstream
 
 # Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
+# A request's body is kept up to here, so that it can be sent a second time.
+REPLAYABLE_BYTES = 64 * 1024
+# A 401 that may be a program's behind the upstream is held back up to here, to see whose it is.
+WITHHELD_BYTES = 16 * 1024
 
 
 class Owner(Protocol):
@@ -31,7 +40,7 @@ class Owner(Protocol):
     def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
         """It is over, with the status that the client saw (0: none). Called exactly once."""
 
-    def proxied_failed(self, proxied: Proxied, status: int) -> None:
+    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
         """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
 
 
@@ -63,7 +72,11 @@ class Recorder:
 
 
 class Proxied:
-    """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer."""
+    """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer.
+
+    `credential` is the line of the head by which the upstream knows us, and None where it does not know us. `relayed`
+    tells that a program behind the upstream may answer, as behind the ``proxy`` of a pod.
+    """
 
     __slots__ = (
         "_audit_line",
@@ -73,13 +86,19 @@ class Proxied:
         "_done",
         "_exchange",
         "_head",
+        "_kept",
+        "_kept_size",
         "_out",
         "_owner",
+        "_resent",
         "_retried",
         "_sent_body",
         "_timeout",
+        "_withheld",
         "context",
+        "credential",
         "recorder",
+        "relayed",
         "status",
         "tells_when_started",
         "upstream",
@@ -102,6 +121,8 @@ class Proxied:
         self._timeout = timeout
         self._owner = owner
         self.context = context
+        self.credential: bytes | None = None
+        self.relayed = False
         self.recorder: Recorder | None = None
         self.tells_when_started = False
         self.status = 0
@@ -110,6 +131,11 @@ class Proxied:
         self._out: list[bytes] = []
         self._buffer = b""
         self._retried = False
+        self._resent = False
+        # What came of the request's body so far; None if that is too much to be kept.
+        self._kept: list[bytes] | None = []
+        self._kept_size = 0
+        self._withheld: bytes | None = None
         self._sent_body = False
         self._done = False
 
@@ -162,24 +188,39 @@ class Proxied:
         connection.send(self._head, self, is_head=request.method == b"HEAD")
         if not request.bare:
             connection.request_complete = False
+            for part in self._kept or ():
+                self._write_body(connection, part)
             exchange.accept_body(self)
 
     def body(self, data: bytes) -> None:
-        connection = self._connection
-        if connection is None:
-            return
         if self._exchange.request.upgrade:
             # Bytes of the new protocol, sent ahead of the answer. They wait for the 101.
             self._buffer += data
             if len(self._buffer) > BODY_HIGH_WATER:
                 self._exchange.pause_body()
             return
+        if self.recorder is not None:
+            self.recorder.request(data)
+        connection = self._connection
+        self._keep(data, connected=connection is not None)
+        if connection is not None:
+            self._write_body(connection, data)
+
+    def _keep(self, data: bytes, *, connected: bool) -> None:
+        """Keep a part of the body in case it must be sent again; all of it while there is nobody to send it to."""
+        if self._kept is None:
+            return
+        self._kept_size += len(data)
+        if connected and self._kept_size > REPLAYABLE_BYTES:
+            self._kept = None
+        else:
+            self._kept.append(data)
+
+    def _write_body(self, connection: UpstreamConnection, data: bytes) -> None:
         self._sent_body = True
         if self.status == 0:
             # An upstream cannot answer before it was asked.
             connection.deadline = self._exchange.connection.loop.time() + self._timeout
-        if self.recorder is not None:
-            self.recorder.request(data)
         if self._exchange.request.chunked:
             connection.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         else:
@@ -229,6 +270,9 @@ class Proxied:
 
     def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
         self._connection = None
+        if status == 401 and self.credential is not None and (not self.relayed or is_unauthorized(body)):
+            self._send_with_another_credential()
+            return
         self.status = status
         exchange = self._exchange
         if self.recorder is not None:
@@ -244,6 +288,12 @@ class Proxied:
 
     def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
         exchange = self._exchange
+        if status == 401 and self.credential is not None:
+            if not self.relayed:
+                self._drop_upstream()
+                self._send_with_another_credential()
+                return
+            self._withheld = b""
         self.status = status
         if exchange.request.upgrade and status < 400:
             # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
@@ -265,10 +315,14 @@ class Proxied:
             lines.extend(_announced_length(headers))
         lines += (self._audit_line, b"\r\n", exchange.connection_header(), b"\r\n")
         self._out.extend(lines)
-        if self.tells_when_started:
+        if self.tells_when_started and self._withheld is None:
             self._owner.proxied_started(self, status)
 
     def response_body(self, data: bytes) -> None:
+        if self._withheld is not None:
+            self._withheld += data
+            if len(self._withheld) > WITHHELD_BYTES:
+                self._withheld = None
         if self.recorder is not None:
             self.recorder.response(data)
         if self._chunk_out:
@@ -279,13 +333,16 @@ class Proxied:
             self._out.append(data)
 
     def response_flush(self) -> None:
-        if self._out:
+        if self._out and self._withheld is None:
             out, self._out = self._out, []
             self._exchange.write(b"".join(out))
 
     def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
         self._connection = None
         if self._done:
+            return
+        if self._withheld is not None and is_unauthorized(self._withheld):
+            self._send_with_another_credential()
             return
         if self._chunk_out:
             self._out.append(b"0\r\n" + b"".join(answered(trailers)) + b"\r\n" if trailers else b"0\r\n\r\n")
@@ -301,9 +358,30 @@ class Proxied:
             return
         if self._may_retry(connection, error):
             self._retried = True
-            self.upstream.pool.acquire(self._connected, fresh=True)
+            self._send_again()
             return
         self._fail(error)
+
+    def _send_again(self) -> None:
+        if not self._exchange.request.bare:
+            # Nobody takes the rest of the body until there is a connection.
+            self._exchange.pause_body()
+        self.upstream.pool.acquire(self._connected, fresh=True)
+
+    def _send_with_another_credential(self) -> None:
+        """The upstream rejected ours. The file may hold a newer one; if not, that is no fault of the client's."""
+        assert self.credential is not None
+        self._out.clear()
+        self._withheld, self._chunk_out, self.status = None, False, 0
+        renewed = self.upstream.renewed_credential(self.credential)
+        if renewed is None or self._resent or self._kept is None or self._exchange.gone:
+            self._fail(UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL, relayed=self.relayed))
+            return
+        self._resent = True
+        if self.credential:
+            self._head = self._head.replace(self.credential, renewed, 1)
+        self.credential = renewed
+        self._send_again()
 
     def _may_retry(self, connection: UpstreamConnection | None, error: UpstreamLost) -> bool:
         """A pooled connection that died as we used it: the request was not seen, or is safe to repeat."""
@@ -326,9 +404,9 @@ class Proxied:
             exchange.abort()
             return
         self._out.clear()
-        status = 504 if error.timeout else 502 if error.answered or self._sent_body else 503
+        status = _failure_status(error, sent_body=self._sent_body)
         self._finish(status, error)
-        self._owner.proxied_failed(self, status)
+        self._owner.proxied_failed(self, status, error.kind)
 
     def _fail_protocol(self, message: str) -> None:
         self._drop_upstream()
@@ -427,6 +505,15 @@ class _UpstreamTunnel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._proxied.tunnel_ended()
+
+
+def _failure_status(error: UpstreamLost, *, sent_body: bool) -> int:
+    if error.kind is FailureKind.TIMEOUT:
+        return 504
+    if error.kind is FailureKind.CREDENTIAL:
+        # Nothing was done: whoever asks again later does no harm.
+        return 503
+    return 502 if error.answered or sent_body else 503
 
 
 def _announced_length(headers: list[tuple[bytes, bytes]]) -> list[bytes]:

@@ -1,18 +1,24 @@
 """Asks an upstream now and then whether it is well, so that a readiness probe knows before a user does.
 
-Run by the app for each upstream that has a health path. The question goes through the same pool as everything else,
-with our own credential and in nobody's name.
+Run by the app for each upstream that has a health path, and for each that knows us by a credential: after it rejected
+that, until it takes it again. The question goes through the same pool as everything else, with our own credential and
+in nobody's name.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from ostiary.gateway.http1.client import Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.own_credential import REJECTED
 from ostiary.gateway.upstreams import Upstream
 
 EVERY_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
+# How often a rejected credential is read and tried again.
+CREDENTIAL_SECONDS = 1.0
+# A credential is looked at before anything else, so any path shows whether it is accepted. This one changes nothing.
+KUBERNETES_PATH = "/version"
 
 
 async def watch_health(upstream: Upstream, path: str, *, every: float = EVERY_SECONDS) -> None:
@@ -22,25 +28,66 @@ async def watch_health(upstream: Upstream, path: str, *, every: float = EVERY_SE
         await asyncio.sleep(every)
 
 
+async def watch_credential(upstream: Upstream, *, every: float = CREDENTIAL_SECONDS) -> None:
+    """Whenever the upstream has rejected our credential, try it until it is accepted: nobody else may ask meanwhile."""
+    while True:
+        await upstream.credential_rejected.wait()
+        await check_credential(upstream)
+        await asyncio.sleep(every)
+
+
 async def check_health(upstream: Upstream, path: str) -> bool:
     """Ask once; the outcome is also kept with the upstream."""
-    probe = _Probe(asyncio.get_running_loop())
     try:
-        line = b"GET " + path.encode("ascii") + b" HTTP/1.1\r\n"
-        probe.ask(upstream, line + upstream.host_line + upstream.credential() + b"\r\n")
-        status = await asyncio.wait_for(probe.status, ANSWER_SECONDS)
-    except TimeoutError:
-        probe.give_up()
-        upstream.failed("it did not answer its health check in time")
+        status = await _ask(upstream, path)
+    except UpstreamLost as error:
+        upstream.failed(error)
         return False
-    except (OSError, UpstreamLost) as error:
-        upstream.failed(str(error))
+    if status == 401 and upstream.knows_us:
+        upstream.failed(_rejection())
+        # What the file holds now is used the next time.
+        upstream.renewed_credential(b"")
         return False
     if status >= 400:
-        upstream.failed(f"its health check answered {status}")
+        upstream.failed(UpstreamLost(f"its health check answered {status}", answered=True))
         return False
-    upstream.failures = 0
+    upstream.answered()
     return True
+
+
+async def check_credential(upstream: Upstream) -> bool:
+    """Read a rejected credential again and try it. Any answer but a 401 shows that it is accepted."""
+    upstream.renewed_credential(b"")
+    path = upstream.settings.health or (KUBERNETES_PATH if upstream.is_kubernetes else upstream.settings.prefix)
+    try:
+        status = await _ask(upstream, path)
+    except UpstreamLost:
+        return False
+    if status == 401:
+        return False
+    upstream.answered()
+    return True
+
+
+def _rejection() -> UpstreamLost:
+    return UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL)
+
+
+async def _ask(upstream: Upstream, path: str) -> int:
+    """The status of its answer; raises `UpstreamLost`."""
+    probe = _Probe(asyncio.get_running_loop())
+    line = b"GET " + path.encode("ascii") + b" HTTP/1.1\r\n"
+    try:
+        probe.ask(upstream, line + upstream.host_line + upstream.credential() + b"\r\n")
+        # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the answer.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await probe.status
+    except TimeoutError:
+        probe.give_up()
+        message = "it did not answer its health check in time"
+        raise UpstreamLost(message, answered=False, kind=FailureKind.TIMEOUT) from None
+    except OSError as error:
+        raise upstream.has_no_credential(error) from None
 
 
 class _Probe:

@@ -1,12 +1,13 @@
 """Upstreams: where allowed requests go, and how each is told who asks.
 
 Built from the configuration; found by host and path prefix, the longest prefix first. An upstream believes what we say
-about the user because of our own credential there: a token or a client certificate.
+about the user because of our own credential there: a token or a client certificate (`gateway.own_credential`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -16,16 +17,23 @@ from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import TransportError
 from ostiary.gateway import settings
 from ostiary.gateway.headers import identity_lines, impersonation
-from ostiary.gateway.http1.client import Address, Pool
+from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
+from ostiary.gateway.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
+from ostiary.gateway.repeated_log import RepeatedLog
 from ostiary.gateway.settings import IdentityMode
 from ostiary.model import ClientCertificate, RequestInfo, Secret, UserInfo
 
-# How long a token that was read from a file is used before the file is read again: the kubelet rotates such files.
-TOKEN_FILE_SECONDS = 60.0
+log = logging.getLogger("ostiary.gateway")
+
+# So many failures in a row, and the gateway is not ready: one may be the upstream's restart.
+MOST_FAILURES = 3
 
 
 class Upstream:
-    """An upstream in use by one worker. `failures` counts those in a row."""
+    """An upstream in use by one worker. `failures` counts those in a row.
+
+    `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
+    """
 
     def __init__(self, configured: settings.Upstream, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.settings = configured
@@ -43,10 +51,10 @@ class Upstream:
         )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
         self.failures = 0
-        self.last_failure = ""
-        self._clock = clock
-        self._credential = b""
-        self._credential_until = float("-inf")
+        self.credential_rejected = asyncio.Event()
+        self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)
+        self._tls_files = TlsFiles(configured.tls, clock)
+        self._log = RepeatedLog(log, clock)
 
     @property
     def is_kubernetes(self) -> bool:
@@ -62,19 +70,89 @@ class Upstream:
             return identity_lines(user, self.settings.headers)
         return b""
 
+    # --- our own credential ---
+
+    @property
+    def knows_us(self) -> bool:
+        """Whether a 401 of its own is about us, and not about a user.
+
+        No token of a user ever gets there. An API that is told nothing about us may still ask its users for something.
+        """
+        return self.is_kubernetes or self._token is not None or self._tls_files.present
+
     def credential(self) -> bytes:
         """The line that says who we are, empty where a client certificate does; raises `OSError` if there is none."""
-        path = self.settings.token_file
-        if path is None:
-            return b""
-        now = self._clock.monotonic()
-        if now >= self._credential_until:
-            token = path.read_bytes().strip()
-            if not token or any(byte <= 0x20 or byte >= 0x7F for byte in token):
-                raise OSError(0, "the token file holds no token")
-            self._credential = b"Authorization: Bearer " + token + b"\r\n"
-            self._credential_until = now + TOKEN_FILE_SECONDS
-        return self._credential
+        return b"" if self._token is None else self._token.line()
+
+    def renewed_credential(self, rejected: bytes) -> bytes | None:
+        """The credential as its files say now, after the upstream has *rejected* one; None if it is the same still."""
+        renewed = self._renew_certificate(now=True)
+        if self._token is None:
+            return b"" if renewed else None
+        self._token.expire()
+        try:
+            line = self.credential()
+        except OSError:
+            return None
+        return line if renewed or line != rejected else None
+
+    def _renew_certificate(self, *, now: bool = False) -> bool:
+        """Use the client certificate of the files from the next connection on, if they hold another one."""
+        if not self._tls_files.changed(now=now):
+            return False
+        try:
+            address = _address(self.settings)
+        except TransportError as error:
+            # The files may be in the middle of being replaced; the certificate that we have may still serve.
+            fields = {"upstream": self.name, "cause": error.cause or error.summary}
+            self._log.write(logging.WARNING, "a changed client certificate cannot be used", fields)
+            return False
+        self._tls_files.used()
+        self.pool.move(address)
+        log.info("a changed client certificate is in use", extra={"upstream": self.name})
+        return True
+
+    # --- how it is ---
+
+    def trouble(self) -> str:
+        """What a readiness probe is told; empty if it can be asked."""
+        try:
+            self.credential()
+        except OSError:
+            return UNREADABLE
+        if self.credential_rejected.is_set():
+            return REJECTED
+        return f"failed {self.failures} times in a row" if self.failures >= MOST_FAILURES else ""
+
+    def failed(self, error: UpstreamLost, request_id: str = "") -> None:
+        """It could not be asked. An outage is logged once in a while, and not once for every request."""
+        ours = error.kind is FailureKind.CREDENTIAL
+        # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself.
+        self.failures += error.answered or not ours
+        fields = {"upstream": self.name, "cause": str(error), "request_id": request_id}
+        if not ours:
+            self._log.write(logging.WARNING, "an upstream could not be asked", fields)
+            return
+        if not error.relayed:
+            self.credential_rejected.set()
+        self._log.write(logging.ERROR, "the gateway's own credential does not open an upstream", fields)
+
+    def has_no_credential(self, error: OSError) -> UpstreamLost:
+        """The failure that `credential` raised, as one of the upstream."""
+        message = f"{UNREADABLE}: {error.strerror}"
+        return UpstreamLost(message, answered=False, kind=FailureKind.CREDENTIAL, relayed=True)
+
+    def answered(self) -> None:
+        """It answered after failures."""
+        self.credential_rejected.clear()
+        if self.failures:
+            extra = {"upstream": self.name, "failures": self.failures, "left_out": self._log.end()}
+            log.info("an upstream answers again", extra=extra)
+        self.failures = 0
+
+    def tick(self, now: float) -> None:
+        self._renew_certificate()
+        self.pool.tick(now)
 
     def mapped_path(self, path: str) -> str:
         """The path that decisions are made on: as the upstream gets it if it is Kubernetes, else as the client sent it.
@@ -90,10 +168,6 @@ class Upstream:
         """A second thing that must be allowed for this request."""
         ask = getattr(self.mapper, "also_required", None)
         return None if ask is None else ask(info)
-
-    def failed(self, why: str) -> None:
-        self.failures += 1
-        self.last_failure = why
 
     def forwarded_target(self, target: bytes) -> bytes:
         """The target as the upstream gets it: the same bytes, or without the prefix where it is to be stripped."""
@@ -124,7 +198,7 @@ class Routes:
 
     def tick(self, now: float) -> None:
         for upstream in self.upstreams:
-            upstream.pool.tick(now)
+            upstream.tick(now)
 
     def close(self) -> None:
         for upstream in self.upstreams:

@@ -114,8 +114,7 @@ class Worker:
             ("token store", await self._store_trouble()),
         ]
         for upstream in self.app.routes.upstreams:
-            trouble = f"failed {upstream.failures} times in a row" if upstream.failures >= 3 else ""
-            checks.append((f"upstream {upstream.name}", trouble))
+            checks.append((f"upstream {upstream.name}", upstream.trouble()))
         return Report(tuple(checks))
 
     async def _store_trouble(self) -> str:

@@ -7,6 +7,7 @@ tell the caller what Kubernetes would, and nothing of the gateway; the detail is
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, NamedTuple
 
 from ostiary.model import Attributes, RequestInfo
@@ -151,6 +152,26 @@ def upstream_failed(code: int) -> Answer:
     """502, 503 or 504."""
     reason, message = _UPSTREAM[code]
     return failure(code, reason, message)
+
+
+_UNAUTHENTICATED_GATEWAY = failure(
+    503,
+    "ServiceUnavailable",
+    "the gateway cannot authenticate itself to the server behind it; your own sign-in is not affected",
+)
+
+
+def gateway_unauthenticated() -> Answer:
+    """The upstream does not accept the gateway's own credential, or there is none: nothing that the caller can mend."""
+    return _UNAUTHENTICATED_GATEWAY
+
+
+def is_unauthorized(body: bytes) -> bool:
+    """Whether this is the ``Status`` by which an API server rejects a credential, in any encoding that it has."""
+    if body.startswith((b"k8s\x00", b"\xd9\xd9\xf7")):
+        return b"Unauthorized" in body and b"Status" in body
+    words = re.sub(rb"[\"'\s,]", b"", body)
+    return b"kind:Status" in words and b"reason:Unauthorized" in words
 
 
 def _quote(text: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.http1.client import Address, Pool, UpstreamLost
+from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.proxy import Proxied
 from ostiary.gateway.upstreams import Upstream as ConfiguredUpstream
@@ -78,7 +78,7 @@ class Gate:
 
     def proxied_started(self, proxied: Proxied, status: int) -> None: ...
 
-    def proxied_failed(self, proxied: Proxied, status: int) -> None:
+    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
         proxied.context.respond(status, [], b"failed")
 
     def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:

@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 import httptools
@@ -73,13 +74,30 @@ class Receiver(Protocol):
     def upstream_ready(self) -> None: ...
 
 
-class UpstreamLost(Exception):
-    """The upstream went away or cannot be understood. `answered` tells whether any byte of a response had come."""
+class FailureKind(Enum):
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    CREDENTIAL = "credential"
 
-    def __init__(self, message: str, *, answered: bool, timeout: bool = False) -> None:
+
+class UpstreamLost(Exception):
+    """The upstream went away, cannot be understood, or does not accept the gateway's own credential (`kind`).
+
+    `answered` tells whether any byte of a response had come; `relayed`, that the answer may be that of a program behind
+    the upstream, which proves nothing about the upstream.
+    """
+
+    def __init__(
+        self, message: str, *, answered: bool, kind: FailureKind = FailureKind.LOST, relayed: bool = False
+    ) -> None:
         super().__init__(message)
         self.answered = answered
-        self.timeout = timeout
+        self.kind = kind
+        self.relayed = relayed
+
+    @property
+    def timeout(self) -> bool:
+        return self.kind is FailureKind.TIMEOUT
 
 
 class Framing:
@@ -123,6 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_trailers",
         "_unfinished_bytes",
         "_until_close",
+        "address",
         "deadline",
         "patience",
         "paused",
@@ -134,6 +153,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        # What it was opened with: a pool that has moved on does not use it for another request.
+        self.address = pool.address
         self.transport: Any = None
         self.receiver: Receiver | None = None
         self.reused = False
@@ -269,7 +290,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """The ticker found that `deadline` has passed."""
-        self._fail("it did not answer in time", timeout=True)
+        self._fail("it did not answer in time", FailureKind.TIMEOUT)
 
     # --- httptools calls these ---
 
@@ -407,13 +428,13 @@ class UpstreamConnection(asyncio.Protocol):
             return
         receiver.response_switched(rest)
 
-    def _fail(self, message: str, *, timeout: bool = False) -> None:
+    def _fail(self, message: str, kind: FailureKind = FailureKind.LOST) -> None:
         receiver, self.receiver = self.receiver, None
         self.deadline = _NEVER
         self._pool.forget(self)
         self.transport.abort()
         if receiver is not None:
-            receiver.upstream_lost(UpstreamLost(message, answered=self._answered, timeout=timeout))
+            receiver.upstream_lost(UpstreamLost(message, answered=self._answered, kind=kind))
 
     @property
     def switch_headers(self) -> list[tuple[bytes, bytes]]:
@@ -495,7 +516,8 @@ class Pool:
             ready(None, UpstreamLost("too many requests wait for it", answered=False))
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        if self._closed or connection.transport.is_closing():
+        outdated = connection.address is not self.address
+        if self._closed or outdated or connection.transport.is_closing():
             self.forget(connection)
             connection.transport.close()
             return
@@ -525,16 +547,24 @@ class Pool:
             ready, _ = self._waiters.popleft()
             ready(None, UpstreamLost("none of its connections became free in time", answered=False))
 
+    def move(self, address: Address) -> None:
+        """Use *address* from the next connection on. What is under way ends on the connection that it has."""
+        self.address = address
+        self._close_idle()
+
     def close(self) -> None:
         """Close the idle connections; busy ones end with their exchanges."""
         self._closed = True
+        self._close_idle()
+        waiters, self._waiters = self._waiters, deque()
+        for ready, _ in waiters:
+            ready(None, UpstreamLost("the gateway is stopping", answered=False))
+
+    def _close_idle(self) -> None:
         for connection, _ in self._idle:
             self.connections.discard(connection)
             connection.transport.close()
         self._idle.clear()
-        waiters, self._waiters = self._waiters, deque()
-        for ready, _ in waiters:
-            ready(None, UpstreamLost("the gateway is stopping", answered=False))
 
     @property
     def _full(self) -> bool:
@@ -558,7 +588,8 @@ class Pool:
                 # Closed before it was ours to be told.
                 raise ConnectionAbortedError(0, "it was closed at once")
         except Exception as error:
-            lost = UpstreamLost(_why(error), answered=False, timeout=isinstance(error, TimeoutError))
+            kind = FailureKind.TIMEOUT if isinstance(error, TimeoutError) else FailureKind.LOST
+            lost = UpstreamLost(_why(error), answered=False, kind=kind)
         finally:
             self._opening -= 1
         if connection is None or lost is not None:
