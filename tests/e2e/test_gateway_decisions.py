@@ -86,7 +86,8 @@ def gateway(site: Site, cluster: Cluster, scripted: Scripted) -> Iterator[InProc
 
     def with_script(config: GatewayConfig) -> GatewayConfig:
         chain = (Authorization("script", "script", scripted),)
-        return replace(config, authorization=AuthorizationSettings(chain, timeout=timedelta(seconds=0.2)))
+        authorization = AuthorizationSettings(chain, timeout=timedelta(seconds=0.2), hide_denied=True)
+        return replace(config, authorization=authorization)
 
     with site.in_process(with_script, upstreams=[site.impersonating(cluster)]) as gateway:
         yield gateway
@@ -94,8 +95,10 @@ def gateway(site: Site, cluster: Cluster, scripted: Scripted) -> Iterator[InProc
 
 @pytest.fixture
 def by_policy(site: Site, cluster: Cluster) -> Iterator[InProcessGateway]:
-    """Decides by RBAC: alice is somebody in the namespace, bob is not."""
-    with site.in_process(upstreams=[site.impersonating(cluster)]) as gateway:
+    """Decides by RBAC and hides: alice is somebody in the namespace, bob is not."""
+    chain = [{"name": "cluster", "type": "rbac", "paths": ["policy"]}]
+    hiding = {"chain": chain, "hideDenied": True}
+    with site.in_process(upstreams=[site.impersonating(cluster)], authorization=hiding) as gateway:
         yield gateway
 
 
@@ -269,7 +272,7 @@ def header_lines(answer: bytes) -> list[bytes]:
 class TestOrder:
     """S56: authenticate, read the request line, decide; and only then the body."""
 
-    @pytest.mark.parametrize(("user", "code"), [("alice", 403), ("bob", 404)])
+    @pytest.mark.parametrize(("user", "code"), [("alice", 403), ("bob", 403)])
     @pytest.mark.parametrize("body", [b"{not json", b"\xff\xfe", b""], ids=["half", "binary", "empty"])
     def test_a_malformed_body_without_permission_is_no_bad_request(
         self, by_policy: InProcessGateway, cluster: Cluster, user: str, code: int, body: bytes

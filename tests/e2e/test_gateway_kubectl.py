@@ -195,14 +195,26 @@ class TestRefusals:
         assert (refused.returncode, refused.stderr) == (1, f'Error from server (Forbidden): {words} "team"\n')
         assert door.cluster.get("pods", "team", pod)
 
-    def test_a_namespace_without_any_permission_is_hidden(self, door: Door, pod: str) -> None:
-        """S51, S55."""
-        kubectl = door.kubectl("bob")
-        hidden, nowhere = kubectl("get", "pod", pod), kubectl("get", "pod", pod, "--namespace=nowhere")
-        # kubectl itself looks for the namespace when it does not find the object.
-        assert (hidden.returncode, hidden.stderr) == (1, 'Error from server (NotFound): namespaces "team" not found\n')
-        assert nowhere.stderr == hidden.stderr.replace("team", "nowhere")
-        assert "NotFound" in kubectl("get", "pods").stderr
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("delete", "pod", "{pod}", "--ignore-not-found"),
+            ("delete", "pods", "--all", "--ignore-not-found"),
+            ("wait", "pod/{pod}", "--for=delete", "--timeout=5s"),
+            ("get", "pod", "{pod}", "--ignore-not-found"),
+            ("patch", "pod", "{pod}", "--patch={{}}"),
+            ("get", "pods", "--watch"),
+        ],
+        ids=" ".join,
+    )
+    def test_a_refusal_where_the_user_may_do_nothing_is_no_success(
+        self, door: Door, pod: str, command: tuple[str, ...]
+    ) -> None:
+        """kubectl and controllers take a 404 to mean that the object is gone."""
+        refused = door.kubectl("bob")(*(word.format(pod=pod) for word in command))
+        assert refused.returncode == 1
+        assert "Forbidden" in refused.stderr
+        assert door.cluster.get("pods", "team", pod)
         assert door.records(f"/api/v1/namespaces/team/pods/{pod}") == []
 
     def test_a_bad_token_is_unauthorized(self, door: Door) -> None:
@@ -334,17 +346,27 @@ def site(tmp_path: Path, ca: trustme.CA) -> Site:
     return Site(tmp_path / "gateway", ca)
 
 
-def test_nothing_of_all_this_is_hidden_when_the_operator_says_so(site: Site, ca: trustme.CA) -> None:
-    """S54: hideDenied: false."""
+def test_reads_are_hidden_when_the_operator_says_so_and_nothing_else_is(site: Site, ca: trustme.CA) -> None:
+    """S51, S54, S55: hideDenied: true."""
     site.users("bob")
     chain = [{"name": "cluster", "type": "rbac", "paths": ["policy"]}]
     with Cluster(ca) as cluster:
+        cluster.add_namespace("team")
+        cluster.add_pod("team", "web")
         upstreams = [site.impersonating(cluster)]
-        authorization = {"chain": chain, "hideDenied": False}
+        authorization = {"chain": chain, "hideDenied": True}
         with site.in_process(upstreams=upstreams, authorization=authorization) as gateway:
-            refused = gateway.kubectl(gateway.login("bob").token)("get", "pods")
-    words = 'pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "team"'
-    assert refused.stderr == f"Error from server (Forbidden): {words}\n"
+            kubectl = gateway.kubectl(gateway.login("bob").token)
+            hidden, nowhere = kubectl("get", "pod", "web"), kubectl("get", "pod", "web", "--namespace=nowhere")
+            # kubectl itself looks for the namespace when it does not find the object.
+            words = 'Error from server (NotFound): namespaces "team" not found\n'
+            assert (hidden.returncode, hidden.stderr) == (1, words)
+            assert nowhere.stderr == hidden.stderr.replace("team", "nowhere")
+            assert "NotFound" in kubectl("get", "pods").stderr
+            deleted = kubectl("delete", "pod", "web", "--ignore-not-found")
+            assert (deleted.returncode, "Forbidden" in deleted.stderr) == (1, True)
+        assert cluster.get("pods", "team", "web")
+        assert [record for record in cluster.requests if "/pods/web" in record.path] == []
 
 
 @pytest.mark.parametrize("what", ["certificate", "name"])
@@ -360,4 +382,5 @@ def test_the_cluster_believes_only_the_right_certificate(site: Site, ca: trustme
             answer = gateway.get("/api/v1/namespaces/team/pods", gateway.login("carol").token)
         (record,) = cluster.requests
     assert record.user is None or record.user.username == "front-proxy"
-    assert answer.status_code == (401 if what == "name" else 200)
+    # Never a 401: the user's own credential is in order.
+    assert answer.status_code == (503 if what == "name" else 200)

@@ -87,7 +87,7 @@ class TestReload:
         with site.serving(**sections) as gateway:
             alice, bob = gateway.login("alice").token, gateway.login("bob").token
             connection = kept_alive(gateway)
-            assert [status(connection, PODS, token) for token in (alice, bob)] == [200, 404]
+            assert [status(connection, PODS, token) for token in (alice, bob)] == [200, 403]
             with gateway.kubectl(alice).running("get", "pods", "--watch", "-o", "name") as watching:
                 assert line(watching) == "pod/web\n"
                 cluster.wait_for(lambda record: record.flag("watch"))

@@ -189,7 +189,7 @@ class TestOpenStreams:
                     site.policy()
                     gateway.signal(signal.SIGHUP)
                     assert watching.ended.wait(SECONDS)
-                assert gateway.get(PODS, token).status_code == 404
+                assert gateway.get(PODS, token).status_code == 403
 
 
 @pytest.fixture

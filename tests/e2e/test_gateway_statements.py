@@ -161,7 +161,7 @@ def test_a_changed_policy_beats_decisions_that_would_be_kept_for_long(site: Site
         token = gateway.login("alice").token
         assert gateway.get(PODS, token).status_code == 200
         site.policy(role("elsewhere", READER, User="alice"))
-        eventually(lambda: gateway.get(PODS, token).status_code == 404)
+        eventually(lambda: gateway.get(PODS, token).status_code == 403)
 
 
 # --- records ---

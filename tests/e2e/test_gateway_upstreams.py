@@ -259,7 +259,7 @@ def test_a_backend_is_a_user_like_anyone_when_it_asks_itself(site: Site, backend
         cluster.add_namespace("team")
         with site.in_process(upstreams=[site.impersonating(cluster), upstream(backend)]) as gateway:
             assert as_backend(gateway, None) == 401
-            assert as_backend(gateway, gateway.login("billing").token) == 404
+            assert as_backend(gateway, gateway.login("billing").token) == 403
         assert cluster.requests == []
 
 

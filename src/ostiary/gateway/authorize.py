@@ -20,13 +20,23 @@ from ostiary.gateway.link import Answer, AskedLink, Link
 from ostiary.gateway.refusals import Refusal, Refusals
 from ostiary.gateway.settings import AuthorizationSettings, OnError
 from ostiary.interfaces.authorization import Explanation, Rules, Subject
-from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 
-__all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Ruling", "Step", "WhoCan"]
+__all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Ruling", "Step", "WhoCan", "may_be_hidden"]
 
 CACHE_SECONDS = 10.0
 ENTRIES = 100_000
 TIMEOUT_SECONDS = 10.0
+# The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
+# success, to a watch or a controller the end of the object.
+READS = frozenset(("get", "list", "head"))
+# These begin something, though their verb is get.
+_CONNECTS = frozenset(("exec", "attach", "portforward"))
+
+
+def may_be_hidden(request: RequestInfo) -> bool:
+    """Whether a refusal of *request* may be a 404: for what only reads, never for what changes, waits or connects."""
+    return request.verb in READS and not request.modifier and request.subresource not in _CONNECTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class Authorizer:
         chain: Sequence[Link],
         *,
         cache_ttl: float = CACHE_SECONDS,
-        hide_denied: bool = True,
+        hide_denied: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         max_entries: int = ENTRIES,
         timeout: float = TIMEOUT_SECONDS,
@@ -127,7 +137,7 @@ class Authorizer:
     def ruling(self, attributes: Attributes) -> Ruling | None:
         """As `decide`, and for how long the decision holds."""
         attributes = _complete(attributes)
-        walk = self._walk()
+        walk = self._walk(attributes)
         for link in self._links:
             try:
                 answer = link.at_once(attributes)
@@ -143,7 +153,7 @@ class Authorizer:
     async def rule(self, attributes: Attributes) -> Ruling:
         """As `authorize`, and for how long the decision holds."""
         attributes = _complete(attributes)
-        walk = self._walk()
+        walk = self._walk(attributes)
         for link in self._links:
             try:
                 answer = await link.ask(attributes)
@@ -164,16 +174,17 @@ class Authorizer:
             groups |= await link.relevant_groups()
         return groups
 
-    def _walk(self) -> _Walk:
+    def _walk(self, attributes: Attributes) -> _Walk:
+        hide = self._hide_denied and may_be_hidden(attributes.request)
         # The generation comes first: a policy that changes while we ask makes the ruling an old one.
-        return _Walk(self.generation, self._clock.monotonic() + self._ttl, hide=self._hide_denied)
+        return _Walk(self.generation, self._clock.monotonic() + self._ttl, hide=hide)
 
     # --- what an operator asks ---
 
     async def explain(self, attributes: Attributes) -> ChainExplanation:
         """Why: every link asked anew, up to the one that ends the chain."""
         attributes = _complete(attributes)
-        walk, steps, links = self._walk(), list[Step](), iter(self._links)
+        walk, steps, links = self._walk(attributes), list[Step](), iter(self._links)
         try:
             for link in links:
                 try:

@@ -127,7 +127,7 @@ class AuthorizationSettings:
     cache_ttl: timedelta = timedelta(seconds=10)
     cache_entries: int = 100_000
     timeout: timedelta = timedelta(seconds=10)
-    hide_denied: bool = True
+    hide_denied: bool = False
 
 
 class IdentityMode(Enum):

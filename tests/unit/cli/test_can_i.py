@@ -90,7 +90,7 @@ def test_json_tells_the_question_and_the_decision(capsys: Captured) -> None:
     code, out, _ = run(capsys, *["can-i", "get", "pods", "-n", "other", "--user", "alice", "--output", "json"])
     told = json.loads(out)
     assert (code, told["allowed"], "explanation" in told) == (1, False, False)
-    assert told["decision"] == {"verdict": "no opinion", "reason": "", "hidden": True}
+    assert told["decision"] == {"verdict": "no opinion", "reason": "", "hidden": False}
     assert told["attributes"]["namespace"] == "other"
 
 

@@ -145,6 +145,48 @@ def test_a_refusal_is_hidden_when_everybody_says_so(decisions: list[Decision], h
     assert decision.hidden is hidden
 
 
+@pytest.mark.parametrize("verdict", [HIDDEN, replace(DENY, hidden=True)], ids=["no opinion", "denied"])
+@pytest.mark.parametrize(
+    ("verb", "change", "hidden"),
+    [
+        ("get", {}, True),
+        ("list", {"name": ""}, True),
+        ("get", {"subresource": "log"}, True),
+        ("get", {"subresource": "exec"}, False),
+        ("get", {"subresource": "attach"}, False),
+        ("get", {"subresource": "portforward"}, False),
+        ("get", {"subresource": "proxy", "modifier": "Proxy"}, False),
+        ("proxy", {"modifier": "Proxy"}, False),
+        ("watch", {"modifier": "Watch"}, False),
+        ("create", {}, False),
+        ("update", {}, False),
+        ("patch", {}, False),
+        ("delete", {}, False),
+        ("deletecollection", {"name": ""}, False),
+        ("impersonate", {}, False),
+        ("approve", {}, False),
+        ("", {}, False),
+    ],
+)
+async def test_only_reads_are_hidden_since_a_404_reads_as_success_to_what_changes_or_waits(
+    verdict: Decision, verb: str, change: dict[str, Any], hidden: bool
+) -> None:
+    attributes = Attributes(ALICE, replace(POD, verb=verb, **change))
+    authorizer = chain(AtOnce(verdict), hide_denied=True)
+    decision = authorizer.decide(attributes)
+    assert decision is not None
+    assert decision.hidden is hidden
+    explained = (await authorizer.explain(attributes)).decision
+    assert explained is not None
+    assert explained.hidden is hidden
+
+
+def test_nothing_is_hidden_by_default() -> None:
+    decision = Authorizer([Link("p", AtOnce(HIDDEN))]).decide(GET_POD)
+    assert decision is not None
+    assert not decision.hidden
+
+
 def test_nothing_is_waited_for_when_every_provider_needed_decides_at_once() -> None:
     assert chain(AtOnce(ALLOW), Slow(DENY)).decide(GET_POD) == ALLOW
     assert chain(AtOnce(PASS), Slow(DENY)).decide(GET_POD) is None

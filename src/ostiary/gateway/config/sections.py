@@ -216,7 +216,7 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
         cache_ttl=values.duration("cacheTTL", timedelta(seconds=10), zero=True),
         cache_entries=values.integer("cacheEntries", 100_000),
         timeout=values.duration("timeout", timedelta(seconds=10)),
-        hide_denied=values.flag("hideDenied", True),
+        hide_denied=values.flag("hideDenied"),
     )
 
 

@@ -112,7 +112,7 @@ def test_the_least_that_can_be_written(read: Read, files: Path) -> None:
     assert config.tokens.lifetime == timedelta(minutes=15)
     assert config.tokens.session == timedelta(hours=24)
     assert config.authorization.cache_ttl == timedelta(seconds=10)
-    assert config.authorization.hide_denied
+    assert not config.authorization.hide_denied, "a refusal is a 403 unless the operator says otherwise"
     assert config.audit.stdout
     assert config.directory == files
 
@@ -124,7 +124,7 @@ def test_every_step_has_the_provider_that_the_operator_chose(read: Read) -> None
         + """
         authorization:
           cacheTTL: 3s
-          hideDenied: false
+          hideDenied: true
           chain:
           - {name: theirs, type: acme, database: acme.db, onError: NoOpinion}
           - {name: ours, type: allow_all}
