@@ -97,6 +97,8 @@ class OstiaryError(Exception):
     """The base of them all: what happened, and as far as known its cause, place and remedy."""
 
     default_code = "config-invalid"
+    # Whom it is about, as far as known, for the operator's log.
+    username: str = ""
 
     def __init__(
         self,

@@ -212,9 +212,9 @@ class Gateway:
         with self.http(token) as http:
             return http.get(path, **options)
 
-    def login(self, user: str) -> Login:
+    def login(self, user: str, *, path: str = "/auth") -> Login:
         """Sign in with the user's password."""
-        answer = self.get("/auth", auth=(user, password(user)))
+        answer = self.get(path, auth=(user, password(user)))
         assert answer.status_code == 200, answer.text
         said = answer.json()
         return Login(said["token"], said["renewal_token"], said["session"], said["user"], tuple(said["groups"]))

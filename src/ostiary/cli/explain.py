@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from ostiary.gateway.settings import GatewayConfig
 
 DESCRIPTION = """\
-Explain a decision of the gateway. Every answer has an Audit-Id header; somebody who was refused tells it to you, and
-learns nothing by it. This prints what they asked, what was decided then, and what the policy says now: the closest
-rule, the one condition that failed, and the smallest rule that would allow it.
+Explain an answer of the gateway. Every answer has an Audit-Id header, and every error page a number; somebody who was
+refused tells it to you, and learns nothing by it. This prints what they asked, what was decided then, and what the
+policy says now: the closest rule, the one condition that failed, and the smallest rule that would allow it. Of a
+sign-in that failed, and of a request that nobody was identified for, it prints what failed.
 
 The request is looked for in the audit log of the configuration, also where it was rotated to; or, with --server, in
 the memory of a running gateway, which keeps the refusals of about a day.
@@ -40,7 +41,7 @@ class DecisionNotFound(OstiaryError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.add_argument("id", metavar="ID", help="the Audit-Id of the answer")
+    parser.add_argument("id", metavar="ID", help="the Audit-Id of the answer, or the number on the page")
     parser.add_argument("--audit-log", action="append", metavar="FILE", help="look here instead; may be repeated")
     add_config(parser)
     add_server(parser)
@@ -62,15 +63,39 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _print(told: dict[str, Any]) -> None:
     print(printable(f"{told['id']}, {told['at']}"))
+    if "now" not in told:
+        _print_end(told)
+        return
     now = told["now"]
+    answered = [("answered", f"status {told['status']}")] if "status" in told else []
     print_rows(
         [
             ("asked", asked_text(told["attributes"])),
             ("then", verdict_text(told["then"])),
+            *answered,
             ("now", verdict_text(now["decision"], now.get("error", ""))),
         ]
     )
     print_steps(now)
+
+
+def _print_end(told: dict[str, Any]) -> None:
+    """A request that came to no decision: somebody signed in, or nobody was identified."""
+    login, user = told.get("login"), told.get("user", "")
+    who = f'User "{user}"' if user else "somebody"
+    where = f" from {told['from']}" if told.get("from") else ""
+    with_provider = f" with {told['provider']}" if told.get("provider") else ""
+    what = [("sign-in", f"{login}{with_provider}")] if login else []
+    reason = [("reason", told["reason"])] if told.get("reason") else []
+    print_rows(
+        [
+            ("asked", f"{who}{where}: {told.get('method', '')} {told.get('path', '')}"),
+            *what,
+            ("answered", f"status {told['status']}"),
+            *reason,
+            ("decided", "nothing: the policy was not asked"),
+        ]
+    )
 
 
 def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
@@ -81,7 +106,7 @@ def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
     except GatewayRefused as error:
         if error.status != 404:
             raise
-        hint = "it keeps refusals only, of about a day, each worker its own; its audit log keeps all: --config"
+        hint = "it keeps what was refused in about a day, each worker its own; its audit log keeps all: --config"
         raise DecisionNotFound("the gateway remembers no such decision", hint=hint) from None
 
 
@@ -92,10 +117,11 @@ def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
+    from ostiary.gateway.ended_requests import EndedRequest
     from ostiary.gateway.policy.source import opened
     from ostiary.gateway.recorded import find
     from ostiary.gateway.refusals import Refusal
-    from ostiary.gateway.telling import decided_json
+    from ostiary.gateway.telling import decided_json, ended_json
 
     found = find(logs, decision_id)
     if found is None:
@@ -105,9 +131,13 @@ async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -
             where=", ".join(logs),
             hint="name an older log with --audit-log, or ask a running gateway with --server",
         )
+    if isinstance(found, EndedRequest):
+        return ended_json(found)
     async with opened(config.authorization) as policy:
         now = await policy.authorizer.explain(found.attributes)
-    return decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
+    told = decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
+    # A request that was allowed may still have failed: over a limit, or at the upstream.
+    return {**told, "status": found.status} if found.decision.allowed and found.status >= 400 else told
 
 
 def _logs(config: GatewayConfig, where: str) -> list[str]:

@@ -22,10 +22,11 @@ from starlette.routing import Route
 from ostiary.core.tokens import Tokens, digest_hex
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
 from ostiary.gateway.request import Passage
-from ostiary.gateway.telling import API_VERSION, decided_json, sessions_json, who_can_json
+from ostiary.gateway.telling import API_VERSION, decided_json, ended_json, sessions_json, who_can_json
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -41,9 +42,10 @@ class AdminApi:
 
     prefix = PREFIX
 
-    def __init__(self, tokens: Tokens, authorizer: Authorizer) -> None:
+    def __init__(self, tokens: Tokens, authorizer: Authorizer, ended: EndedRequests | None = None) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
+        self._ended = ended
         self.mapper = _Mapper()
         self._application = Starlette(
             routes=[
@@ -100,8 +102,12 @@ class AdminApi:
         return JSONResponse(answer, status_code=201)
 
     async def _decision(self, request: Request) -> Response:
-        refusal = self._authorizer.recall(request.path_params["id"])
+        named = request.path_params["id"]
+        refusal = self._authorizer.recall(named)
         if refusal is None:
+            outcome = self._ended.recall(named) if self._ended is not None else None
+            if outcome is not None:
+                return JSONResponse(ended_json(outcome))
             return _failure(404, "NotFound", "no decision with this id is remembered")
         explanation = await self._authorizer.explain(refusal.attributes)
         return JSONResponse(decided_json(refusal, explanation))

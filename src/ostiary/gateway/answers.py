@@ -14,6 +14,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.http1.client import FailureKind
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import Passage, Plan
@@ -43,11 +44,14 @@ class Answers:
         *,
         trusted_proxies: Sequence[Network] = (),
         realm: str = "ostiary",
+        ended: EndedRequests | None = None,
     ) -> None:
         self._authorizer = authorizer
         self._auditor = auditor
         self._metrics = metrics
         self._monotonic = clock.monotonic
+        self._now = clock.now
+        self._ended = ended
         self._trusted_proxies = trusted_proxies
         self._absent = status.www_authenticate(False, realm).encode()
         self._no_good = status.www_authenticate(True, realm).encode()
@@ -63,13 +67,12 @@ class Answers:
         """The same answer for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
         challenge = self._no_good if attempted else self._absent
-        self._audit_unidentified(passage, 401, authentication_failed(("bearer",) if attempted else ()))
+        reason = authentication_failed(("bearer",) if attempted else ())
         code, body = status.unauthorized()
-        self.send(passage, code, body, more=[(b"WWW-Authenticate", challenge)])
+        self.send(passage, code, body, more=[(b"WWW-Authenticate", challenge)], reason=reason)
 
     def bad_request(self, passage: Passage, message: str) -> None:
-        self._audit_unidentified(passage, 400, message)
-        self.send(passage, *status.bad_request(message))
+        self.send(passage, *status.bad_request(message), reason=message)
 
     def too_many(self, passage: Passage, error: TooManyRequests, limit: str, plan: Plan | None = None) -> None:
         if passage.exchange.gone:
@@ -77,7 +80,8 @@ class Answers:
         self._metrics.rate_limited.inc(limit)
         seconds = max(1, math.ceil(error.retry_after))
         code, body = status.too_many(seconds)
-        self.send(passage, code, body, plan=plan, more=[(b"Retry-After", str(seconds).encode())])
+        retry = [(b"Retry-After", str(seconds).encode())]
+        self.send(passage, code, body, plan=plan, more=retry, reason=f"over the limit: {limit}")
 
     def not_admitted(self, passage: Passage, plan: Plan, admission: Admission) -> None:
         if admission.retry_after is None:
@@ -92,13 +96,14 @@ class Answers:
         log.error("a request could not be decided", extra=extra)
         self._metrics.provider_errors.inc("authorization", "")
         prepared = self._auditor.prepare(info, user, request_uri=passage.exchange.request.target.decode("latin-1"))
-        self.send(passage, *status.internal(), audit=prepared)
+        reason = f"could not be decided: {error.cause or error.summary}"
+        self.send(passage, *status.internal(), audit=prepared, reason=reason)
 
     def store_unavailable(self, passage: Passage, error: ProviderError) -> None:
         extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
         log.error("a token could not be looked up", extra=extra)
         self._metrics.provider_errors.inc("token_store", "")
-        self.send(passage, *status.upstream_failed(503))
+        self.send(passage, *status.upstream_failed(503), reason="the token could not be looked up")
 
     def upstream_failed(self, passage: Passage, code: int, kind: FailureKind = FailureKind.LOST) -> None:
         """502, 503 or 504, for a request that is counted and recorded already."""
@@ -108,11 +113,11 @@ class Answers:
 
     def internal(self, passage: Passage, plan: Plan | None = None) -> None:
         """We failed, or the record of this request cannot be kept."""
-        self.send(passage, *status.internal(), plan=plan)
+        self.send(passage, *status.internal(), plan=plan, reason="the gateway failed, or could not record it")
 
     def no_route(self, passage: Passage) -> None:
         """Nobody serves this host and path."""
-        self.send(passage, *status.no_route())
+        self.send(passage, *status.no_route(), reason="no upstream is for this host and path")
 
     def send(
         self,
@@ -123,8 +128,9 @@ class Answers:
         plan: Plan | None = None,
         audit: Prepared | None = None,
         more: Headers | None = None,
+        reason: str = "",
     ) -> None:
-        """Send it, count it and record it."""
+        """Send it, count it and record it. *reason* is for the operator."""
         if passage.exchange.gone:
             return
         now = self._monotonic()
@@ -132,7 +138,24 @@ class Answers:
         audit = audit or (plan.audit if plan is not None else None)
         if audit is not None:
             self.audited(audit, passage, code, now)
+        elif plan is None:
+            self._audit_unidentified(passage, code, reason)
+        if code >= 400:
+            self._remember(passage, code, reason, plan)
         self._respond(passage, code, body, more or [])
+
+    def _remember(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
+        """The id that the client is told leads somewhere: to this line of the log, and to ``ostiary explain``."""
+        user = plan.user.username if plan is not None else ""
+        extra = {"request_id": passage.audit_id, "status": code, "user": user, "cause": reason}
+        log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
+        if self._ended is not None and (plan is None or plan.ruling.decision.allowed):
+            request = passage.exchange.request
+            path = request.target.partition(b"?")[0].decode("latin-1")
+            address = passage.exchange.connection.remote_address
+            method = request.method.decode("latin-1")
+            outcome = EndedRequest(passage.audit_id, self._now(), code, reason, method, path, address, user)
+            self._ended.record(outcome)
 
     def _respond(self, passage: Passage, code: int, body: bytes, more: Headers) -> None:
         headers = [(b"Audit-Id", passage.audit_id.encode()), _NO_CACHE, _JSON, *more]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from ostiary import __version__
@@ -26,10 +27,11 @@ from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
+from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.engine import Engine, EngineParts
 from ostiary.gateway.headers import HeaderFilter
 from ostiary.gateway.limits import Limits
-from ostiary.gateway.login.door import Login, LoginEvent, log_event
+from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
@@ -76,6 +78,7 @@ class App:
             _audit_policy(config.audit), _sinks(config.audit, clock), clock=clock, blocking=config.audit.blocking
         )
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock)
+        self.ended = EndedRequests(clock=clock)
         self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
         self.engine = Engine(self._parts(), loop)
         self._tasks: list[asyncio.Task[None]] = []
@@ -149,6 +152,7 @@ class App:
             tokens=shared.tokens,
             external_url=config.external_url,
             authorizer=self.authorizer,
+            ended=self.ended,
             clock=self._clock,
             on_event=self._on_login,
         )
@@ -158,7 +162,7 @@ class App:
                 config.webhooks, shared.authenticator, self.authorizer, self._clock, on_refused=self._on_refused
             )
             open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
-        admin = AdminApi(shared.tokens, self.authorizer)
+        admin = AdminApi(shared.tokens, self.authorizer, self.ended)
         return EngineParts(
             authenticator=shared.authenticator,
             authorizer=self.authorizer,
@@ -173,6 +177,7 @@ class App:
             self_reviews=SelfReviewDoor(self.authorizer).handle,
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
+            ended=self.ended,
         )
 
     def _on_refused(self, attributes: Attributes, decision: Decision, decision_id: str) -> None:
@@ -192,14 +197,23 @@ class App:
         log_event(event)
         self.shared.metrics.logins.inc(event.provider, event.kind.value)
         user = UserInfo(event.username) if event.username else None
-        prepared = self.auditor.prepare(RequestInfo("post", "POST", "/auth"), user, request_uri="/auth")
+        if event.status >= 400 or event.kind is LoginEventKind.REFUSED:
+            self.ended.record(ended_login(event, self._clock.now()))
+        info = RequestInfo(event.method.lower() or "post", event.method or "POST", event.path or "/auth")
+        # Without the query: there may be a code in it.
+        prepared = self.auditor.prepare(info, user, request_uri=info.path)
         if prepared is None:
             return
         now = self._clock.monotonic()
-        notes = {"login": event.kind.value, "provider": event.provider, "session": event.session}
+        notes = {
+            "login": event.kind.value,
+            "provider": event.provider,
+            "session": event.session,
+            "claimed-user": event.claimed,
+        }
         try:
             prepared.complete_with(
-                self.auditor.audit_id(),
+                event.id or self.auditor.audit_id(),
                 self.auditor.origin((event.remote_address,)),
                 event.status,
                 received_at=now,
@@ -219,6 +233,21 @@ class App:
         while True:
             await asyncio.sleep(every)
             await self.shared.tokens.sweep()
+
+
+def ended_login(event: LoginEvent, at: datetime) -> EndedRequest:
+    return EndedRequest(
+        event.id,
+        at,
+        event.status,
+        event.reason,
+        event.method,
+        event.path,
+        event.remote_address,
+        event.username or event.claimed,
+        event.kind.value,
+        event.provider,
+    )
 
 
 async def _again_and_again(what: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -55,9 +55,9 @@ class LoginDoor:
         except ClientGone:
             return 0
         except BodyTooLarge:
-            return _send(passage, status.too_large())
+            return self._unreadable(passage, status.too_large(), "the form is too large")
         except (AmbiguousRequest, UnicodeDecodeError, ValueError) as error:
-            return _send(passage, status.bad_request(str(error)))
+            return self._unreadable(passage, status.bad_request(str(error)), "the request cannot be read")
         answer = await self._login.handle(request, passage.audit_id)
         if exchange.gone:
             return 0
@@ -68,6 +68,18 @@ class LoginDoor:
         ]
         exchange.respond(answer.status, [(b"Audit-Id", passage.audit_id.encode()), *headers], answer.body)
         return answer.status
+
+    def _unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
+        request = passage.exchange.request
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        known = LoginRequest(
+            request.method.decode("latin-1"),
+            path,
+            remote_address=self._client(passage),
+            request_id=passage.audit_id,
+        )
+        self._login.record_unreadable(known, answer.code, reason)
+        return _send(passage, answer)
 
     def _request(self, passage: Passage, body: bytes) -> LoginRequest:
         exchange = passage.exchange

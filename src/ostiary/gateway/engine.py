@@ -27,6 +27,7 @@ from ostiary.gateway.answers import Answers
 from ostiary.gateway.audit.auditor import Auditor, Network, Prepared
 from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
+from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, Scanned, websocket_token
 from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
@@ -71,6 +72,7 @@ class EngineParts:
     open_paths: dict[bytes, OpenPath] = field(default_factory=dict)
     trusted_proxies: Sequence[Network] = ()
     realm: str = "ostiary"
+    ended: EndedRequests | None = None
 
 
 class Known:
@@ -117,6 +119,7 @@ class Engine:
             parts.clock,
             trusted_proxies=parts.trusted_proxies,
             realm=parts.realm,
+            ended=parts.ended,
         )
 
     @property

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ostiary.errors import ConfigurationError
+from ostiary.gateway.ended_requests import EndedRequest
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.wire import request_info
@@ -30,12 +31,14 @@ _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A request that was decided. `decision` tells what the record does: allowed or not, and why."""
+    """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
+    answered in the end, if that is recorded."""
 
     id: str
     at: datetime
     attributes: Attributes
     decision: Decision
+    status: int = 0
 
 
 @dataclass(slots=True)
@@ -46,17 +49,26 @@ class Counts:
     undecided: int = 0
 
 
-def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> Recorded | None:
-    """The request with this id; raises `ConfigurationError` if a file cannot be read."""
+def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> Recorded | EndedRequest | None:
+    """The request with this id; raises `ConfigurationError` if a file cannot be read.
+
+    Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
+    """
     wanted = audit_id.strip().lower()
+    decided: Recorded | None = None
+    ended: EndedRequest | None = None
     for path in paths:
         for line in _lines(path):
             # Parsing each line of a large log would take minutes; nearly all lines are none of this request.
-            if wanted in line.lower():
-                found = recorded(_event(line))
-                if found is not None and found.id.lower() == wanted:
-                    return found
-    return None
+            if wanted not in line.lower():
+                continue
+            event = _event(line)
+            if event is None or str(event.get("auditID")).lower() != wanted:
+                continue
+            # One request may have several events; the last one tells what was answered.
+            decided = recorded(event) or decided
+            ended = recorded_end(event) or ended
+    return decided or ended
 
 
 def read(paths: Iterable[str | os.PathLike[str]], counts: Counts) -> Iterator[Recorded]:
@@ -97,7 +109,32 @@ def recorded(event: dict[str, Any] | None) -> Recorded | None:
     status = event.get("responseStatus") or {}
     hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
     decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, hidden)
-    return Recorded(audit_id, at, Attributes(user, info), decision)
+    code = status.get("code") if isinstance(status, dict) else None
+    return Recorded(audit_id, at, Attributes(user, info), decision, code if isinstance(code, int) else 0)
+
+
+def recorded_end(event: dict[str, Any] | None) -> EndedRequest | None:
+    """How the request of *event* ended, whatever it was; None if it has not, or this is no event."""
+    if event is None or event.get("stage") not in (Stage.COMPLETE.value, Stage.PANIC.value):
+        return None
+    try:
+        told, notes = event.get("responseStatus") or {}, event.get("annotations") or {}
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
+        user, addresses = event.get("user") or {}, event.get("sourceIPs") or [""]
+        return EndedRequest(
+            str(event["auditID"]),
+            at,
+            int(told.get("code", 0)),
+            str(told.get("message", "")),
+            str(event.get("verb", "")).upper(),
+            str(event.get("requestURI", "")).partition("?")[0],
+            str(addresses[0]),
+            str(user.get("username", "") or notes.get("ostiary.dev/claimed-user", "")),
+            str(notes.get("ostiary.dev/login", "")),
+            str(notes.get("ostiary.dev/provider", "")),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        return None
 
 
 def _user(value: Any) -> UserInfo:

@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Any
 
 from ostiary.gateway.authorize import ChainExplanation, WhoCan
+from ostiary.gateway.ended_requests import EndedRequest
 from ostiary.gateway.refusals import Refusal
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Attributes, Decision
@@ -70,6 +71,27 @@ def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, Any]:
         "attributes": attributes_json(refusal.attributes),
         "then": decision_json(refusal.decision),
         "now": explanation_json(now),
+    }
+
+
+def ended_json(request: EndedRequest) -> dict[str, Any]:
+    """A request that came to no decision: what was asked, and how it ended."""
+    told = {
+        "user": request.username,
+        "login": request.login,
+        "provider": request.provider,
+        "from": request.address,
+        "reason": request.reason,
+    }
+    return {
+        "kind": "SignIn" if request.login else "Request",
+        "apiVersion": API_VERSION,
+        "id": request.id,
+        "at": request.at.astimezone(UTC).isoformat(),
+        "method": request.method,
+        "path": request.path,
+        "status": request.status,
+        **{key: value for key, value in told.items() if value},
     }
 
 

@@ -17,6 +17,7 @@ class LoginRequest:
     where the identity system must send the browser back to. `peer_certificate` (DER) was verified by the listener.
     `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
     return of a browser that did not begin this login, or began it with another provider, or too long ago.
+    `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
     """
 
     method: str
@@ -28,6 +29,7 @@ class LoginRequest:
     remote_address: str = ""
     peer_certificate: bytes | None = field(default=None, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    request_id: str = ""
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""

@@ -301,21 +301,40 @@ class _Stamps:
 # --- ids ---
 
 _ids: list[str] = []
-# In no order, so that two ids do not tell at a glance how many requests there were between them.
-_ENDINGS = tuple(f"{number:02x}" for number in sorted(range(256), key=lambda _: os.urandom(4)))
+_IDS_AT_ONCE = 256
+_TABLES_LAST = 256
+_beginnings: list[str] = []
+_endings: list[str] = []
 
 
 def _refill_ids() -> None:
-    """Random UUIDs, 256 at once: they differ in the last byte, since spelling out each one would cost more."""
-    digits = os.urandom(15).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    beginning = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-    _ids.extend([beginning + ending for ending in _ENDINGS])
+    """Random UUIDs, 256 at once. Two of them differ at both ends, where people look; spelling out all of each would
+    cost twenty times as much, so the middle is shared, and the ends are paired anew each time."""
+    global _tables_left
+    if not _tables_left:
+        _beginnings[:] = (os.urandom(4).hex() for _ in range(_IDS_AT_ONCE))
+        _endings[:] = (os.urandom(6).hex() for _ in range(_IDS_AT_ONCE))
+        _tables_left = _TABLES_LAST
+    _tables_left -= 1
+    shift, *digits = os.urandom(6)
+    text = bytes(digits).hex()
+    middle = f"-{text[:4]}-4{text[4:7]}-{'89ab'[shift & 3]}{text[7:]}-"
+    paired = zip(_beginnings, _endings[shift:] + _endings[:shift], strict=True)
+    _ids.extend([beginning + middle + ending for beginning, ending in paired])
+
+
+_tables_left = 0
+
+
+def _forget_ids() -> None:
+    global _tables_left
+    _ids.clear()
+    _tables_left = 0
 
 
 if hasattr(os, "register_at_fork"):
     # Two workers must not hand out the ids that their parent had made.
-    os.register_at_fork(after_in_child=_ids.clear)
+    os.register_at_fork(after_in_child=_forget_ids)
 
 
 # --- addresses ---

@@ -13,6 +13,7 @@ from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.admin import PREFIX, asked
 from ostiary.gateway.authorize import Authorizer, ChainExplanation, Step, WhoCan
+from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Visitor
@@ -37,9 +38,10 @@ _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
 
 
 class AdminPages:
-    def __init__(self, tokens: Tokens, authorizer: Authorizer) -> None:
+    def __init__(self, tokens: Tokens, authorizer: Authorizer, ended: EndedRequests | None = None) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
+        self._ended = ended
 
     async def may_enter(self, user: UserInfo) -> bool:
         """Whether any of the pages is open to *user*. Not knowing is no."""
@@ -100,6 +102,9 @@ class AdminPages:
     async def _refusals(self, decision: str) -> LoginAnswer:
         if decision:
             refusal = self._authorizer.recall(decision)
+            ended = self._ended.recall(decision) if self._ended is not None and refusal is None else None
+            if ended is not None:
+                return _ended_page(ended)
             if refusal is None:
                 return answers.error(404, "no refusal with this number is remembered by this worker of the gateway")
             return _explained(refusal, await self._authorizer.explain(refusal.attributes))
@@ -156,6 +161,22 @@ def _explained(refusal: Refusal, now: ChainExplanation) -> LoginAnswer:
         steps=join(_step(step) for step in now.steps),
     )
     return _page("A refusal, explained", "/auth/admin/refusals", body)
+
+
+def _ended_page(ended: EndedRequest) -> LoginAnswer:
+    """A request that came to no decision: a sign-in that failed, or nobody was identified."""
+    facts = {
+        "Number": ended.id,
+        "At": time_text(ended.at),
+        "User": ended.username,
+        "From": ended.address,
+        "Asked": f"{ended.method} {ended.path}",
+        "Sign-in": f"{ended.login} ({ended.provider})" if ended.provider else ended.login,
+        "Answered": f"status {ended.status}",
+        "Reason": ended.reason,
+    }
+    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
+    return _page("A request, explained", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)))
 
 
 def _step(step: Step) -> Markup:

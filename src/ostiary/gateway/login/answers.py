@@ -46,13 +46,16 @@ _REASONS = {
 class LoginAnswer:
     """What goes back to the client. Neither headers nor body are in its repr: they may hold a token.
 
-    `message` is set for an error, which a browser is shown on a page in place of this body.
+    `message` is set for an error, which a browser is shown on a page in place of this body. `recorded` tells that the
+    log and the audit record know of it already; `routine` that it is a step of the protocol, and nothing went wrong.
     """
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     body: bytes = field(default=b"", repr=False)
     message: str = ""
+    recorded: bool = False
+    routine: bool = False
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
@@ -121,9 +124,9 @@ def whoami(found: Found) -> LoginAnswer:
     )
 
 
-def grant_refused(error: str) -> LoginAnswer:
+def grant_refused(error: str, *, routine: bool = False) -> LoginAnswer:
     """What an OAuth client understands (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
-    return json_answer(400, {"error": error})
+    return replace(json_answer(400, {"error": error}), routine=routine)
 
 
 def done() -> LoginAnswer:

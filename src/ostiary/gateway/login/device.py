@@ -56,6 +56,11 @@ class Pending(Exception):
         super().__init__(error)
         self.error = error
 
+    @property
+    def is_routine(self) -> bool:
+        """Whether the device only has to wait: it asks every few seconds, and nothing is wrong."""
+        return self.error in ("authorization_pending", "slow_down")
+
 
 class Devices:
     def __init__(self, store: RecordStore, tokens: Tokens, *, external_url: str, clock: Clock) -> None:

@@ -23,6 +23,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.limits import Buckets
 from ostiary.gateway.login import answers, cli, views
 from ostiary.gateway.login.admin import AdminPages
@@ -30,7 +31,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Browsers
 from ostiary.gateway.login.cli import Codes
 from ostiary.gateway.login.device import Devices, Pending, normal_code
-from ostiary.gateway.login.events import LoginEvent, LoginEventKind, OnEvent, Teller, log_event
+from ostiary.gateway.login.events import LoginEvent, LoginEventKind, LoginEvents, OnEvent, log_event
 from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal
 from ostiary.gateway.login.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.pages import Pages
@@ -71,6 +72,7 @@ class Login:
         tokens: Tokens,
         external_url: str,
         authorizer: Authorizer | None = None,
+        ended: EndedRequests | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -83,13 +85,13 @@ class Login:
         self._identity = {provider.name: provider for provider in identity}
         self._tokens = tokens
         self._site = Site(url)
-        self._teller = Teller(on_event)
+        self._events = LoginEvents(on_event)
         self._starts = AddressLimit(Buckets(starts_per_minute / 60, starts_per_minute, clock=clock))
         self._steps = Steps(self._identity, checks, external_url=url, provider_seconds=provider_seconds)
         self._flows = Flows(store, secure=secure, clock=clock)
         self._codes = Codes(store, tokens, clock=clock)
         self._devices = Devices(store, tokens, external_url=url, clock=clock)
-        self._sessions = SessionCalls(tokens, self._steps, self._teller, clock=clock)
+        self._sessions = SessionCalls(tokens, self._steps, self._events, clock=clock)
         self._browsers = Browsers(tokens, self._steps.recheck, secure=secure, clock=clock)
         self._pages = Pages(
             self._site,
@@ -99,15 +101,19 @@ class Login:
             codes=self._codes,
             devices=self._devices,
             sessions=self._sessions,
-            teller=self._teller,
-            admin=None if authorizer is None else AdminPages(tokens, authorizer),
+            events=self._events,
+            admin=None if authorizer is None else AdminPages(tokens, authorizer, ended),
         )
 
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
-        visit = Visit(request, wants_html(request), request_id)
-        answer = await self._answered(visit)
-        return views.error(answer, visit.id) if visit.html and answer.message else answer
+        visit = Visit(replace(request, request_id=request_id), wants_html(request))
+        answer = self._events.record_answer(visit.request, await self._answered(visit))
+        return views.error(answer, request_id) if visit.html and answer.message else answer
+
+    def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
+        """A request to ``/auth`` was refused before it could be read."""
+        self._events.record_unreadable(request, status, reason)
 
     async def _answered(self, visit: Visit) -> LoginAnswer:
         request = visit.request
@@ -193,7 +199,7 @@ class Login:
         try:
             goal = await self._flows.goal(visit.request)
         except OstiaryError as error:
-            return self._teller.failed(error, visit.request, provider.name)
+            return self._events.record_failure(error, visit.request, provider.name)
         if goal is None:
             return answers.error(400, "it is not known any more what you sign in for: begin again")
         # A provider is asked as by any other visit: our own way to it is nothing to it.
@@ -213,7 +219,7 @@ class Login:
             answer = self._no(goal, refusal.code) or answers.refused(refusal)
             if visit.html and (typed or views.is_basic(refusal.www_authenticate)):
                 answer = await self._form_again(visit, provider, goal, pending=pending, refusal=refusal, username=typed)
-            return self._teller.refused(refusal, request, answer, provider.name)
+            return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
             return self._failed(error, visit, provider.name, goal)
 
@@ -240,7 +246,7 @@ class Login:
             return await self._concluded(visit, outcome, None if flow is None else flow.goal)
         except LoginRefused as refusal:
             answer = self._no(flow.goal if flow else None, refusal.code) or answers.refused(refusal)
-            return self._teller.refused(refusal, visit.request, answer, provider.name)
+            return self._events.record_refusal(refusal, visit.request, answer, provider.name)
         except Exception as error:
             return self._failed(error, visit, provider.name, flow.goal if flow else None)
 
@@ -262,7 +268,7 @@ class Login:
             url = cli.callback(goal, code=code)
         if visit.html:
             session, cookie = await self._browsers.begin(visit.request, outcome)
-            self._teller.session(LoginEventKind.ISSUED, visit.request, session, status=303)
+            self._events.record_session(LoginEventKind.ISSUED, visit.request, session, status=303)
             headers.append(cookie)
         return answers.redirect(url, 303).with_headers(*headers)
 
@@ -271,7 +277,7 @@ class Login:
         pair = await self._tokens.issue(
             attested.user, provider=signed.provider, sources=attested.sources, client=client_text(request)
         )
-        self._teller.session(LoginEventKind.ISSUED, request, pair.session)
+        self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
         return answers.issued(pair).with_headers(self._flows.forget())
 
     async def _away(self, visit: Visit, outcome: Elsewhere) -> LoginAnswer:
@@ -316,7 +322,7 @@ class Login:
 
     def _failed(self, error: Exception, visit: Visit, provider: str, goal: Goal) -> LoginAnswer:
         told = self._no(goal, error.code if isinstance(error, OstiaryError) else "provider-failed")
-        return self._teller.failed(error, visit.request, provider, instead=told)
+        return self._events.record_failure(error, visit.request, provider, instead=told)
 
     def _no(self, goal: Goal, code: str) -> LoginAnswer | None:
         """The command line that waits is told; None if none does."""
@@ -367,11 +373,11 @@ class Login:
         try:
             issued = await self._codes.exchange(request)
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
         if issued is None:
             refusal = LoginRefused("a code is not good", cause="unknown, used, or not theirs")
-            return self._teller.refused(refusal, request, answers.grant_refused("invalid_grant"))
-        self._teller.session(LoginEventKind.ISSUED, request, issued.session)
+            return self._events.record_refusal(refusal, request, answers.grant_refused("invalid_grant"))
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return answers.issued(issued)
 
     # --- devices ---
@@ -382,7 +388,7 @@ class Login:
         try:
             return answers.json_answer(200, await self._devices.begin(request))
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
 
     async def _poll(self, request: LoginRequest) -> LoginAnswer:
         if request.method != "POST":
@@ -390,10 +396,10 @@ class Login:
         try:
             issued = await self._devices.poll(request)
         except Pending as pending:
-            return answers.grant_refused(pending.error)
+            return answers.grant_refused(pending.error, routine=pending.is_routine)
         except Exception as error:
-            return self._teller.failed(error, request)
-        self._teller.session(LoginEventKind.ISSUED, request, issued.session)
+            return self._events.record_failure(error, request)
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return answers.issued(issued)
 
     # --- pages ---
@@ -407,18 +413,23 @@ class Login:
         try:
             visitor = await self._browsers.find(request)
             if visitor is not None:
-                return await self._pages.answer(steps, request, visitor)
+                answer = await self._pages.answer(steps, request, visitor)
+                return self._events.record_answer(request, answer, visitor=visitor.session.user.username)
         except LoginRefused as refusal:
-            return self._teller.refused(
+            return self._events.record_refusal(
                 refusal, request, answers.refused(refusal).with_headers(self._browsers.forget())
             )
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
         if request.method == "POST":
             return answers.error(401, "you are not signed in any more").with_headers(_BEARER)
         if steps == ["device"]:
             return await self._device_signed_out(visit)
-        return answers.redirect("/auth", 303)
+        led = answers.redirect("/auth", 303)
+        if steps[0] != "admin":
+            return led
+        stranger = LoginRefused("a page of the administration", cause="nobody is signed in: led to the sign-in page")
+        return self._events.record_refusal(stranger, request, led)
 
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
         code = normal_code(only(visit.request.query, "code") or "")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from ostiary.core.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import OstiaryError, ProviderError
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.groups import ContractBroken
-from ostiary.gateway.login.visit import sent
+from ostiary.gateway.login.visit import claimed_name, sent
 from ostiary.gateway.reasons import reason_of
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
@@ -24,14 +25,23 @@ class LoginEventKind(Enum):
     ISSUED = "issued"
     RENEWED = "renewed"
     ENDED = "ended"
+    CHALLENGED = "asked for proof"
     REFUSED = "refused"
     OUTAGE = "could not ask"
     CONTRACT_BROKEN = "provider breaks its contract"
 
 
+_QUIET = (LoginEventKind.ISSUED, LoginEventKind.RENEWED, LoginEventKind.ENDED, LoginEventKind.CHALLENGED)
+LONGEST_NAME = 100
+
+
 @dataclass(frozen=True, slots=True)
 class LoginEvent:
-    """For the audit record and the log. `status` was answered; `reason` is for the operator, and holds no secret."""
+    """For the audit record and the log. `status` was answered; `reason` is for the operator, and holds no secret.
+
+    `id` is the one that the person is shown, too. `username` is who was identified; `claimed` who somebody said to be
+    whom nobody has identified.
+    """
 
     kind: LoginEventKind
     status: int
@@ -40,50 +50,114 @@ class LoginEvent:
     session: str = ""
     remote_address: str = ""
     reason: str = ""
+    id: str = ""
+    method: str = ""
+    path: str = ""
+    claimed: str = ""
 
 
 OnEvent = Callable[[LoginEvent], None]
 
 
 def log_event(event: LoginEvent) -> None:
-    quiet = event.kind in (LoginEventKind.ISSUED, LoginEventKind.RENEWED, LoginEventKind.ENDED)
-    level = logging.INFO if quiet else logging.WARNING
+    level = logging.INFO if event.kind in _QUIET else logging.WARNING
     text = "login %s: provider %s, user %s, session %s, from %s%s"
-    parts = (event.provider, event.username, event.session, event.remote_address)
+    user = event.username or (f"{event.claimed} (not verified)" if event.claimed else "")
+    parts = (event.provider, user, event.session, event.remote_address)
     reason = f": {printable(event.reason)}" if event.reason else ""
-    log.log(level, text, event.kind.value, *(printable(part) or "-" for part in parts), reason)
+    extra = {"request_id": event.id} if event.id else {}
+    log.log(level, text, event.kind.value, *(printable(part) or "-" for part in parts), reason, extra=extra)
 
 
-class Teller:
-    """Tells what happens, and turns what went wrong into an answer that says no more than the person may know."""
+class LoginEvents:
+    """Records what happens, and turns what went wrong into an answer that says no more than the person may know."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
 
-    def session(
+    def record_session(
         self, kind: LoginEventKind, request: LoginRequest, session: Session, *, status: int = 200, reason: str = ""
     ) -> None:
-        username, address = session.user.username, request.remote_address
-        self._on_event(LoginEvent(kind, status, session.provider, username, session.id, address, reason))
+        self._emit(
+            kind,
+            request,
+            status,
+            provider=session.provider,
+            username=session.user.username,
+            session=session.id,
+            reason=reason,
+        )
 
-    def refused(
+    def record_refusal(
         self, error: OstiaryError, request: LoginRequest, answer: LoginAnswer, provider: str = ""
     ) -> LoginAnswer:
-        """Tells it, and returns *answer*, which is what the person gets."""
-        return self._tell(LoginEventKind.REFUSED, request, provider, error, answer)
+        """Records it, and returns *answer*, which is what the person gets."""
+        return self._record(LoginEventKind.REFUSED, request, provider, error, answer)
 
-    def failed(
+    def record_failure(
         self, error: Exception, request: LoginRequest, provider: str = "", *, instead: LoginAnswer | None = None
     ) -> LoginAnswer:
         """Nobody could be asked, or somebody answered nonsense. Who waits for something else is answered *instead*."""
         broken = isinstance(error, ContractBroken)
         known_outage = isinstance(error, (ProviderError, OSError)) and not broken
         kind = LoginEventKind.CONTRACT_BROKEN if broken else LoginEventKind.OUTAGE
-        return self._tell(kind, request, provider, error, instead or answers.outage(503 if known_outage else 500))
+        return self._record(kind, request, provider, error, instead or answers.outage(503 if known_outage else 500))
 
-    def _tell(
+    def record_answer(self, request: LoginRequest, answer: LoginAnswer, *, visitor: str = "") -> LoginAnswer:
+        """The last word on a visit: an answer that says no, and of which nobody has told yet, is recorded too.
+
+        Whatever number a person is shown leads the operator somewhere.
+        """
+        if answer.recorded or answer.routine or answer.status < 400:
+            return answer
+        asks = answer.status == 401 and bool(answer.header("WWW-Authenticate"))
+        kind = LoginEventKind.CHALLENGED if asks else LoginEventKind.REFUSED
+        self._emit(
+            kind,
+            request,
+            answer.status,
+            username=visitor,
+            reason=answer.message or "refused, as the page or the error code says",
+        )
+        return replace(answer, recorded=True)
+
+    def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
+        """A request that could not even be read."""
+        self._emit(LoginEventKind.REFUSED, request, status, reason=reason)
+
+    def _record(
         self, kind: LoginEventKind, request: LoginRequest, provider: str, error: Exception, answer: LoginAnswer
     ) -> LoginAnswer:
         reason = reason_of(error, sent=sent(request))
-        self._on_event(LoginEvent(kind, answer.status, provider, remote_address=request.remote_address, reason=reason))
-        return answer
+        username = error.username if isinstance(error, OstiaryError) else ""
+        self._emit(kind, request, answer.status, provider=provider, username=username, reason=reason)
+        return replace(answer, recorded=True)
+
+    def _emit(
+        self,
+        kind: LoginEventKind,
+        request: LoginRequest,
+        status: int,
+        *,
+        provider: str = "",
+        username: str = "",
+        session: str = "",
+        reason: str = "",
+    ) -> None:
+        # What people type may be their password in the wrong field: what looks like a secret is left out.
+        claimed = "" if username else redact(claimed_name(request)[:LONGEST_NAME])
+        self._on_event(
+            LoginEvent(
+                kind,
+                status,
+                provider,
+                username,
+                session,
+                request.remote_address,
+                reason,
+                id=request.request_id,
+                method=request.method,
+                path=request.path,
+                claimed=claimed,
+            )
+        )

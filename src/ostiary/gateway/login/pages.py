@@ -14,7 +14,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Browsers, Visitor
 from ostiary.gateway.login.cli import Codes, callback
 from ostiary.gateway.login.device import Devices, normal_code
-from ostiary.gateway.login.events import LoginEventKind, Teller
+from ostiary.gateway.login.events import LoginEventKind, LoginEvents
 from ostiary.gateway.login.flows import CliGoal, Flow, Flows
 from ostiary.gateway.login.sessions import SessionCalls
 from ostiary.gateway.login.steps import SignedIn
@@ -37,7 +37,7 @@ class Pages:
         codes: Codes,
         devices: Devices,
         sessions: SessionCalls,
-        teller: Teller,
+        events: LoginEvents,
         admin: AdminPages | None,
     ) -> None:
         self._site = site
@@ -47,7 +47,7 @@ class Pages:
         self._codes = codes
         self._devices = devices
         self._sessions = sessions
-        self._teller = teller
+        self._events = events
         self._admin = admin
 
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -102,7 +102,7 @@ class Pages:
             sources=signed.attested.sources,
             client=client_text(request, "token page"),
         )
-        self._teller.session(LoginEventKind.ISSUED, request, issued.session)
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)
 
     async def _own_sessions(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
@@ -161,7 +161,7 @@ class Pages:
         if signed is None:
             answer = views.message("Denied", "The device is not signed in. If you did not begin this, that was right.")
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
-            return self._teller.refused(denied, request, answer)
+            return self._events.record_refusal(denied, request, answer)
         return views.message("The device is signed in", "Go back to it: it goes on by itself. You can close this page.")
 
     # --- command lines ---
@@ -178,7 +178,7 @@ class Pages:
             )
         if field(request, "decision") != "approve":
             denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")
-            return self._teller.refused(denied, request, self._back(callback(goal, error="access_denied")))
+            return self._events.record_refusal(denied, request, self._back(callback(goal, error="access_denied")))
         code = await self._codes.issue(goal, await self._signed(visitor, request), request)
         return self._back(callback(goal, code=code))
 

@@ -13,7 +13,7 @@ from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.events import LoginEventKind, Teller
+from ostiary.gateway.login.events import LoginEventKind, LoginEvents
 from ostiary.gateway.login.steps import Steps
 from ostiary.gateway.login.visit import bearer, field
 from ostiary.interfaces.identity import LoginRequest
@@ -24,10 +24,10 @@ RENEWALS = 10_000
 
 
 class SessionCalls:
-    def __init__(self, tokens: Tokens, steps: Steps, teller: Teller, *, clock: Clock) -> None:
+    def __init__(self, tokens: Tokens, steps: Steps, events: LoginEvents, *, clock: Clock) -> None:
         self._tokens = tokens
         self._steps = steps
-        self._teller = teller
+        self._events = events
         self._renewed: Cache[bytes, Issued] = Cache(
             seconds=REUSE_LEEWAY.total_seconds(), clock=clock, entries=RENEWALS, share=RENEWALS
         )
@@ -41,14 +41,14 @@ class SessionCalls:
         try:
             pair = await self._renewed.fill(digest(renewal), lambda: self._renew(renewal, request))
         except LoginRefused as refusal:
-            return self._teller.refused(refusal, request, answers.not_renewed(refusal))
+            return self._events.record_refusal(refusal, request, answers.not_renewed(refusal))
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
         return answers.issued(pair)
 
     async def _renew(self, renewal: str, request: LoginRequest) -> Issued:
         pair = await self._tokens.renew(renewal, lambda session: self._steps.recheck(session, request))
-        self._teller.session(LoginEventKind.RENEWED, request, pair.session)
+        self._events.record_session(LoginEventKind.RENEWED, request, pair.session)
         return pair
 
     async def logout(self, request: LoginRequest) -> LoginAnswer:
@@ -65,7 +65,7 @@ class SessionCalls:
             if found is not None and found.token.kind is not TokenKind.BROWSER:
                 await self.end(found.session, request, done, everywhere=field(request, "everywhere") == "true")
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
         return done
 
     async def end(
@@ -78,7 +78,7 @@ class SessionCalls:
         else:
             await self._tokens.revoke(RevocationKind.SESSION, session.id, by=f"logout of {username}")
         reason = "everywhere" if everywhere else ""
-        self._teller.session(LoginEventKind.ENDED, request, session, status=answer.status, reason=reason)
+        self._events.record_session(LoginEventKind.ENDED, request, session, status=answer.status, reason=reason)
 
     async def whoami(self, request: LoginRequest) -> LoginAnswer:
         if request.method not in ("GET", "HEAD"):
@@ -89,5 +89,5 @@ class SessionCalls:
         try:
             found: Found | None = await self._tokens.find(token)
         except Exception as error:
-            return self._teller.failed(error, request)
+            return self._events.record_failure(error, request)
         return answers.no_good_token() if found is None else answers.whoami(found)

@@ -11,14 +11,15 @@ provider's mistake, and nobody is signed in by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from ostiary.core.tokens import Attested
-from ostiary.errors import LoginRefused
+from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.headers import BadHeader, HeaderNames, identity_lines
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.flows import Flow, Goal, state_of
@@ -91,13 +92,18 @@ class Steps:
             raise _not_begun_here()
         signed = _signed(provider, flow.user)
         shown = replace(self._shown(provider, request, Step.GROUPS), remembered=flow.remember)
-        found = await self._within(
-            self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
-        )
-        return _attested(signed, found, flow.goal)
+        with _about(signed.user.username):
+            found = await self._within(
+                self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
+            )
+            return _attested(signed, found, flow.goal)
 
     async def recheck(self, session: Session, request: LoginRequest) -> Attested:
         """Who the session's user is today. Raises `LoginRefused` if nobody any more."""
+        with _about(session.user.username):
+            return await self._recheck(session, request)
+
+    async def _recheck(self, session: Session, request: LoginRequest) -> Attested:
         provider = self._identity.get(session.provider)
         if provider is None or not session.user.username.startswith(provider.prefix):
             raise LoginRefused("this session has ended: sign in again", cause="its identity provider is gone")
@@ -118,7 +124,8 @@ class Steps:
         signed = _signed(provider, own)
         # Groups return to a path of their own, and what identity asked to remember is none of their business.
         request = replace(request, callback_url=self._callback(provider, Step.GROUPS), remembered=())
-        return _attested(signed, await self._within(self._checks.ask(signed, request)), goal)
+        with _about(signed.user.username):
+            return _attested(signed, await self._within(self._checks.ask(signed, request)), goal)
 
     def _shown(self, provider: Identity, request: LoginRequest, step: Step) -> LoginRequest:
         return replace(without_ours(request), callback_url=self._callback(provider, step))
@@ -130,6 +137,16 @@ class Steps:
     async def _within(self, asking: Awaitable[T]) -> T:
         async with asyncio.timeout(self._seconds):
             return await asking
+
+
+@contextmanager
+def _about(username: str) -> Iterator[None]:
+    """What goes wrong inside is about this user: the operator's log says so."""
+    try:
+        yield
+    except OstiaryError as error:
+        error.username = username
+        raise
 
 
 def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal) -> Outcome:

@@ -33,11 +33,10 @@ _QUALITY = re.compile(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request; `html` tells that a person looks at the answer, `id` leads the operator to the log."""
+    """A request; `html` tells that a person looks at the answer."""
 
     request: LoginRequest
     html: bool = False
-    id: str = ""
 
 
 def wants_html(request: LoginRequest) -> bool:
@@ -109,6 +108,11 @@ def sent(request: LoginRequest) -> Iterator[str]:
             values += (value, value.partition(" ")[2], *re.split(r"[;=]\s*", value))
     values += (f"{username}:{password}" for username, password in _passwords(request))
     yield from (value for value in values if len(value) >= _SHORTEST)
+
+
+def claimed_name(request: LoginRequest) -> str:
+    """Who somebody says to be, in a form or with ``Authorization: Basic``; nobody has verified it."""
+    return next((username for username, _ in _passwords(request) if username), "")
 
 
 def _passwords(request: LoginRequest) -> Iterator[tuple[str, str]]:
