@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def running(
             upstreams=[site.impersonating(cluster)],
             listen={"address": f"127.0.0.1:{port}"},
             externalURL=url,
+            externalCA="ca.pem",
             identity=[
                 {"name": "staff", "type": "htpasswd", "path": "users", "prefix": "staff:"},
                 {"name": "guests", "type": "htpasswd", "path": "users", "prefix": "guest:"},
@@ -344,17 +346,26 @@ def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
 
 
 @pytest.mark.needs("kubectl")
-def test_the_commands_on_the_page_are_ones_that_kubectl_takes(running: Running, tmp_path: Path) -> None:
-    """S18, S19: they make what the download is."""
+def test_what_the_page_gives_out_is_one_kubeconfig_and_trusts_the_gateways_own_authority(
+    running: Running, tmp_path: Path
+) -> None:
+    """The one line, the commands for kubectl and the download make the same, and each of them works."""
     running.sign_in("alice")
-    commands = running.chromium("text", of="#commands")
-    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
-    subprocess.run(["bash", "-ec", commands], check=True, env=environment, capture_output=True, timeout=SECONDS)
-    made = yaml.safe_load((tmp_path / "config").read_text())
-    given = yaml.safe_load(running.gateway.get("/auth/kubeconfig").text)
-    run, other = (config["users"][0]["user"]["exec"] for config in (made, given))
-    assert {key: run[key] for key in ("apiVersion", "command", "args", "interactiveMode")} == {
-        key: other[key] for key in ("apiVersion", "command", "args", "interactiveMode")
-    }
-    for key in ("clusters", "contexts", "current-context"):
-        assert made[key] == given[key]
+    chromium = running.chromium
+    lines = {"line": chromium("text", of="#command"), "commands": chromium("content", of="#commands")}
+    assert "\n" not in lines["line"]
+    made = {"download": yaml.safe_load(running.gateway.get("/auth/kubeconfig").text)}
+    for name, text in lines.items():
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "KUBECONFIG": str(tmp_path / name), "PATH": path, "HOME": str(tmp_path)}
+        run = ["bash", "-ec", text]
+        subprocess.run(run, check=True, cwd=tmp_path, env=environment, capture_output=True, timeout=SECONDS)
+        made[name] = yaml.safe_load((tmp_path / name).read_text())
+    for name, config in made.items():
+        for key in ("clusters", "contexts", "current-context"):
+            assert config[key] == made["line"][key], name
+        ours, other = (each["users"][0]["user"]["exec"] for each in (made["line"], config))
+        for key in ("apiVersion", "command", "args", "interactiveMode", "provideClusterInfo"):
+            assert ours[key] == other[key], name
+    data = made["line"]["clusters"][0]["cluster"]["certificate-authority-data"]
+    assert base64.b64decode(data) == running.gateway.site.ca.cert_pem.bytes()

@@ -10,7 +10,6 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
@@ -21,7 +20,7 @@ from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.sessions import Account, Sessions
 from ostiary.core.config_edit import dump
 from ostiary.errors import ConfigurationError
-from ostiary.wire.kubeconfig import gateway_kubeconfig
+from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
 
 DESCRIPTION = """\
 Print a kubeconfig whose user runs `ostiary get-token`, or put its context into a kubeconfig that you have. It holds no
@@ -61,12 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--prefix is a path, as in /staging")
     if arguments.force and not arguments.merge:
         raise UsageError("--force belongs to --merge")
-    name = arguments.name or _default_name(account)
+    own = None if account.name == DEFAULT_ACCOUNT else account.name
     made = gateway_kubeconfig(
         account.server,
-        name=name,
+        name=arguments.name or context_name(account.server, own),
         prefix=arguments.prefix,
-        account=None if account.name == DEFAULT_ACCOUNT else account.name,
+        account=own,
         namespace=arguments.namespace,
         authorities_pem=_chosen_authorities(arguments) or _known_authorities(account),
     )
@@ -107,11 +106,6 @@ def _taken(file: str, found: list[Conflict]) -> ConfigurationError:
         hint="choose another name with --name, or replace it with --force",
         code="kubeconfig-name-taken",
     )
-
-
-def _default_name(account: Account) -> str:
-    host = urlsplit(account.server).hostname or "gateway"
-    return host if account.name == DEFAULT_ACCOUNT else f"{account.name}@{host}"
 
 
 def _known_authorities(account: Account) -> str | None:

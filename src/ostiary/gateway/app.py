@@ -151,6 +151,7 @@ class App:
             relevant_groups=self.authorizer.relevant_groups,
             tokens=shared.tokens,
             external_url=config.external_url,
+            authorities_pem=config.authorities_pem,
             authorizer=self.authorizer,
             ended=self.ended,
             clock=self._clock,

@@ -251,4 +251,6 @@ class GatewayConfig:
     limits: LimitSettings = field(default=LimitSettings())
     admission: tuple[Provider[AdmissionProvider], ...] = ()
     log: Log = Log()
+    # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
+    authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from shlex import quote
 from typing import Any
+from urllib.parse import urlsplit
 
 from ostiary.wire.client_authentication import V1
 
@@ -61,6 +62,12 @@ def gateway_kubeconfig(
     }
 
 
+def context_name(gateway: str, account: str | None = None) -> str:
+    """What a context is called unless somebody says otherwise."""
+    host = urlsplit(gateway).hostname or "gateway"
+    return f"{account}@{host}" if account else host
+
+
 def authorities_data(authorities_pem: str) -> str:
     return b64encode(authorities_pem.encode()).decode()
 
@@ -69,7 +76,8 @@ def ostiary_command(config: dict[str, Any]) -> str:
     """The one line that puts the context of *config* into somebody's kubeconfig."""
     (cluster,), (user,), (context,) = config["clusters"], config["users"], config["contexts"]
     _, *account = user["user"]["exec"]["args"]
-    words = [PROGRAM, "kubeconfig", *account, "--name", context["name"]]
+    named = [] if context["name"] == context_name(*account[1::2]) else ["--name", context["name"]]
+    words = [PROGRAM, "kubeconfig", *account, *named]
     data = cluster["cluster"].get("certificate-authority-data")
     words += ["--ca-data", data] if data else []
     return " ".join(map(quote, [*words, "--merge"]))

@@ -33,6 +33,7 @@ const steps = {
   async url() { return page.url(); },
   async title() { return page.title(); },
   async text({ of = "body" }) { return page.locator(of).innerText(); },
+  async content({ of }) { return page.locator(of).textContent(); },
   async clipboard() { return page.evaluate(() => navigator.clipboard.readText()); },
   async cookies() { return context.cookies(); },
   async fetched({ path }) { return page.evaluate(async (path) => (await fetch(path)).status, path); },

@@ -82,6 +82,7 @@ def read_sections(
     store = sections.store(root, builder)
     parts = {
         "external_url": sections.external_url(root, listen),
+        "authorities_pem": sections.external_ca(root, listen),
         "health": root.section("health").address("address", sections.HEALTH),
         "tokens": sections.tokens(root.section("tokens")),
         "groups": sections.groups(root, builder, known),

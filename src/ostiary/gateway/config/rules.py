@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from ostiary.core.config import Fields
+from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.values import Values, is_loopback, parse_origin
 from ostiary.gateway.settings import GatewayConfig, Identity, Upstream
 
@@ -45,6 +46,12 @@ def warnings(config: GatewayConfig) -> list[str]:
         found.append("everybody who can sign in may do everything: the authorization chain has allow_all")
     if not config.listen.address.is_loopback and config.listen.tls is None:
         found.append(f"{config.listen.address} takes tokens in plain text")
+    tls = config.listen.tls
+    if tls is not None and config.authorities_pem is None and not is_from_a_known_authority(tls.certificate):
+        found.append(
+            "kubeconfigs that the sign-in page gives out lack the authority of listen.tls.certificate, which this"
+            " system does not know: name it with externalCA"
+        )
     found += _warnings_of_upstreams(config.upstreams)
     if not config.upstreams and not config.webhooks.enabled:
         found.append("there is no upstream and no webhook: this gateway can sign people in and nothing else")

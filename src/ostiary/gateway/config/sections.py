@@ -11,8 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from ostiary.core.config import Document, Node, Reading
 from ostiary.errors import ConfigurationError
+from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.providers import Builder, lacks
 from ostiary.gateway.config.values import (
     Values,
@@ -124,6 +127,17 @@ def external_url(values: Values, listening: Listen) -> str:
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
         values.fields.problem("people would sign in over plain text", "externalURL", "begin it with https://")
     return url.geturl()
+
+
+def external_ca(values: Values, listening: Listen) -> str | None:
+    """The authority for those who connect to the external URL; that of a self-signed chain needs no setting."""
+    path = values.file("externalCA")
+    if path is not None and (mistake := bad_authorities(path)):
+        values.fields.problem(mistake, "externalCA")
+    if path is not None:
+        authorities = [each.public_bytes(Encoding.PEM).decode() for each in certificates(path)]
+        return "".join(authorities) or None
+    return None if listening.tls is None else own_authorities(listening.tls.certificate)
 
 
 # --- providers ---

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config_edit import dump
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.authorize import Authorizer
@@ -71,6 +72,7 @@ class Login:
         relevant_groups: RelevantGroups,
         tokens: Tokens,
         external_url: str,
+        authorities_pem: str | None = None,
         authorizer: Authorizer | None = None,
         ended: EndedRequests | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -84,7 +86,7 @@ class Login:
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
         self._tokens = tokens
-        self._site = Site(url)
+        self._site = Site(url, authorities_pem)
         self._events = LoginEvents(on_event)
         self._starts = AddressLimit(Buckets(starts_per_minute / 60, starts_per_minute, clock=clock))
         self._steps = Steps(self._identity, checks, external_url=url, provider_seconds=provider_seconds)
@@ -139,7 +141,7 @@ class Login:
                 kinds = {name: _kind(provider) for name, provider in self._identity.items()}
                 return answers.methods(kinds, self._external_url)
             case ["kubeconfig"]:
-                return answers.download(views.kubeconfig(self._site), "ostiary.kubeconfig")
+                return answers.download(dump(self._site.kubeconfig), f"{self._site.context}.kubeconfig")
             case ["cli", "token"]:
                 return await self._exchange(request)
             case ["device", "token"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 from ostiary.core.text import printable
@@ -19,6 +20,7 @@ from ostiary.gateway.login.device import Asked, shown_code
 from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Goal
 from ostiary.gateway.pages import NOTHING, Markup, fill, join, page
 from ostiary.interfaces.token_store import Session
+from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig, kubectl_commands, ostiary_command
 
 _DESCRIBED = Markup(' aria-invalid="true" aria-describedby="problem"')
 _FOCUS = Markup(" autofocus")
@@ -43,10 +45,20 @@ class Site:
     """What all pages know: where they are."""
 
     external_url: str
+    authorities_pem: str | None = None
 
     @property
     def host(self) -> str:
         return urlsplit(self.external_url).netloc
+
+    @property
+    def context(self) -> str:
+        return context_name(self.external_url)
+
+    @property
+    def kubeconfig(self) -> dict[str, Any]:
+        """For kubectl: the same as ``ostiary kubeconfig`` makes. There is no secret in it."""
+        return gateway_kubeconfig(self.external_url, name=self.context, authorities_pem=self.authorities_pem)
 
 
 # --- signing in ---
@@ -112,8 +124,10 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool) -> L
         groups=_groups(session),
         until=time_text(session.expires_at),
         lifetime=_span(lifetime),
-        commands=kubectl_commands(site),
-        filename=f"{_context(site)}.kubeconfig",
+        command=ostiary_command(site.kubeconfig),
+        context=site.context,
+        commands="\n".join(kubectl_commands(site.kubeconfig)),
+        filename=f"{site.context}.kubeconfig",
         form_token=visitor.form_token,
     )
     return page("You are signed in", body, navigation=navigation("/auth/token", admin=admin))
@@ -137,57 +151,6 @@ def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
         commands=commands,
     )
     return page("Your token", body, private=True)
-
-
-def kubectl_commands(site: Site) -> str:
-    """What makes kubectl sign in by itself."""
-    name, url = _context(site), site.external_url
-    return "\n".join(
-        (
-            f"kubectl config set-cluster {name} --server={url}",
-            f"kubectl config set-credentials {name} \\",
-            "  --exec-api-version=client.authentication.k8s.io/v1 \\",
-            "  --exec-interactive-mode=IfAvailable \\",
-            "  --exec-command=ostiary --exec-arg=get-token \\",
-            f"  --exec-arg=--server={url}",
-            f"kubectl config set-context {name} \\",
-            f"  --cluster={name} --user={name}",
-            f"kubectl config use-context {name}",
-        )
-    )
-
-
-def kubeconfig(site: Site) -> str:
-    """A whole kubeconfig. There is no secret in it: the command it names signs in."""
-    name, url = _context(site), site.external_url
-    return f"""\
-apiVersion: v1
-kind: Config
-current-context: {name}
-clusters:
-- name: {name}
-  cluster:
-    server: {url}
-contexts:
-- name: {name}
-  context:
-    cluster: {name}
-    user: {name}
-users:
-- name: {name}
-  user:
-    exec:
-      apiVersion: client.authentication.k8s.io/v1
-      command: ostiary
-      args: [get-token, "--server={url}"]
-      interactiveMode: IfAvailable
-      installHint: "ostiary is missing: pip install ostiary"
-"""
-
-
-def _context(site: Site) -> str:
-    name = "".join(char if char.isalnum() or char in ".-" else "-" for char in site.host)
-    return f"ostiary-{name}".strip("-")
 
 
 def sessions(visitor: Visitor, found: Sequence[Session], *, said: str = "", admin: bool) -> LoginAnswer:

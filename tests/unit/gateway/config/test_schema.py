@@ -129,7 +129,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("etc")
     ca = trustme.CA()
     leaf = ca.issue_cert("gateway.example.com")
-    for name in ("clients.pem", "cluster-ca.pem"):
+    for name in ("ca.pem", "clients.pem", "cluster-ca.pem"):
         (directory / name).write_bytes(ca.cert_pem.bytes())
     (directory / "tls.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())

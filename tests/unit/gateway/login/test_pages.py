@@ -53,7 +53,25 @@ HOSTILE = (
 
 KNOWN_TAGS = {
     *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "script"),
-    *("h1", "h2", "h3", "p", "b", "a", "div", "span", "ul", "li", "dl", "dt", "dd", "pre", "code"),
+    *(
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "b",
+        "a",
+        "div",
+        "span",
+        "ul",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "details",
+        "summary",
+        "pre",
+        "code",
+    ),
     *("form", "label", "input", "button"),
 }
 
@@ -511,7 +529,7 @@ async def test_the_kubeconfig_to_download_is_whole_and_has_no_secret(alice: Brow
     answer = await alice.get("/auth/kubeconfig")
     read = yaml.safe_load(answer.body)
     assert read["clusters"][0]["cluster"]["server"] == URL
-    assert read["users"][0]["user"]["exec"]["args"] == ["get-token", f"--server={URL}"]
+    assert read["users"][0]["user"]["exec"]["args"] == ["get-token", "--server", URL]
     assert (answer.header("Content-Disposition") or "").startswith("attachment")
     assert "os" + "t_" not in text_of(answer)
 
