@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e pythons demo bench lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo bench lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -25,7 +25,7 @@ $(STAMP): requirements.lock pyproject.toml scripts/venv
 components: $(STAMP)  ## install the programs that the tests talk to (kubectl, nginx, ...)
 	@scripts/components
 
-test: components lint types unit e2e  ## everything that CI runs
+test: components lint types unit e2e  ## everything that needs only PyPI, Debian and npm
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
@@ -45,6 +45,10 @@ demo: $(DEMO)/.ready  ## watch a program stay signed in, and a gateway at work
 
 pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
 	@scripts/pythons
+
+interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNETES=all: three versions)
+	@scripts/interop-build
+	$(BIN)/pytest -q --timeout=300 tests/interop
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench

@@ -1,0 +1,75 @@
+"""The programs that ``make interop`` built, by version."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "interop-build"
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """One minor version: kubectl always; the servers of the newest one, and of all with ``KUBERNETES=all``."""
+
+    minor: str
+    programs: tuple[tuple[str, Path], ...]
+
+    def __str__(self) -> str:
+        return self.minor
+
+    @property
+    def number(self) -> int:
+        """36 for 1.36."""
+        return int(self.minor.partition(".")[2])
+
+    @property
+    def has_servers(self) -> bool:
+        return any(name == "kube-apiserver" for name, _ in self.programs)
+
+    @property
+    def has_constrained_impersonation(self) -> bool:
+        """On by default since 1.36."""
+        return self.number >= 36
+
+    def program(self, name: str) -> Path:
+        return dict(self.programs)[name]
+
+
+@cache
+def listed() -> dict[str, dict[str, Path]]:
+    """Every program that the interop tests use: module -> program -> path, whether it is built or not."""
+    shown = subprocess.run([SCRIPT, "--list"], capture_output=True, text=True, check=True, timeout=60).stdout
+    modules: dict[str, dict[str, Path]] = {}
+    for line in shown.splitlines():
+        place, folder = line.split(" ", 1)
+        module, program = place.split("/")
+        modules.setdefault(module, {})[program] = Path(folder) / program
+    return modules
+
+
+@cache
+def versions() -> tuple[Kubernetes, ...]:
+    """Newest first."""
+    found = [
+        Kubernetes(module.removeprefix("kubernetes-"), tuple(programs.items()))
+        for module, programs in listed().items()
+        if module.startswith("kubernetes-")
+    ]
+    return tuple(sorted(found, key=lambda version: -version.number))
+
+
+def etcd() -> Path:
+    return listed()["etcd"]["etcd"]
+
+
+def not_built() -> list[str]:
+    """What has to be built first, as in ``kubernetes-1.36/kubectl``."""
+    return [
+        f"{module}/{program}"
+        for module, programs in listed().items()
+        for program, path in programs.items()
+        if not path.exists()
+    ]
