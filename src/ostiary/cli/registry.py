@@ -10,7 +10,7 @@ import yaml
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
 from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_json, print_note
-from ostiary.cli.registry_choice import choice, configured
+from ostiary.cli.registry_choice import choice, config_bin_dir, config_file, configured
 from ostiary.cli.registry_output import as_json, print_explanation, print_lint, print_lookup, print_probe
 from ostiary.cli.report import print_report
 from ostiary.registry.check import SAMPLE_IMAGE, check
@@ -21,6 +21,7 @@ from ostiary.registry.image_name import parse_image_name
 from ostiary.registry.lint import lint
 from ostiary.registry.migrate import migrate
 from ostiary.registry.probe import SECONDS, ProbeSettings, probe
+from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE
 from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, Dialect
 
 GET_HELP = """\
@@ -67,6 +68,9 @@ MIGRATE_HELP = """\
 Print a provider configuration as CredentialProviderConfig v1, also one in the dialect of the first proposal
 (RegistryCredentialConfig). With --output json it is printed as JSON, which the kubelet reads as well.
 """
+# As for docker-credential-ostiary: see registry/user_config.py.
+CONFIG_DEFAULT = f"${CONFIG_VARIABLE}, else ~/.config/ostiary/registry.yaml if it is there"
+BIN_DIR_DEFAULT = f" (default: ${BIN_DIR_VARIABLE}; without --config also bin beside the configuration)"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,13 +102,13 @@ def _configure_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_lint(parser: argparse.ArgumentParser) -> None:
-    _add_config(parser, required=True)
+    _add_config(parser)
     add_output(parser)
     parser.set_defaults(run=lint_config)
 
 
 def _configure_check(parser: argparse.ArgumentParser) -> None:
-    _add_config(parser)
+    _add_config(parser, default="none, and COMMAND is a program")
     names = [version.rpartition("/")[2] for version in API_VERSIONS]
     parser.add_argument(
         "--api-version",
@@ -142,16 +146,18 @@ def _configure_probe(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_migrate(parser: argparse.ArgumentParser) -> None:
-    _add_config(parser, required=True)
+    _add_config(parser)
     add_output(parser)
     parser.set_defaults(run=migrate_config)
 
 
-def _add_config(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def _add_config(parser: argparse.ArgumentParser, *, default: str = CONFIG_DEFAULT) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", required=required, help="the provider configuration: a file, or a directory of them"
+        "--config",
+        metavar="FILE",
+        help=f"the provider configuration: a file, or a directory of them (default: {default})",
     )
-    parser.add_argument("--bin-dir", metavar="DIR", help="where the executables of the providers are")
+    parser.add_argument("--bin-dir", metavar="DIR", help=f"where the executables of the providers are{BIN_DIR_DEFAULT}")
 
 
 def _add_docker_logins(parser: argparse.ArgumentParser) -> None:
@@ -231,7 +237,7 @@ def probe_image(arguments: argparse.Namespace) -> int:
 
 
 def lint_config(arguments: argparse.Namespace) -> int:
-    found = lint(arguments.config, bin_dir=arguments.bin_dir)
+    found = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
     if arguments.output == JSON:
         print_json(as_json(found) | {"ok": found.ok})
     else:
@@ -264,7 +270,7 @@ def check_provider(arguments: argparse.Namespace) -> int:
 
 
 def migrate_config(arguments: argparse.Namespace) -> int:
-    config = load(arguments.config, bin_dir=arguments.bin_dir)
+    config = load(config_file(arguments), bin_dir=arguments.bin_dir)
     text = migrate(config)
     for warning in config.warnings:
         print_note(str(warning))

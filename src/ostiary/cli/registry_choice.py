@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ostiary.cli.arguments import UsageError
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import Limits
+from ostiary.registry import user_config
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.config import ProvidersConfig, load
 from ostiary.registry.docker_config import NodeDockerConfig, PullSecret
 from ostiary.registry.docker_store import DockerStore
 from ostiary.registry.keyring import Keyring
-
-NO_DIRECTORY = "/nonexistent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Choice:
 def choice(arguments: argparse.Namespace) -> Choice:
     """What ``--config``, ``--bin-dir``, ``--docker-config`` and ``--pull-secret`` choose.
 
+    Without ``--config`` the providers are this user's own, as for ``docker-credential-ostiary``; there may be none.
     A provider whose executable is missing fails when it is asked, and leaves the others alone.
     """
     docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
@@ -48,19 +49,37 @@ def configured(arguments: argparse.Namespace) -> CachedProvider:
 def _keyring(arguments: argparse.Namespace, docker_config: NodeDockerConfig | None) -> Keyring:
     limits = Limits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
+    path, bin_dir = _config_and_bin_dir(arguments)
+    config = ProvidersConfig(()) if path is None else load(path)
+    return Keyring(config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, limits=limits)
+
+
+def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:
+    """The configuration, if there is one, and where its executables are."""
     if arguments.config is None:
-        return Keyring(
-            ProvidersConfig(()), bin_dir=NO_DIRECTORY, docker_config=docker_config, docker_store=store, limits=limits
-        )
-    if arguments.bin_dir is None:
+        path = user_config.existing_config_path()
+        return path, arguments.bin_dir or user_config.bin_dir(path)
+    bin_dir = arguments.bin_dir or os.environ.get(user_config.BIN_DIR_VARIABLE)
+    if not bin_dir:
         raise UsageError("--config needs --bin-dir", hint="give the directory that holds the providers' executables")
-    return Keyring(
-        load(arguments.config),
-        bin_dir=arguments.bin_dir,
-        docker_config=docker_config,
-        docker_store=store,
-        limits=limits,
-    )
+    return arguments.config, bin_dir
+
+
+def config_file(arguments: argparse.Namespace) -> str:
+    """The configuration that is to be looked at: ``--config``, else this user's own."""
+    path: str | None = arguments.config or user_config.existing_config_path()
+    if path is None:
+        missing = f"there is no provider configuration at {user_config.config_path()}"
+        raise UsageError(missing, hint="name one: --config FILE")
+    return path
+
+
+def config_bin_dir(arguments: argparse.Namespace) -> str | None:
+    """Where the executables of that configuration are; None if nobody has said so, and they are not looked at."""
+    if arguments.bin_dir or arguments.config is not None:
+        chosen: str | None = arguments.bin_dir
+        return chosen
+    return user_config.bin_dir()
 
 
 def pull_secret(file: str) -> PullSecret:

@@ -95,7 +95,8 @@ def _found_json(found: Found) -> dict[str, object]:
 
 def print_explanation(told: Explanation) -> None:
     print(f"image {told.image.given}")
-    _print_rows([("looked up", told.image.repository), ("config", told.config_hash or "none")])
+    config = ", ".join((*told.config_files, told.config_hash)) if told.config_hash else "none"
+    _print_rows([("looked up", told.image.repository), ("config", config)])
     for source in told.sources:
         _print_source(source)
     for provider in told.providers:

@@ -67,6 +67,11 @@ class ProviderConfig:
     place: Place = field(default=Place(), compare=False)
     dialect: Dialect = Dialect.KUBELET
 
+    @property
+    def any_port(self) -> bool:
+        """Whether a pattern without a port matches images with any: so says the proposal, and not the kubelet."""
+        return self.dialect is Dialect.PROPOSAL
+
 
 @dataclass(frozen=True, slots=True)
 class ProvidersConfig:
@@ -86,11 +91,13 @@ def load(
     *,
     bin_dir: str | os.PathLike[str] | None = None,
     service_account_tokens: bool = True,
+    allow_empty: bool = False,
 ) -> ProvidersConfig:
     """The configuration at *path*: a file, or a directory of them; raises `ConfigurationError`.
 
     With a *bin_dir* every provider must be an executable there. *service_account_tokens* is the kubelet's
-    feature gate, without which ``tokenAttributes`` is refused.
+    feature gate, without which ``tokenAttributes`` is refused. The kubelet does not start without a provider;
+    *allow_empty* takes ``providers: []``, which must be written out, for "none".
     """
     sources: list[tuple[str, bytes]] = []
     unreadable: list[Problem] = []
@@ -101,7 +108,7 @@ def load(
             unreadable.append(Problem(f'unable to read file "{printable(file)}": {error.strerror}', Place(file)))
     if unreadable:
         raise _unusable(unreadable, "config-unreadable")
-    return _config(sources, bin_dir=bin_dir, service_account_tokens=service_account_tokens)
+    return _config(sources, bin_dir=bin_dir, service_account_tokens=service_account_tokens, allow_empty=allow_empty)
 
 
 def loads(
@@ -168,6 +175,7 @@ class _Found:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
+    all_written_out: bool = True
 
     def add(self, name: str | None, data: bytes, *, service_account_tokens: bool) -> None:
         try:
@@ -179,6 +187,7 @@ class _Found:
         providers, problems = _document(document, service_account_tokens)
         self.providers += providers
         self.problems += problems
+        self.all_written_out &= isinstance(document.value, dict) and document.value.get("providers") is not None
         self.warnings += _ignored_documents(document, data)
 
 
@@ -187,12 +196,13 @@ def _config(
     *,
     bin_dir: str | os.PathLike[str] | None,
     service_account_tokens: bool,
+    allow_empty: bool = False,
 ) -> ProvidersConfig:
     found = _Found()
     for name, data in sources:
         found.add(name, data, service_account_tokens=service_account_tokens)
     problems = [*found.problems, *_duplicate_names(found.providers)]
-    if not found.providers and not problems:
+    if not found.providers and not problems and not (allow_empty and found.all_written_out):
         where = Place(sources[0][0] if len(sources) == 1 else None, "providers")
         problems.append(Problem("at least 1 item in plugins is required", where, "list a provider under providers"))
     if bin_dir is not None:

@@ -2,16 +2,14 @@
 
     get   server on stdin -> an image of that registry -> Keyring -> the first credential, as JSON
 
-The credential providers are those of $OSTIARY_REGISTRY_CONFIG, else ``~/.config/ostiary/registry.yaml``; their
-executables are in $OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the configuration. By the helper protocol a
-message for docker stands on stdout; why something failed is told on stderr, to a person.
+The credential providers are those of `user_config`. By the helper protocol a message for docker stands on stdout; why
+something failed is told on stderr, to a person.
 
 It starts for every image that is pulled, so nothing is imported before it is needed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from ostiary.registry.credentials import Found
     from ostiary.registry.keyring import Lookup
 
-CONFIG_VARIABLE, BIN_DIR_VARIABLE = "OSTIARY_REGISTRY_CONFIG", "OSTIARY_REGISTRY_BIN_DIR"
 NO_SERVER = "no credentials server URL"
 NOT_IMPLEMENTED = "not implemented: ostiary reads credentials from providers"
 USAGE = "usage: docker-credential-ostiary get|store|erase|list|version"
@@ -122,22 +119,9 @@ def image_of(server: str) -> str | None:
     return image if parse_image_name(image).domain == domain else None
 
 
-def config_path() -> str:
-    """Where the configuration of the providers is."""
-    if given := os.environ.get(CONFIG_VARIABLE):
-        return given
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(home, "ostiary", "registry.yaml")
-
-
-def bin_dir() -> str:
-    """Where the executables of the providers are."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(config_path())), "bin")
-    return os.environ.get(BIN_DIR_VARIABLE) or beside
-
-
 def _config() -> ProvidersConfig:
     from ostiary.registry.config import load
+    from ostiary.registry.user_config import config_path
 
     # Not with bin_dir: one missing executable must not take away the other providers.
     return load(config_path())
@@ -148,6 +132,7 @@ def _look_up(image: str) -> Iterator[Lookup]:
     import logging
 
     from ostiary.registry.keyring import Keyring
+    from ostiary.registry.user_config import bin_dir
 
     # What the keyring would log is told by us.
     logging.getLogger("ostiary").addHandler(logging.NullHandler())
@@ -171,11 +156,12 @@ def parts_of(registry: str, config: ProvidersConfig) -> list[str]:
     from ostiary.registry.image_name import parse_image_name
 
     found: dict[str, None] = {}
-    for pattern in (pattern for provider in config.providers for pattern in provider.match_images):
+    for provider, pattern in ((one, pattern) for one in config.providers for pattern in one.match_images):
         host, _, path = pattern.partition("/")
         part = f"{registry}/{path.strip('/')}"
         try:
-            if path.strip("/") and matches(host, registry) and parse_image_name(part).repository == part:
+            is_of_registry = matches(host, registry, any_port=provider.any_port)
+            if path.strip("/") and is_of_registry and parse_image_name(part).repository == part:
                 found[part] = None
         except ImageNameError:
             # A star in a path, say, which no image has.

@@ -128,6 +128,7 @@ class Explanation:
     candidates: tuple[Candidate, ...]
     complete: bool
     conclusion: str
+    config_files: tuple[str, ...] = ()
 
 
 def explain(
@@ -158,7 +159,9 @@ def explain(
     candidates = tuple(_candidate(number, one) for number, one in enumerate(found, 1))
     complete = all(trace.outcome != "would-run" for trace in traces)
     conclusion = _conclusion(candidates, traces, complete)
-    return Explanation(_image(image, name), keyring.config.hash, sources, traces, candidates, complete, conclusion)
+    config = keyring.config
+    told = (_image(image, name), config.hash, sources, traces, candidates, complete, conclusion)
+    return Explanation(*told, config_files=tuple(printable(file) for file in config.files))
 
 
 def _image(given: str, name: ImageName) -> Image:
@@ -186,7 +189,8 @@ class _Telling:
 
     def provider(self, provider: CachedProvider) -> ProviderTrace:
         config = provider.config
-        patterns = tuple(_verdict(pattern, self._target.repository) for pattern in config.match_images)
+        repository, any_port = self._target.repository, config.any_port
+        patterns = tuple(_verdict(pattern, repository, any_port=any_port) for pattern in config.match_images)
         where, executable = str(config.place), provider.provider.executable
         trace = ProviderTrace(config.name, where, executable, patterns, "no-match", OUTCOMES["no-match"])
         if not trace.matches:
@@ -245,10 +249,10 @@ def _answer(provider: CachedProvider, target: Target, presented: Presented | Non
             return answer
 
 
-def _verdict(pattern: str | bytes, repository: str) -> Verdict:
+def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -> Verdict:
     text = pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace")
     shown = printable(without_userinfo(text))
-    mismatch = why_not(pattern, repository)
+    mismatch = why_not(pattern, repository, any_port=any_port)
     if mismatch is None:
         return Verdict(shown, True)
     message = mismatch.message

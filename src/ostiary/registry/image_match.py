@@ -2,16 +2,17 @@
 
     pattern, target  ->  ports equal?  ->  as many labels?  ->  each label?  ->  path a prefix?
 
-Pure. The same rules hold for ``matchImages`` and for the keys of an answer. A target is the repository of a
-normalised image (`image_name`). `matches` judges one pattern, `why_not` explains it, and `PatternIndex` finds
-the matching ones among thousands without looking at the others.
+Pure. The same rules hold for ``matchImages`` and for the keys of an answer. In the dialect of the first proposal the
+port counts only if the pattern has one: *any_port*. A target is the repository of a normalised image
+(`image_name`). `matches` judges one pattern, `why_not` explains it, and `PatternIndex` finds the matching ones
+among thousands without looking at the others.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -41,12 +42,15 @@ class Mismatch:
     hint: str | None = None
 
 
-def matches(pattern: Text, target: Text) -> bool:
-    """Whether the kubelet would say that *pattern* matches *target*. What cannot be parsed matches nothing."""
-    return why_not(pattern, target) is None
+def matches(pattern: Text, target: Text, *, any_port: bool = False) -> bool:
+    """Whether the kubelet would say that *pattern* matches *target*. What cannot be parsed matches nothing.
+
+    *any_port*: a pattern without a port matches images with any.
+    """
+    return why_not(pattern, target, any_port=any_port) is None
 
 
-def why_not(pattern: Text, target: Text) -> Mismatch | None:
+def why_not(pattern: Text, target: Text, *, any_port: bool = False) -> Mismatch | None:
     """The first reason why *pattern* does not match *target*; None if it does."""
     try:
         glob = parse_address(pattern)
@@ -58,7 +62,17 @@ def why_not(pattern: Text, target: Text) -> Mismatch | None:
     except UnparsableAddress as error:
         hint = "normalise the name of the image first, and leave out its tag"
         return Mismatch(Reason.IMAGE_UNPARSABLE, f"the image cannot be parsed: {error}", hint)
+    if any_port and not glob.port:
+        glob, image = _without_port(glob), _without_port(image)
     return _ports_mismatch(glob, image) or _host_mismatch(glob, image) or _path_mismatch(glob, image)
+
+
+def _without_port(address: Address) -> Address:
+    """*address* as if it had no port. What has none keeps the brackets of an IPv6 address; here they are taken off."""
+    labels = address.labels
+    if not address.port and address.host.startswith(b"[") and address.host.endswith(b"]"):
+        labels = tuple(address.host[1:-1].split(b"."))
+    return replace(address, labels=labels, port=b"")
 
 
 def _ports_mismatch(glob: Address, image: Address) -> Mismatch | None:
@@ -244,19 +258,25 @@ class PatternIndex(Generic[T]):
 
     A tree per port and number of labels, from the last label to the first. What a lookup costs depends on the
     image and on the patterns whose last labels match it, and not on how many others there are. Never changes.
+    *any_port* tells of a value whether its patterns without a port match images with any.
     """
 
-    def __init__(self, patterns: Iterable[tuple[Text, T]]) -> None:
-        self._roots: dict[tuple[bytes, int], _Branch[T]] = {}
+    def __init__(self, patterns: Iterable[tuple[Text, T]], *, any_port: Callable[[T], bool] | None = None) -> None:
+        # Under None instead of a port: the patterns for which the port does not count.
+        self._roots: dict[tuple[bytes | None, int], _Branch[T]] = {}
         for order, (pattern, value) in enumerate(patterns):
             try:
                 address = parse_address(pattern)
             except UnparsableAddress:
                 continue
-            branch = self._roots.setdefault((address.port, len(address.labels)), _Branch())
+            port: bytes | None = address.port
+            if any_port is not None and not port and any_port(value):
+                address, port = _without_port(address), None
+            branch = self._roots.setdefault((port, len(address.labels)), _Branch())
             for label in reversed(address.labels):
                 branch = branch.grow(label)
             branch.end(address.path, (order, value))
+        self._has_any_port = any(port is None for port, _ in self._roots)
 
     def find(self, target: Text) -> list[T]:
         """The values of all patterns that match *target*."""
@@ -264,12 +284,19 @@ class PatternIndex(Generic[T]):
             address = parse_address(target)
         except UnparsableAddress:
             return []
-        root = self._roots.get((address.port, len(address.labels)))
-        branches = [] if root is None else [root]
+        hits = list(self._hits(address, address.port))
+        if self._has_any_port:
+            hits += self._hits(_without_port(address), None)
+        return [value for _, value in sorted(hits, key=lambda hit: hit[0])]
+
+    def _hits(self, address: Address, port: bytes | None) -> Iterable[tuple[int, T]]:
+        root = self._roots.get((port, len(address.labels)))
+        if root is None:
+            return ()
+        branches = [root]
         for label in reversed(address.labels):
             branches = [next_one for branch in branches for next_one in branch.follow(label)]
-        found = [hit for branch in branches for hit in branch.values(address.path)]
-        return [value for _, value in sorted(found, key=lambda hit: hit[0])]
+        return [hit for branch in branches for hit in branch.values(address.path)]
 
 
 class _Branch(Generic[T]):

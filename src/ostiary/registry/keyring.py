@@ -264,7 +264,8 @@ class _Table:
         self.config = config
         self.providers = providers
         self._index = PatternIndex(
-            (pattern, provider) for provider in providers for pattern in provider.config.match_images
+            ((pattern, provider) for provider in providers for pattern in provider.config.match_images),
+            any_port=lambda provider: provider.config.any_port,
         )
         self._images: dict[str, _Image] = {}
 

@@ -129,11 +129,15 @@ def _load_finding(problem: Problem) -> LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """`text` is without userinfo, which matching ignores and which may hold a password."""
+    """`text` is without userinfo, which matching ignores and which may hold a password.
+
+    `any_port`: the dialect of the proposal, in which the port counts only if the pattern has one.
+    """
 
     text: str
     place: Place
     provider: str
+    any_port: bool = False
 
     def address(self) -> Address | None:
         try:
@@ -157,6 +161,7 @@ class _Provider:
     fields: dict[str, Any] = field(repr=False)
     document: Document
     index: int
+    is_proposed: bool = False
 
     def place(self, *steps: str | int) -> Place:
         return self.document.place("providers", self.index, *steps)
@@ -188,13 +193,14 @@ class _Reading:
         root = document.value
         if not isinstance(root, dict):
             return
-        if root.get("kind") in PROPOSAL_KINDS:
+        is_proposed = root.get("kind") in PROPOSAL_KINDS
+        if is_proposed:
             message = "it is written in the dialect of the first proposal, which no kubelet reads"
             self._add(Severity.WARNING, "proposal-dialect", document.place("kind"), message, "ostiary registry migrate")
         providers = root.get("providers")
         for index, fields in enumerate(providers if isinstance(providers, list) else ()):
             if isinstance(fields, dict):
-                self._take_provider(_Provider(str(fields.get("name") or ""), fields, document, index))
+                self._take_provider(_Provider(str(fields.get("name") or ""), fields, document, index, is_proposed))
 
     def _take_provider(self, provider: _Provider) -> None:
         self.providers.append(provider)
@@ -202,7 +208,8 @@ class _Reading:
             patterns = provider.fields.get(key)
             for number, text in enumerate(patterns if isinstance(patterns, list) else ()):
                 if isinstance(text, str):
-                    self.patterns.append(_Pattern(without_userinfo(text), provider.place(key, number), provider.name))
+                    place, any_port = provider.place(key, number), provider.is_proposed
+                    self.patterns.append(_Pattern(without_userinfo(text), place, provider.name, any_port))
 
     def _add(self, severity: Severity, rule: str, place: Place, message: str, fix: str) -> None:
         self.findings.append(LintFinding(severity, rule, place, message, fix))
@@ -300,7 +307,7 @@ def _default_port(pattern: _Pattern, address: Address) -> LintFinding | None:
 
 def _local_port(pattern: _Pattern, address: Address) -> LintFinding | None:
     host = b".".join(address.labels).decode("utf-8", "replace")
-    if address.port or not (host == LOCALHOST or _IP.fullmatch(host)):
+    if address.port or pattern.any_port or not (host == LOCALHOST or _IP.fullmatch(host)):
         return None
     message = f'"{pattern.shown}" matches only images without a port, and a registry there usually has one'
     fix = f'add "{printable(host)}:5000", with the port that its images are written with'
@@ -313,7 +320,7 @@ def _local_port(pattern: _Pattern, address: Address) -> LintFinding | None:
 def _patterns_findings(patterns: list[_Pattern]) -> Iterator[LintFinding]:
     # A pattern that matches the text of another one matches all that the other matches: where the other has a
     # star, only a star can have matched it.
-    index = PatternIndex((pattern.text, pattern) for pattern in patterns)
+    index = PatternIndex(((pattern.text, pattern) for pattern in patterns), any_port=lambda pattern: pattern.any_port)
     for pattern in patterns:
         covering = (other for other in index.find(pattern.text) if other is not pattern)
         for other in covering:

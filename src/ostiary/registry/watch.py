@@ -2,6 +2,8 @@
 
     looks changed?  ->  read and check all of it  ->  swap it in whole     or: keep the old one and say why
 
+``providers: []`` switches all providers off. What a configuration that is gone means, `WhenMissing` says.
+
 Called by long-running programs beside a keyring. Looking costs a few `stat` calls, and only `check_now` looks:
 from a thread that waits between two looks, or whenever the program thinks fit (on SIGHUP, say).
 """
@@ -12,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from enum import Enum
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError
@@ -26,10 +29,25 @@ _Look = tuple[tuple[str, int, int, int], ...]
 log = logging.getLogger("ostiary.registry")
 
 
+class WhenMissing(Enum):
+    """What happens when the file is removed, or the last file of the directory. It is logged in any case.
+
+    KEEP: the providers stay in force; a file may be gone by mistake. DISABLE: there are no providers any more.
+    """
+
+    KEEP = "keep"
+    DISABLE = "disable"
+
+
+def load_or_none(path: str) -> ProvidersConfig:
+    """The configuration at *path*, in which an empty list of providers is allowed."""
+    return load(path, allow_empty=True)
+
+
 class Watch:
     """Keeps *keyring* at the configuration that stands at *path*, a file or a directory.
 
-    *reload* reads and checks it; `config.load` does, unless given.
+    *reload* reads and checks it; `load_or_none` does, unless given.
     """
 
     def __init__(
@@ -37,12 +55,14 @@ class Watch:
         path: str | os.PathLike[str],
         keyring: Keyring,
         *,
-        reload: Callable[[str], ProvidersConfig] = load,
+        reload: Callable[[str], ProvidersConfig] = load_or_none,
+        when_missing: WhenMissing = WhenMissing.KEEP,
         clock: Clock | None = None,
     ) -> None:
         self._path = os.fspath(path)
         self._keyring = keyring
         self._reload = reload
+        self._when_missing = when_missing
         self._clock = clock or SYSTEM_CLOCK
         self._checking = threading.Lock()
         self._seen: _Look | None = None
@@ -66,16 +86,23 @@ class Watch:
                 # What changes while it is read looks different from what was seen, and is read next time.
                 config = self._reload(self._path)
             except ConfigurationError as error:
-                self._note(error)
-                return False
+                disables = self._when_missing is WhenMissing.DISABLE and _is_missing(error)
+                self._note(error, disables=disables)
+                return disables and self._put_in_force(ProvidersConfig(()))
             finally:
                 self._seen = look
             self.last_error = None
-            if config.hash == self.hash:
-                return False
-            self._keyring.replace(config)
+            return self._put_in_force(config)
+
+    def _put_in_force(self, config: ProvidersConfig) -> bool:
+        if config.hash == self.hash:
+            return False
+        self._keyring.replace(config)
+        if config.providers:
             log.info("the credential provider config %s is in force", config.hash)
-            return True
+        else:
+            log.warning("all credential providers are switched off")
+        return True
 
     def start(self, *, every: float = POLL_SECONDS, pause: Callable[[float], bool] | None = None) -> None:
         """Look again and again from a thread. *pause* waits for so many seconds and returns True to stop."""
@@ -106,11 +133,17 @@ class Watch:
         newest = max((modified for _, modified, _, _ in look), default=0)
         return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
 
-    def _note(self, error: ConfigurationError) -> None:
+    def _note(self, error: ConfigurationError, *, disables: bool) -> None:
         # Once, and not at every look while it stays the same.
         if str(error) != str(self.last_error):
-            log.error("%s; the old one stays in force: %s", error.summary, error.cause, extra={"code": error.code})
+            then = "no provider stays in force" if disables else "the old one stays in force"
+            log.error("%s; %s: %s", error.summary, then, error.cause, extra={"code": error.code})
         self.last_error = error
+
+
+def _is_missing(error: ConfigurationError) -> bool:
+    """Whether there is no file. One that cannot be read is there, and may say anything."""
+    return error.code == "config-not-found" or isinstance(error.__cause__, FileNotFoundError)
 
 
 def _look(path: str) -> _Look:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ostiary.cli import main
+from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE
 from tests.support.providers import GROUP, ProviderScript
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -23,6 +24,10 @@ Write = Callable[..., list[str]]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # Not the configuration of whoever runs the tests.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in (CONFIG_VARIABLE, BIN_DIR_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -56,6 +61,55 @@ def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
     code = main(["registry", *arguments])
     shown = capsys.readouterr()
     return code, shown.out, shown.err
+
+
+# --- which configuration ---
+
+
+@pytest.mark.parametrize("command", [["get", IMAGE], ["explain", IMAGE], ["lint"], ["migrate"]])
+def test_without_a_config_the_one_of_docker_credential_ostiary_is_read(
+    write: Write, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    written, bin_dir = Path(write()[1]), tmp_path / "home" / "ostiary" / "bin"
+    bin_dir.parent.mkdir(parents=True)
+    assert run(capsys, *command)[0] != 0, "there is none yet"
+    # In its usual place, with the executables beside it.
+    written.rename(bin_dir.parent / "registry.yaml")
+    bin_dir.symlink_to(tmp_path / "bin")
+    code, out, _ = run(capsys, *command)
+    assert (code, "provider" in out or command == ["lint"]) == (0, True)
+    # Wherever the variables say.
+    (bin_dir.parent / "registry.yaml").rename(tmp_path / "elsewhere.yaml")
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "elsewhere.yaml"))
+    monkeypatch.setenv(BIN_DIR_VARIABLE, str(tmp_path / "bin"))
+    assert run(capsys, *command)[0] == 0
+
+
+def test_a_configuration_that_a_variable_names_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "missing.yaml"))
+    code, _, err = run(capsys, "get", IMAGE)
+    assert code == 1
+    assert "missing.yaml" in err
+
+
+def test_lint_without_a_configuration_says_where_it_was_looked_for(capsys: Captured) -> None:
+    code, _, err = run(capsys, "lint")
+    assert code == 2
+    assert "registry.yaml" in err
+    assert "--config" in err
+
+
+def test_lint_looks_at_the_executables_of_the_users_own_configuration(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, write()[1])
+    assert run(capsys, "lint")[0] == 0
+    (tmp_path / "bin" / "provider").unlink()
+    code, out, _ = run(capsys, "lint")
+    assert code == 1
+    assert "binary-missing" in out
 
 
 # --- get ---

@@ -307,3 +307,41 @@ def test_a_very_long_label_is_judged_without_much_work() -> None:
     label = "a" * 100_000
     assert not matches("*b.io", f"{label}.io/x")
     assert matches("a*a*.io", f"{label}.io/x")
+
+
+# --- the dialect of the proposal ---
+
+ANY_PORT = [
+    ("registry.io", "registry.io/a", True),
+    ("registry.io", "registry.io:5000/a", True),
+    ("registry.io/a", "registry.io:5000/ab", True),
+    ("*.io", "registry.io:5000/a", True),
+    ("registry.io:5000", "registry.io:5000/a", True),
+    ("registry.io:5000", "registry.io/a", False),
+    ("registry.io:5000", "registry.io:5001/a", False),
+    ("registry.io/b", "registry.io:5000/a", False),
+    ("localhost", "localhost:5000/a", True),
+    ("[::1]", "[::1]:5000/a", True),
+    ("[::1]", "[::1]/a", True),
+    ("[::1]", "[::2]:5000/a", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "image", "expected"), ANY_PORT)
+def test_in_the_proposal_the_port_counts_only_if_the_pattern_has_one(pattern: str, image: str, expected: bool) -> None:
+    assert matches(pattern, image, any_port=True) is expected
+    index = PatternIndex([(pattern, "proposed")], any_port=lambda value: value == "proposed")
+    assert index.find(image) == (["proposed"] if expected else [])
+
+
+def test_the_port_counts_for_the_kubelet_beside_a_provider_of_the_proposal() -> None:
+    patterns = [("a.io", 1), ("a.io:5000", 2), ("*.io", 3), ("a.io", 4)]
+    index = PatternIndex(patterns, any_port=lambda value: value > 2)
+    assert index.find("a.io:5000/x") == [2, 3, 4]
+    assert index.find("a.io:1/x") == [3, 4]
+    assert index.find("a.io/x") == [1, 3, 4]
+
+
+@given(st.sampled_from([pattern for pattern, _, _ in ANY_PORT]), st.sampled_from([image for _, image, _ in ANY_PORT]))
+def test_what_matches_for_the_kubelet_matches_in_the_proposal(pattern: str, image: str) -> None:
+    assert not matches(pattern, image) or matches(pattern, image, any_port=True) or pattern.startswith("[")

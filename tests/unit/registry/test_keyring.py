@@ -22,10 +22,12 @@ from ostiary.registry.config import ProviderConfig
 from ostiary.registry.credentials import Login, SourceKind
 from ostiary.registry.docker_config import DockerConfig, NodeDockerConfig, PullSecret
 from ostiary.registry.docker_store import DockerStore
+from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
 from ostiary.registry.metrics import Verdict
 from ostiary.registry.service_account import PodCoordinates, ServiceAccount
 from ostiary.testing import FakeClock
+from ostiary.wire.credential_provider import Dialect
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 POD = PodCoordinates("ns", "pod-1", "pod-uid", "sa-name")
@@ -66,6 +68,19 @@ def test_a_provider_that_matches_is_asked(tmp_path: Path, pattern: str, image: s
     assert (found.source.kind, found.source.name) == (SourceKind.PROVIDER, "provider")
     assert found.service_account is None
     assert script.requests[0]["image"] == image
+
+
+@pytest.mark.parametrize("image", ["test.registry.io:5000/foo", "test.registry.io/foo"])
+def test_a_provider_of_the_proposal_is_asked_whatever_the_port_if_its_pattern_has_none(
+    tmp_path: Path, image: str
+) -> None:
+    script = provider(tmp_path).print_exactly(b'{"username": "u", "password": "p"}')
+    proposed = replace(script.config("*.registry.io"), dialect=Dialect.PROPOSAL)
+    ring = keyring(proposed, tmp_path=tmp_path)
+    assert names(ring.lookup(image)) == ["u"]
+    (trace,) = explain(ring, image).providers
+    assert (trace.matches, trace.patterns[0].matches) == (True, True)
+    assert script.requests[0] == {"image": image}
 
 
 def test_a_provider_that_does_not_match_is_not_run(tmp_path: Path) -> None:

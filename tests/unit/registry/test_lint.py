@@ -212,6 +212,15 @@ def test_the_proposals_dialect_is_sent_to_migrate(tmp_path: Path) -> None:
     assert found.findings[0].fix == "ostiary registry migrate"
 
 
+def test_in_the_proposals_dialect_a_host_alone_is_not_told_to_need_a_port(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    text = "kind: RegistryCredentialConfig\napiVersion: v1alpha1\nproviders:\n- name: acme\n  imageMatchers: "
+    path.write_text(text + "[localhost]\n")
+    assert rules(lint(path)) == ["proposal-dialect"]
+    path.write_text(text + "[localhost, 'localhost:5000']\n")
+    assert "redundant-pattern" in rules(lint(path))
+
+
 def test_a_path_that_is_not_there_is_a_finding(tmp_path: Path) -> None:
     found = lint(tmp_path / "missing")
     assert (rules(found), found.files, found.ok) == (["does-not-load"], (), False)

@@ -10,7 +10,7 @@ import pytest
 
 from ostiary.registry.config import load
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.watch import Watch
+from ostiary.registry.watch import Watch, WhenMissing
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript
 
@@ -90,6 +90,69 @@ def test_a_file_that_is_gone_leaves_the_old_one_in_force(file: Path, keyring: Ke
     file.unlink()
     assert not watch.check_now()
     assert watch.last_error is not None
+    assert names(keyring) == ["one"]
+
+
+@pytest.mark.parametrize("text", [CONFIG.strip() + " []\n", CONFIG + "  []\n"])
+def test_an_empty_list_that_is_written_out_switches_the_providers_off(
+    file: Path, keyring: Keyring, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch(file, keyring)
+    file.write_text(text)
+    assert watch.check_now()
+    assert watch.last_error is None
+    assert names(keyring) == []
+    assert keyring.providers == ()
+    assert "switched off" in caplog.text
+    assert not watch.check_now()
+    file.write_text(config("two"))
+    assert watch.check_now()
+    assert names(keyring) == ["two"]
+
+
+def test_an_empty_list_disables_only_if_no_file_of_the_directory_has_a_provider(tmp_path: Path, file: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "1.yaml").write_text(config("one"))
+    keyring = Keyring(load(folder), bin_dir=tmp_path / "bin")
+    watch = Watch(folder, keyring)
+    (folder / "2.yaml").write_text(CONFIG.strip() + " []\n")
+    assert watch.check_now()
+    assert names(keyring) == ["one"]
+    (folder / "1.yaml").write_text(CONFIG)
+    assert not watch.check_now(), "an absent list is not an empty one"
+    assert names(keyring) == ["one"]
+    (folder / "1.yaml").unlink()
+    assert watch.check_now()
+    assert names(keyring) == []
+
+
+@pytest.mark.parametrize("when", WhenMissing)
+@pytest.mark.parametrize("where", ["file", "directory"])
+def test_what_a_removed_file_means_is_a_setting_and_it_is_told(
+    file: Path, keyring: Keyring, when: WhenMissing, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = file.parent / "conf.d"
+    folder.mkdir()
+    removed = file if where == "file" else folder / "1.yaml"
+    removed.write_text(config("one"))
+    watch = Watch(file if where == "file" else folder, keyring, when_missing=when)
+    watch.check_now()
+    removed.unlink()
+    assert watch.check_now() is (when is WhenMissing.DISABLE)
+    assert not watch.check_now()
+    assert watch.last_error is not None
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1, "said once, and not at every look"
+    assert names(keyring) == ([] if when is WhenMissing.DISABLE else ["one"])
+    removed.write_text(config("two"))
+    assert watch.check_now()
+    assert names(keyring) == ["two"]
+
+
+def test_a_broken_file_is_not_a_missing_one(file: Path, keyring: Keyring) -> None:
+    watch = Watch(file, keyring, when_missing=WhenMissing.DISABLE)
+    file.write_text("providers: [")
+    assert not watch.check_now()
     assert names(keyring) == ["one"]
 
 

@@ -1,0 +1,31 @@
+"""Where this user's provider configuration is, for ``docker-credential-ostiary`` and ``ostiary registry`` alike.
+
+The file is $OSTIARY_REGISTRY_CONFIG, else ``~/.config/ostiary/registry.yaml``; the executables are in
+$OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the file. Imports nothing: the helper starts at every pull.
+"""
+
+from __future__ import annotations
+
+import os
+
+CONFIG_VARIABLE, BIN_DIR_VARIABLE = "OSTIARY_REGISTRY_CONFIG", "OSTIARY_REGISTRY_BIN_DIR"
+
+
+def config_path() -> str:
+    """Where the configuration is, or would be."""
+    if given := os.environ.get(CONFIG_VARIABLE):
+        return given
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(home, "ostiary", "registry.yaml")
+
+
+def existing_config_path() -> str | None:
+    """The same, or None if there is no such file. One that a variable names has to be there: it counts as there."""
+    path = config_path()
+    return path if os.environ.get(CONFIG_VARIABLE) or os.path.lexists(path) else None
+
+
+def bin_dir(path: str | None = None) -> str:
+    """Where the executables of the providers are, for the configuration at *path*."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(path or config_path())), "bin")
+    return os.environ.get(BIN_DIR_VARIABLE) or beside
