@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
 import trustme
@@ -335,3 +336,48 @@ def test_the_audit_record_tells_the_operator_what_the_client_is_not_told(gateway
         "authorization.k8s.io/reason": "the operator's reason",
     }
     assert json.dumps(event).count("alice") == 1
+
+
+class TestNames:
+    """To kube-apiserver a semicolon and a backslash are ordinary characters of a name. Other servers differ."""
+
+    NAMES = ("semi;colon", "back%5Cslash", "a;b=c;d", "..;", "%5C..%5Cup", ";")
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_an_object_with_such_a_name_can_be_read_and_deleted(
+        self, gateway: InProcessGateway, cluster: Cluster, scripted: Scripted, name: str
+    ) -> None:
+        token = gateway.login("alice").token
+        for method in ("GET", "DELETE"):
+            target = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
+            raw(gateway, head(method, target, token, "Connection: close"))
+            assert scripted.asked[-1].request.name == unquote(name)
+            assert cluster.requests[-1].target == target.encode()
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "/api/v1/namespaces/team/pods/web/proxy/public/..;/private",
+            "/api/v1/namespaces/team/pods/web/proxy/public%5C..%5Cprivate",
+            "/api/v1/proxy/nodes/n1/a;b",
+            "/healthz;x",
+            "/logs/a%5Cb",
+            "/apis/ostiary.dev/v1/sessions/a;b",
+        ],
+    )
+    def test_elsewhere_they_are_refused(
+        self, gateway: InProcessGateway, cluster: Cluster, scripted: Scripted, target: str
+    ) -> None:
+        """What another server reads, and what is no name of an object."""
+        token = gateway.login("alice").token
+        answer = raw(gateway, head("GET", target, token, "Connection: close"))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert (cluster.requests, scripted.asked) == ([], [])
+
+    def test_other_upstreams_get_no_such_path(self, site: Site, cluster: Cluster) -> None:
+        upstream = {**site.impersonating(cluster), "attributes": "http", "identity": "none"}
+        with site.in_process(upstreams=[upstream]) as gateway:
+            token = gateway.login("alice").token
+            answer = raw(gateway, head("GET", "/shop/a;b", token, "Connection: close"))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert cluster.requests == []

@@ -8,6 +8,9 @@ Refused are dot segments and empty segments; slashes, backslashes, dots, letters
 encoding; control characters; what is not ASCII, or not UTF-8 when decoded; ``;`` parameters; fragments. The rest is
 left as it is: nothing is normalised, and a slash at the end stays. That holds for the whole path, so what stands behind
 a ``/proxy`` subresource is no exception.
+
+Names of Kubernetes objects may hold ``;`` and ``\\``, which are ordinary characters to kube-apiserver. With *any_name*
+they pass, and `has_odd_name` tells that the caller has to make sure that nobody else reads the path.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _ABSOLUTE = re.compile(rb"https?://([A-Za-z0-9\-._~:\[\]]++)(/.*+)", re.IGNORECA
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _DOUBLE = re.compile(rb"%25[0-9A-Fa-f]{2}")
 _NOT_PLAIN = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,=:@/%]")
+_NOT_PLAIN_NAME = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,=:@/%;]")
+_ODD_NAME = re.compile(r";|%5[Cc]")
 # Nobody has to encode these, and readers differ in whether they undo it before they compare.
 _NEVER_ENCODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._")
 
@@ -37,10 +42,11 @@ class AmbiguousRequest(ValueError):
     """Two programs could read this request differently. The message says why, and quotes nothing of it."""
 
 
-def split_target(target: bytes, *, host: bytes = b"", options: bool = False) -> tuple[str, str]:
+def split_target(target: bytes, *, host: bytes = b"", options: bool = False, any_name: bool = False) -> tuple[str, str]:
     """The path and the query of a request target, as they stand; raises `AmbiguousRequest`.
 
-    A whole URL is taken only if it names the *host* of the request, and ``*`` only for the method OPTIONS.
+    A whole URL is taken only if it names the *host* of the request, and ``*`` only for the method OPTIONS. With
+    *any_name* a semicolon and an encoded backslash pass.
     """
     ordinary = _ORDINARY.fullmatch(target)
     if ordinary is not None:
@@ -49,9 +55,9 @@ def split_target(target: bytes, *, host: bytes = b"", options: bool = False) -> 
     if target == b"*" and options:
         return "*", ""
     if not target.startswith(b"/"):
-        return split_target(_after_authority(target, host))
+        return split_target(_after_authority(target, host), any_name=any_name)
     raw_path, _, raw_query = target.partition(b"?")
-    _check_path(raw_path)
+    _check_path(raw_path, any_name=any_name)
     _check_query(raw_query)
     return raw_path.decode("ascii"), raw_query.decode("ascii")
 
@@ -66,8 +72,13 @@ def _after_authority(target: bytes, host: bytes) -> bytes:
     return absolute[2]
 
 
-def _check_path(path: bytes) -> None:
-    odd = _NOT_PLAIN.search(path)
+def has_odd_name(path: str) -> bool:
+    """Whether *path* has a semicolon or a backslash: to some servers they end a segment, or are a slash."""
+    return _ODD_NAME.search(path) is not None
+
+
+def _check_path(path: bytes, *, any_name: bool) -> None:
+    odd = (_NOT_PLAIN_NAME if any_name else _NOT_PLAIN).search(path)
     if odd is not None:
         raise AmbiguousRequest(_cause(odd[0]))
     segments = path[1:].split(b"/")
@@ -76,7 +87,7 @@ def _check_path(path: bytes) -> None:
         raise AmbiguousRequest("the path has an empty segment")
     if b"." in segments or b".." in segments:
         raise AmbiguousRequest("the path has a dot segment")
-    _check_escapes(path)
+    _check_escapes(path, any_name=any_name)
 
 
 def _cause(character: bytes) -> str:
@@ -84,7 +95,7 @@ def _cause(character: bytes) -> str:
     return f"the path has {causes.get(character, 'a character that must be percent-encoded')}"
 
 
-def _check_escapes(path: bytes) -> None:
+def _check_escapes(path: bytes, *, any_name: bool) -> None:
     if _DOUBLE.search(path):
         raise AmbiguousRequest("the path is percent-encoded twice")
     if path.count(b"%") != len(_ESCAPE.findall(path)):
@@ -93,7 +104,7 @@ def _check_escapes(path: bytes) -> None:
         code = int(digits, 16)
         if code < 0x20 or code == 0x7F:
             raise AmbiguousRequest("the path has a control character")
-        if code in b"/\\":
+        if code in (b"/" if any_name else b"/\\"):
             raise AmbiguousRequest("the path has an encoded slash or backslash")
         if code in _NEVER_ENCODED:
             raise AmbiguousRequest("the path has a letter, digit, dot, dash or underscore in percent-encoding")

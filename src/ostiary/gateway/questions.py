@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.http1.request_head import RequestHead
-from ostiary.gateway.paths import split_target
+from ostiary.gateway.paths import AmbiguousRequest, has_odd_name, split_target
 from ostiary.gateway.request import Handler, OwnApi, Question
 from ostiary.gateway.self_reviews import is_self_review
 from ostiary.gateway.upstreams import Routes
@@ -34,7 +34,7 @@ class Questions:
     def of(self, request: RequestHead) -> Question:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
         target = request.target
-        path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS")
+        path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS", any_name=True)
         if not target.startswith(b"/"):
             # A whole URL, which names us: what is decided on and forwarded is its path.
             target = (f"{path}?{query}" if query else path).encode("ascii")
@@ -43,6 +43,7 @@ class Questions:
         upgrade = request.upgrade.decode("ascii")
         for own in self._own_apis:
             if path == own.prefix or path.startswith(own.prefix + "/"):
+                _check_name(path)
                 info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
                 return Question(info, (info,), target, handler=own.handler)
         upstream = self._routes.find(host, path)
@@ -50,12 +51,20 @@ class Questions:
             raise NoRoute
         mapped = upstream.mapped_path(path)
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
+        if not upstream.is_kubernetes or not info.is_resource or "proxy" in (info.verb, info.subresource):
+            _check_name(path)
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
             return Question(info, (), target, handler=self._self_reviews)
         also = upstream.also_required(info)
         required = (info,) if also is None else (info, also)
         return Question(info, required, target, upstream, long_running=upstream.mapper.long_running(info))
+
+
+def _check_name(path: str) -> None:
+    """Odd names are for kube-apiserver alone, which reads them in one way, and not for what it passes on to others."""
+    if has_odd_name(path):
+        raise AmbiguousRequest("the path has a semicolon or a backslash")
 
 
 # What needs no decision, and so never stops holding.

@@ -15,11 +15,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
 from ostiary.core.config import Document, Fields, Reading, Source, parse, read
-from ostiary.model import RequestInfo, UserInfo
+from ostiary.errors import ConfigurationError
+from ostiary.model import Place, Problem, RequestInfo, UserInfo
+from ostiary.wire.rbac import is_dns_name
 
 API_VERSION = "audit.k8s.io/v1"
 # v1beta1 has the same fields; policies of that time are still around.
@@ -62,14 +65,14 @@ STAGES = {stage.value: stage for stage in Stage}
 
 @dataclass(frozen=True, slots=True)
 class GroupResources:
-    """Resources of one API group. No resources means all of the group; no names means all objects."""
+    """Resources of one API group, or of all (``*``). No resources means all of it; no names means all objects."""
 
     group: str = ""
     resources: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
 
     def matches(self, request: RequestInfo) -> bool:
-        if self.group != request.api_group:
+        if self.group not in (request.api_group, "*"):
             return False
         if not self.resources:
             return True
@@ -161,11 +164,27 @@ def _url_matches(pattern: str, path: str) -> bool:
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """The policy of a file; raises `ConfigurationError` with every mistake in it."""
-    return _policy(read(path))
+    document = read(path)
+    _check_json(Path(path).read_bytes(), document)
+    return _policy(document)
 
 
 def parse_policy(source: Source, *, file: str | None = None) -> Policy:
-    return _policy(parse(source, file=file))
+    document = parse(source, file=file)
+    _check_json(source, document)
+    return _policy(document)
+
+
+def _check_json(source: Source, document: Document) -> None:
+    """What begins with a brace is JSON to the API server, and nothing else: no comments, no commas at the end."""
+    text = source.decode("utf-8", "surrogateescape") if isinstance(source, bytes) else source
+    if not text.lstrip().startswith("{"):
+        return
+    try:
+        json.loads(text)
+    except ValueError:
+        problem = Problem("it begins with a brace, and is not JSON", Place(document.file))
+        raise ConfigurationError("the audit policy cannot be used", problems=[problem], code="config-invalid") from None
 
 
 def _policy(document: Document) -> Policy:
@@ -173,9 +192,10 @@ def _policy(document: Document) -> Policy:
     root = reading.root
     if root.string("apiVersion") not in VERSIONS:
         root.problem(f"expected {API_VERSION}", "apiVersion")
-    if root.string("kind") != "Policy":
+    # As in the API server, which knows what it reads: no kind is right, another is not.
+    if root.string("kind") not in ("", "Policy"):
         root.problem("expected Policy", "kind")
-    root.ignore("metadata")
+    _check_metadata(root.section("metadata"))
     rules = tuple(_rule(fields) for fields in root.sections("rules"))
     if not rules:
         root.problem("there must be a rule", "rules", "to record nothing, write one rule with the level None")
@@ -184,6 +204,17 @@ def _policy(document: Document) -> Policy:
     # Strict, unlike the API server: a misspelled condition would make a rule match more than its author meant.
     reading.finish("the audit policy cannot be used", strict=True)
     return policy
+
+
+def _check_metadata(fields: Fields) -> None:
+    """Its texts must be texts, as the API server wants them. None of them means anything here."""
+    for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
+        fields.string(name)
+    for name in ("labels", "annotations"):
+        section = fields.section(name)
+        for key in section:
+            section.string(key)
+    fields.ignore(*fields)
 
 
 def _rule(fields: Fields) -> Rule:
@@ -221,8 +252,9 @@ def _stages(fields: Fields) -> frozenset[Stage]:
 
 def _group_resources(fields: Fields) -> GroupResources:
     group = fields.string("group")
-    if "/" in group:
-        fields.problem("an API group has no version here", "group", "write apps, not apps/v1")
+    if group not in ("", "*") and (len(group) > 253 or not is_dns_name(group)):
+        message = "an API group has no version here" if "/" in group else "it is not the name of an API group"
+        fields.problem(message, "group", "write apps, not apps/v1; a star stands for all groups")
     resources, names = fields.strings("resources"), frozenset(fields.strings("resourceNames"))
     if names and not resources:
         fields.problem("names need the resources that they are names of", "resourceNames")

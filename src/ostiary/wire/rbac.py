@@ -18,6 +18,7 @@ from ostiary.core.config import Document, Fields, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Place, Problem, Requirement
+from ostiary.wire.selectors import SelectorError, check_label_key, check_label_values
 
 GROUP = "rbac.authorization.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -294,16 +295,27 @@ def _aggregates(fields: Fields) -> tuple[LabelSelector, ...] | None:
     section = fields.optional_section("aggregationRule")
     if section is None:
         return None
-    selectors = tuple(_selector(selector) for selector in section.sections("clusterRoleSelectors"))
+    selectors = tuple(read_selector(selector) for selector in section.sections("clusterRoleSelectors"))
     if not selectors:
         section.problem("an aggregationRule needs at least one selector", "clusterRoleSelectors")
     return selectors
 
 
-def _selector(fields: Fields) -> LabelSelector:
+def read_selector(fields: Fields) -> LabelSelector:
+    """A LabelSelector of Kubernetes; its mistakes are noted in *fields*."""
     labels = fields.section("matchLabels")
     wanted = [Requirement(key, "In", (labels.string(key),)) for key in labels]
+    for one in wanted:
+        _check_label(labels, one, one.key)
     return LabelSelector((*wanted, *map(_requirement, fields.sections("matchExpressions"))))
+
+
+def _check_label(fields: Fields, requirement: Requirement, key: str | None = None) -> None:
+    try:
+        check_label_key(requirement.key)
+        check_label_values(requirement.values)
+    except SelectorError as error:
+        fields.problem(str(error), key)
 
 
 def _requirement(fields: Fields) -> Requirement:
@@ -314,6 +326,8 @@ def _requirement(fields: Fields) -> Requirement:
         fields.problem("there is no such operator", "operator", f"one of {', '.join(_OPERATORS)}")
     elif bool(found.values) != (found.operator in ("In", "NotIn")):
         fields.problem("In and NotIn need values, Exists and DoesNotExist have none", "values")
+    if found.key:
+        _check_label(fields, found)
     return found
 
 

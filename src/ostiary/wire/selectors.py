@@ -8,7 +8,7 @@ cannot express (``>`` and ``<``) are left out: a request with fewer conditions a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ostiary.model import Requirement
 
@@ -76,7 +76,7 @@ class _Tokens:
 def _label_requirement(tokens: _Tokens) -> Requirement:
     absent = tokens.next == "!" and bool(tokens.take())
     key = tokens.word()
-    _check_label_key(key)
+    check_label_key(key)
     if absent:
         return Requirement(key, _DOES_NOT_EXIST)
     if tokens.next in ("", ","):
@@ -84,12 +84,12 @@ def _label_requirement(tokens: _Tokens) -> Requirement:
     operator = tokens.take()
     if operator in _SETS:
         values = _label_values(tokens)
-        _check_label_values(values)
+        check_label_values(values)
         return Requirement(key, _SETS[operator], tuple(sorted(values)))
     if operator not in _COMPARISONS:
         raise SelectorError("expected an operator")
     value = "" if tokens.next in ("", ",") else tokens.word()
-    _check_label_values({value})
+    check_label_values({value})
     if operator in "<>":
         _check_integer(value)
     return Requirement(key, _COMPARISONS[operator], (value,))
@@ -107,13 +107,15 @@ def _label_values(tokens: _Tokens) -> set[str]:
             raise SelectorError("values are separated by commas, and end with a parenthesis")
 
 
-def _check_label_key(key: str) -> None:
+def check_label_key(key: str) -> None:
+    """Raises `SelectorError` if no label can be called so."""
     prefix, slash, name = key.rpartition("/")
     if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
         raise SelectorError("it has a key that is no name of a label")
 
 
-def _check_label_values(values: set[str]) -> None:
+def check_label_values(values: Iterable[str]) -> None:
+    """Raises `SelectorError` if no label can have one of these values."""
     if any(value and not _LABEL_NAME.fullmatch(value) for value in values):
         raise SelectorError("it has a value that no label can have")
 
@@ -135,7 +137,9 @@ def parse_field_selector(text: str) -> tuple[Requirement, ...]:
     """The conditions of a field selector, sorted as Kubernetes sorts them; raises `SelectorError`."""
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise SelectorError("it is not UTF-8")
-    return tuple(_field_requirement(term) for term in sorted(_terms(text)) if term)
+    found = (_field_requirement(term) for term in sorted(_terms(text)) if term)
+    # A condition without a field and without a value is none to Kubernetes, whatever its operator: "=" is everything.
+    return tuple(one for one in found if one.key or one.values != ("",))
 
 
 def _terms(text: str) -> list[str]:

@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostiary.gateway.paths import AmbiguousRequest, split_target
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.wire.request_info import request_info
 
 ORDINARY = [
     (b"/", "/", ""),
@@ -168,3 +170,46 @@ def test_nothing_that_is_accepted_changes_when_a_server_normalises_it(segments: 
     for seen in (posixpath.normpath(decoded), unquote(posixpath.normpath(path)), posixpath.normpath(unquote(decoded))):
         assert seen.split("/") == (decoded.rstrip("/") or "/").split("/")
     assert len(decoded.split("/")) == len(path.split("/"))
+
+
+# --- names of Kubernetes objects ---
+
+# Roles and bindings may have any name that is one segment of a path (path.ValidatePathSegmentName).
+NAMES = (
+    st.text(
+        st.one_of(
+            st.characters(exclude_characters="/%", exclude_categories=("Cs", "Cc")),
+            st.sampled_from(list(";\\.~?# \"'{}[]|^<>`+&=,:@")),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+    .filter(lambda name: name not in (".", ".."))
+    .filter(str.strip)
+)
+# What net/url, and so every Go client, leaves as it is in a path.
+GO_PLAIN = "$&+,:;=@-_.~"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES, st.sampled_from(["", GO_PLAIN, "!'()*"]))
+@example("semi;colon", GO_PLAIN)
+@example("back\\slash", GO_PLAIN)
+@example("..;", GO_PLAIN)
+@example("\\..\\up", "")
+@example(";", GO_PLAIN)
+def test_every_name_that_an_object_can_be_created_with_can_be_asked_for(name: str, plain: str) -> None:
+    """A name in a body is not ours to read, so each one must have a path that says it, in one way."""
+    path, query = split_target(f"{ROLES}/{quote(name, safe=plain)}?dryRun=All".encode(), any_name=True)
+    for method in ("GET", "DELETE", "PATCH"):
+        info = request_info(RequestLine(method, path, query))
+        assert (info.resource, info.name, info.subresource) == ("clusterroles", name, "")
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"), [one for one in REFUSED if one[0] not in (b"/a;b", b"/a%5cb", b"/a/..;/b")]
+)
+def test_any_name_opens_nothing_else(target: bytes, cause: str) -> None:
+    with pytest.raises(AmbiguousRequest, match=cause):
+        split_target(target, any_name=True)

@@ -427,3 +427,41 @@ def test_managed_fields_are_left_out_of_an_object_and_of_a_list() -> None:
     left = json.loads(body_object(body, without_managed_fields=True) or "")
     assert left == {"metadata": {"name": "a"}, "items": [{"metadata": {"name": "a"}}, 3, {"metadata": 4}]}
     assert "managedFields" in (body_object(body) or "")
+
+
+def test_a_star_for_the_group_is_every_group() -> None:
+    """As in Kubernetes 1.36. Compared as a name it would match nothing, and events would be missing in silence."""
+    policy = parse_policy("apiVersion: audit.k8s.io/v1\nrules: [{level: Request, resources: [{group: '*'}]}]")
+    for group in ("", "apps", "example.com"):
+        asked = RequestInfo("get", "GET", "", True, api_group=group, resource="things")
+        assert policy.scope(asked, None).level is Level.REQUEST
+    assert policy.scope(RequestInfo("get", "GET", "/healthz"), None).level is Level.NONE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rules: [{level: None, resources: [{group: 'a b'}]}]",
+        "rules: [{level: None, resources: [{group: '**'}]}]",
+        "rules: [{level: None, resources: [{groups: ['*']}]}]",
+        "rules: [{level: None, Verbs: [get]}]",
+        "metadata: {name: 5}\nrules: [{level: None}]",
+        "metadata: x\nrules: [{level: None}]",
+    ],
+)
+def test_what_is_not_understood_in_a_policy_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}\n")
+
+
+@pytest.mark.parametrize("end", ["# a comment", "", " ", ","])
+def test_a_policy_that_begins_with_a_brace_is_json_and_nothing_else(end: str, tmp_path: Path) -> None:
+    text = f'{{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{{"level": "None"}}]}}{end}'
+    file = tmp_path / "policy.json"
+    file.write_text(text)
+    for read in (lambda: parse_policy(text), lambda: load_policy(file)):
+        if end.strip():
+            with pytest.raises(ConfigurationError):
+                read()
+        else:
+            assert read().rules

@@ -6,31 +6,54 @@ more. Files have no controller, so the same is computed here when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ostiary.wire.rbac import CLUSTER_ROLE, PolicyRule, Role
+
+_Rules = Mapping[str, tuple[PolicyRule, ...]]
+_Parts = Mapping[str, tuple[str, ...]]
 
 
 def aggregated(roles: Iterable[Role]) -> tuple[Role, ...]:
     """*roles*, each with the rules it has in the end.
 
     The rules of an aggregating role are those of the roles that its selectors find: selector by selector, the roles by
-    name, itself left out, equal rules once. What the file lists as its own rules is overwritten, as in a cluster.
+    name, itself left out, equal rules once. They replace the rules that the file lists as its own. Where there are none
+    to be found the role keeps its own, as in a cluster: the controller writes nothing then. Roles that select each
+    other and find nothing else have no rules; in a cluster it depends on which of them was written first.
     """
     found = tuple(roles)
     cluster = {role.name: role for role in found if role.kind == CLUSTER_ROLE}
     parts = {name: _parts(role, cluster.values()) for name, role in cluster.items() if role.aggregates is not None}
-    rules = {name: () if name in parts else role.rules for name, role in cluster.items()}
+    own = {name: role.rules for name, role in cluster.items()}
+    # Who keeps its rules is a role like any other to those that select it, so that they may have to give up theirs.
+    keeping = {name for name in parts if own[name]}
+    while True:
+        rules = _settled({name: own[name] for name in cluster if name in keeping or name not in parts}, parts)
+        replaced = {name for name in keeping if _collected(parts[name], rules)}
+        if not replaced:
+            return tuple(_with_rules(role, rules) for role in found)
+        keeping -= replaced
+
+
+def _settled(given: _Rules, parts: _Parts) -> _Rules:
+    """All rules that there are in the end, where those of the roles in *given* do not change."""
+    rules = {**given, **{name: () for name in parts if name not in given}}
     changed = True
     # Rules are only ever added, so this ends even when two roles are made of each other.
     while changed:
         changed = False
         for name, names in parts.items():
-            collected = tuple(dict.fromkeys(rule for part in names for rule in rules[part]))
-            changed = changed or len(collected) != len(rules[name])
-            rules[name] = collected
-    return tuple(_with_rules(role, rules) for role in found)
+            if name not in given:
+                collected = _collected(names, rules)
+                changed = changed or len(collected) != len(rules[name])
+                rules[name] = collected
+    return rules
+
+
+def _collected(names: tuple[str, ...], rules: _Rules) -> tuple[PolicyRule, ...]:
+    return tuple(dict.fromkeys(rule for name in names for rule in rules[name]))
 
 
 def _parts(role: Role, cluster: Iterable[Role]) -> tuple[str, ...]:
@@ -39,7 +62,7 @@ def _parts(role: Role, cluster: Iterable[Role]) -> tuple[str, ...]:
     return tuple(other.name for selector in selectors for other in others if selector.selects(other.labels))
 
 
-def _with_rules(role: Role, rules: dict[str, tuple[PolicyRule, ...]]) -> Role:
+def _with_rules(role: Role, rules: _Rules) -> Role:
     if role.kind != CLUSTER_ROLE or role.aggregates is None:
         return role
     return replace(role, rules=rules[role.name])

@@ -41,7 +41,7 @@ def judge(manifests: Manifests) -> tuple[Finding, ...]:
     index = Index(with_defaults(manifests))
     found = [Finding(Level.ERROR, "invalid", problem) for problem in manifests.problems]
     for role in manifests.roles:
-        found += _role_findings(role)
+        found += _role_findings(role, index)
     for binding in manifests.bindings:
         found += _binding_findings(binding, index)
     found += _unused(manifests, index)
@@ -56,9 +56,12 @@ def _position(finding: Finding) -> tuple[str, int]:
 # --- roles ---
 
 
-def _role_findings(role: Role) -> Iterator[Finding]:
+def _role_findings(role: Role, index: Index) -> Iterator[Finding]:
     if role.aggregates is not None and role.rules:
+        kept = index.roles[role.kind, role.namespace, role.name].rules == role.rules
         message = f"{role} is made of other roles, so that its own rules are overwritten"
+        if kept:
+            message = f"{role} is made of other roles, and its own rules hold only while its selectors find none"
         problem = Problem(message, role.place, "put the rules into a ClusterRole with a label that is selected")
         yield Finding(Level.WARNING, "rules-overwritten", problem)
     for rule in role.rules:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
 from random import Random
 
 import pytest
@@ -75,10 +77,12 @@ def test_rules_cover_their_own_pieces_and_never_more_than_they_allow(seed: int) 
 
 # --- roles made of roles ---
 
+OWN = rule("own", "x", "y")
+
 
 def made_of(name: str, *selected: str, **labels: str) -> Role:
     selectors = tuple(LabelSelector((Requirement(label, "Exists"),)) for label in selected)
-    return Role("ClusterRole", name, labels=tuple(labels.items()), aggregates=selectors, rules=(rule("own", "x", "y"),))
+    return Role("ClusterRole", name, labels=tuple(labels.items()), aggregates=selectors, rules=(OWN,))
 
 
 def part(name: str, label: str, *rules: PolicyRule) -> Role:
@@ -119,4 +123,30 @@ def test_roles_made_of_each_other_come_to_an_end_and_no_role_is_made_of_itself()
 def test_a_role_of_a_namespace_is_never_part_of_another() -> None:
     """R9."""
     lonely = Role("Role", "r", "ns1", (A,), (("x", "1"),))
-    assert rules_of("sum", made_of("sum", "x"), lonely) == ()
+    assert rules_of("sum", made_of("sum", "x"), lonely) == (OWN,)
+
+
+def test_a_role_whose_selectors_find_no_rules_keeps_its_own() -> None:
+    """As in a cluster, where the controller writes only what it found."""
+    assert rules_of("sum", made_of("sum", "x")) == (OWN,)
+    assert rules_of("sum", made_of("sum", "x"), part("empty", "x")) == (OWN,)
+    # It is then a part of others like any role, and what they find replaces their own.
+    roles = [made_of("top", "mid"), replace(made_of("middle", "none", mid="1"), rules=(A,))]
+    assert rules_of("top", *roles) == rules_of("top", *reversed(roles)) == (A,)
+    assert rules_of("middle", *roles) == (A,)
+
+
+def test_own_rules_that_are_replaced_reach_nobody() -> None:
+    """Whatever the order: a role that selects this one has what it has in the end."""
+    roles = [
+        made_of("one", "x", "y", x="1"),
+        replace(made_of("two", "x", "y", x="1"), rules=(C,)),
+        part("r", "y", A),
+    ]
+    for order in permutations(roles):
+        assert rules_of("one", *order) == rules_of("two", *order) == (A,)
+
+
+def test_roles_that_select_only_each_other_have_no_rules() -> None:
+    roles = (made_of("one", "x", x="1"), made_of("two", "x", x="1"))
+    assert rules_of("one", *roles) == rules_of("two", *roles) == ()
