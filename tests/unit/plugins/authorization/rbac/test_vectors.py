@@ -26,8 +26,11 @@ def difference(vector: Vector) -> str | None:
 
 
 def rule_of(rule: dict[str, Any]) -> PolicyRule:
-    lists = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
-    return PolicyRule(*(tuple(rule.get(name) or ()) for name in lists))
+    def listed(name: str) -> tuple[str, ...]:
+        return tuple(rule.get(name) or ())
+
+    names, urls = listed("resourceNames"), listed("nonResourceURLs")
+    return PolicyRule(listed("verbs"), listed("apiGroups"), listed("resources"), names, urls)
 
 
 def answer(index: Index, asked: dict[str, Any]) -> bool:
