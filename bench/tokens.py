@@ -23,6 +23,7 @@ from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, 
 from ostiary.model import UserInfo
 from ostiary.plugins.token_store import sqlite_schema as schema
 from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.token_store.sqlite_log import Seen
 
 TOKENS, PER_SESSION = 1_000_000, 10
 AT_ONCE, LOOKUPS, TURNS, REVOCATIONS = 500, 5000, 7, 50
@@ -46,8 +47,9 @@ def fill(path: str) -> None:
     with closing(schema.connect(path)) as db:
         db.execute("PRAGMA cache_size = -400000")
         db.execute("BEGIN")
+        now = SYSTEM_CLOCK.now()
         for number in range(TOKENS // PER_SESSION):
-            schema.add(db, *_session(number))
+            schema.add(db, *_session(number), now=now, seen=Seen())
         db.execute("COMMIT")
 
 
@@ -152,11 +154,12 @@ def _timed(way: Callable[[], None]) -> float:
 
 async def _revocation_lag(store: SqliteTokenStore, path: Path) -> float:
     command = SqliteTokenStore(path)
-    revocations, lags = store.revocations(), []
+    lags = []
     for number in range(REVOCATIONS):
-        waiting = asyncio.ensure_future(anext(revocations))
+        head = (await store.revocations_after(None)).head
+        waiting = asyncio.ensure_future(store.wait_for_revocations(head, 1.0))
         await asyncio.sleep(random.random() / 100)
-        await command.revoke(Revocation(RevocationKind.SESSION, f"none-{number}", SYSTEM_CLOCK.now()))
+        await command.revoke(Revocation(RevocationKind.SESSION, f"none-{number}"))
         started = time.perf_counter()
         await waiting
         lags.append(time.perf_counter() - started)

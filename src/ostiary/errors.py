@@ -88,6 +88,7 @@ CODES: dict[str, str] = {
     "audit-unavailable": "an audit event cannot be stored",
     "too-many-requests": "somebody sends more requests than the limits of the gateway let pass",
     "gateway-refused": "a gateway refused what a command asked of it",
+    "revocation-not-found": "no such revocation is kept, so it cannot be taken back",
     "decision-not-found": "no decision with this id is remembered or recorded",
     "usage": "a command was called in a way that it does not understand",
 }

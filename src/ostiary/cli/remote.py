@@ -48,8 +48,10 @@ class RemoteGateway:
         self._hints = {401: unknown_token, 403: _FORBIDDEN}
 
     def get(self, *segments: str, **query: str | None) -> Any:
-        given = {key: value for key, value in query.items() if value is not None}
-        return self._ask("GET", _path(segments) + (f"?{urlencode(given)}" if given else ""))
+        return self._ask("GET", _path(segments, **query))
+
+    def delete(self, *segments: str, **query: str | None) -> Any:
+        return self._ask("DELETE", _path(segments, **query))
 
     def post(self, *segments: str, body: dict[str, Any]) -> Any:
         return self._ask("POST", _path(segments), json.dumps(body).encode())
@@ -95,8 +97,9 @@ def _token_of_session(account: Account, authorities_pem: str | None) -> tuple[Se
         raise
 
 
-def _path(segments: tuple[str, ...]) -> str:
-    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+def _path(segments: tuple[str, ...], **query: str | None) -> str:
+    given = {key: value for key, value in query.items() if value is not None}
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments) + (f"?{urlencode(given)}" if given else "")
 
 
 def _token(path: str) -> Secret:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TOKEN, SESSION, USER, GROUP, BEFORE = KINDS = ("token", "session", "user", "group", "before")
 MOST = 1000
+NOW = "now"
 
 LIST_HELP = """\
 List the sessions that are alive, the newest first: who, with which groups, by which provider, until when.
@@ -39,12 +40,16 @@ returns, and tells how many tokens (for token) or sessions ended.
   group NAME      all sessions that attest a group
   before TIME     all sessions that began before: 2026-01-31T12:00:00Z, now, or 8h for eight hours ago
 
+Whoever began to sign in before the revocation is refused for an hour. --undo takes that back, and nothing else: what
+has ended stays ended. A time that lies ahead is refused.
+
 Who signs in afterwards is in again: to keep somebody out, take away the account or the policy.
 """
 REVOKE_EXAMPLES = """\
 examples:
   ostiary sessions revoke user alice --config gateway.yaml
   ostiary sessions revoke token - < leaked-token
+  ostiary sessions revoke --undo user alice
   ostiary sessions revoke before now --server https://gateway.example.com --token-file token
 """
 
@@ -67,6 +72,7 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 def _configure_revoke(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS, help="what VALUE is")
     parser.add_argument("value", metavar="VALUE", help="see above")
+    parser.add_argument("--undo", action="store_true", help="take such a revocation back: refuse nobody for it")
     _add_gateway(parser)
     parser.set_defaults(run=revoke)
 
@@ -133,9 +139,12 @@ def _minute(text: str) -> str:
 def revoke(arguments: argparse.Namespace) -> int:
     kind = arguments.kind
     value, at = _value(kind, arguments.value)
+    if arguments.undo:
+        return _undo(arguments, value)
     gateway = remote(arguments)
     if gateway is not None:
-        body = {"type": kind, "value": value} | ({"before": at.isoformat()} if at is not None else {})
+        before = at.isoformat() if at is not None else NOW if kind == BEFORE else None
+        body = {"type": kind, "value": value} | ({"before": before} if before is not None else {})
         ended = int(gateway.post("revocations", body=body)["ended"])
     else:
         ended = _with_store(arguments, lambda tokens: _revoke(tokens, kind, value, at))
@@ -147,6 +156,31 @@ def revoke(arguments: argparse.Namespace) -> int:
     if not ended:
         print_note("nothing was left to end: check the spelling, or ostiary sessions list")
     return OK
+
+
+def _undo(arguments: argparse.Namespace, value: str) -> int:
+    kind, gateway = arguments.kind, remote(arguments)
+    if gateway is not None:
+        undone = int(gateway.delete("revocations", type=kind, value=value or None)["undone"])
+    else:
+        undone = _with_store(arguments, lambda tokens: _undo_in(tokens, kind, value))
+    if not undone:
+        raise ConfigurationError(
+            "there is no such revocation to take back",
+            cause="none is kept: it was taken back before, or an hour has passed, or the name is another",
+            code="revocation-not-found",
+        )
+    if arguments.output == JSON:
+        print_json({"type": kind, "undone": undone})
+    else:
+        print(f"{undone} revocation{'' if undone == 1 else 's'} taken back")
+    return OK
+
+
+async def _undo_in(tokens: Tokens, kind: str, value: str) -> int:
+    from ostiary.interfaces.token_store import RevocationKind
+
+    return await tokens.undo(RevocationKind(kind), value)
 
 
 async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) -> int:
@@ -203,12 +237,14 @@ def _from_stdin() -> str:
     return sys.stdin.read(1 << 16)
 
 
-def _moment(text: str) -> datetime:
+def _moment(text: str) -> datetime | None:
+    """The time; None for now, which is the gateway's to say."""
     from ostiary.core.duration import DurationError, parse_duration
+    from ostiary.core.tokens import LARGEST_SKEW
 
     now = datetime.now(UTC)
-    if text == "now":
-        return now
+    if text == NOW:
+        return None
     try:
         return now - parse_duration(text)
     except DurationError:
@@ -220,8 +256,8 @@ def _moment(text: str) -> datetime:
     if moment is None or moment.tzinfo is None:
         hint = "now, 8h for eight hours ago, or a time with its zone: 2026-01-31T12:00:00Z"
         raise UsageError("before needs a time", hint=hint)
-    if moment > now:
-        print_note("this lies ahead: until then nobody stays signed in")
+    if moment - now > LARGEST_SKEW:
+        raise UsageError("the time lies ahead", cause="a revocation ends what began before now")
     return moment
 
 

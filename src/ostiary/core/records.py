@@ -6,7 +6,7 @@ oldest record makes room for the newest.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.interfaces.token_store import LARGEST_RECORD, MOST_RECORDS
@@ -39,6 +39,12 @@ class MemoryRecords:
     def sweep(self) -> None:
         now = self._clock.now()
         self._records = {key: kept for key, kept in self._records.items() if kept[1] > now}
+
+    def set_back(self, step: timedelta) -> None:
+        """The clock was set back by *step*: what is kept lives as long as it was meant to, and no longer."""
+        now = self._clock.now()
+        earlier = {key: (data, until - step) for key, (data, until) in self._records.items()}
+        self._records = {key: kept for key, kept in earlier.items() if kept[1] > now}
 
     def __len__(self) -> int:
         return len(self._records)

@@ -44,6 +44,11 @@ SESSION_LIFETIME = timedelta(hours=24)
 # Two programs of one person may present the same renewal token at the same moment. The second is refused, and finds
 # what the first one brought; only later than this does a second use look like theft.
 REUSE_LEEWAY = timedelta(seconds=10)
+# A clock that was set back by less than this is waited for: until then the time stands still.
+CLOCK_TOLERANCE = timedelta(seconds=2)
+MOST_UNSAVED = 10_000
+# How far the clocks of an operator and of a gateway may be apart.
+LARGEST_SKEW = timedelta(minutes=1)
 
 _ALPHABET = string.digits + string.ascii_letters
 _SECRET_BITS = 256
@@ -120,12 +125,19 @@ def ends(revocation: Revocation, session: Session) -> bool:
     kind, value = revocation.kind, revocation.value
     if kind is RevocationKind.SESSION:
         return session.id == value
+    if kind is RevocationKind.TOKEN or _began_after(session, revocation):
+        return False
     # At the same instant the revocation wins.
-    if kind is RevocationKind.TOKEN or session.created_at > revocation.at:
+    if revocation.at is not None and session.created_at > revocation.at:
         return False
     if kind is RevocationKind.USER:
         return session.user.username == value
     return kind is RevocationKind.BEFORE or value in session.user.groups
+
+
+def _began_after(session: Session, revocation: Revocation) -> bool:
+    # One without a number has not been written down yet: it is later than everything.
+    return bool(revocation.sequence) and session.sequence is not None and session.sequence >= revocation.sequence
 
 
 def ends_token(revocation: Revocation, token_digest: bytes, session: Session) -> bool:
@@ -144,12 +156,15 @@ def check_storable(session: Session) -> None:
             raise ValueError("a time has no time zone")
 
 
-def check_revocation(revocation: Revocation) -> None:
-    """Raise `ValueError` for a revocation that would match nothing, however it was meant."""
+def check_revocation(revocation: Revocation, now: datetime) -> None:
+    """Raise `ValueError` for a revocation that would match nothing, however it was meant, or that is not yet due."""
     check_text(revocation.value)
     check_text(revocation.by)
-    if revocation.at.tzinfo is None:
-        raise ValueError("a time has no time zone")
+    if revocation.at is not None:
+        if revocation.at.tzinfo is None:
+            raise ValueError("a time has no time zone")
+        if revocation.at - now > LARGEST_SKEW:
+            raise ValueError("the time lies ahead: a revocation ends what began before now")
     if revocation.kind is RevocationKind.TOKEN and not _DIGEST.fullmatch(revocation.value):
         raise ValueError("a token is revoked by the 64 hex digits of its digest")
 
@@ -201,8 +216,47 @@ class Attested:
 Recheck = Callable[[Session], Awaitable[Attested]]
 
 
+class UnsavedRevocations:
+    """Revocations that the store could not write down. They hold in this process until it can."""
+
+    def __init__(self, *, limit: int = MOST_UNSAVED) -> None:
+        self._kept: dict[tuple[RevocationKind, str], Revocation] = {}
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Revocation]:
+        return iter(list(self._kept.values()))
+
+    def add(self, revocation: Revocation) -> None:
+        if len(self._kept) >= self._limit:
+            del self._kept[next(iter(self._kept))]
+        self._kept[revocation.kind, revocation.value] = revocation
+
+    def remove(self, revocation: Revocation) -> None:
+        if self._kept.get((revocation.kind, revocation.value)) is revocation:
+            del self._kept[revocation.kind, revocation.value]
+
+    def end(self, found: Found) -> bool:
+        """Whether one of them ends this token or its session."""
+        session = found.session
+        keys = [
+            (RevocationKind.TOKEN, found.token.digest.hex()),
+            (RevocationKind.SESSION, session.id),
+            (RevocationKind.USER, session.user.username),
+            (RevocationKind.BEFORE, ""),
+            *((RevocationKind.GROUP, group) for group in session.user.groups),
+        ]
+        kept = [self._kept[key] for key in keys if key in self._kept]
+        return any(ends_token(revocation, found.token.digest, session) for revocation in kept)
+
+
 class Tokens:
-    """Issues, finds, renews and revokes tokens. One instance serves one event loop."""
+    """Issues, finds, renews and revokes tokens. One instance serves one event loop.
+
+    `on_unsaved` is told of revocations that the store could not write down: nobody else will tell of them.
+    """
 
     def __init__(
         self,
@@ -214,6 +268,8 @@ class Tokens:
     ) -> None:
         self.store = store
         self.lifetime = lifetime
+        self.unsaved = UnsavedRevocations()
+        self.on_unsaved: Callable[[Revocation], None] = lambda revocation: None
         self._clock = clock
         self._session_lifetime = session_lifetime
 
@@ -225,13 +281,19 @@ class Tokens:
         sources: tuple[tuple[str, str], ...] = (),
         client: str = "",
         at: datetime | None = None,
+        sequence: int | None = None,
     ) -> Issued:
         """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
 
-        *at* is when the person signed in, if that was a while ago: what was revoked since then stays so.
+        *at* is when the person signed in, if that was a while ago, and *sequence* what `sequence` said then: what was
+        revoked since then stays so.
         """
-        session = self._session(user, provider, sources, client, at or self._clock.now())
-        issued, records = self._pair(session, self._clock.now())
+        now = self._clock.now()
+        session = self._session(user, provider, sources, client, now if at is None else min(at, now))
+        if sequence is None and at is None:
+            sequence = await self.sequence()
+        session = replace(session, sequence=sequence)
+        issued, records = self._pair(session, now)
         await self.store.add(session, records)
         return issued
 
@@ -241,6 +303,7 @@ class Tokens:
         """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins."""
         now = self._clock.now()
         session = self._session(user, provider, sources, client, now)
+        session = replace(session, sequence=await self.sequence())
         secret = new_token(BROWSER_PREFIX)
         record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
         await self.store.add(session, [record])
@@ -266,9 +329,18 @@ class Tokens:
         data = as_bytes(token)
         return await self.find_digest(digest(data)) if well_formed(data) else None
 
+    async def sequence(self) -> int:
+        """The number of the last revocation: what begins now is ended by later ones only."""
+        return (await self.store.revocations_after(None)).head
+
+    async def lookup(self, token_digest: bytes) -> Found | None:
+        """The token of whatever kind, if it and its session are alive."""
+        found = await self.store.find(token_digest)
+        return None if found is None or (self.unsaved and self.unsaved.end(found)) else found
+
     async def find_digest(self, token_digest: bytes) -> Found | None:
         """The same for a token of which only the digest was kept."""
-        found = await self.store.find(token_digest)
+        found = await self.lookup(token_digest)
         # The prefix says so already, and the store decides: a renewal token opens no door.
         return found if found is not None and found.token.kind is TokenKind.ACCESS else None
 
@@ -277,7 +349,7 @@ class Tokens:
         data = as_bytes(secret)
         if not well_formed(data, BROWSER_PREFIX):
             return None
-        found = await self.store.find(digest(data))
+        found = await self.lookup(digest(data))
         return found.session if found is not None and found.token.kind is TokenKind.BROWSER else None
 
     async def renew(self, renewal: str | bytes, recheck: Recheck) -> Issued:
@@ -288,6 +360,7 @@ class Tokens:
         spent a moment ago is refused with `retry_after`: somebody else has what it brought.
         """
         spent = digest(renewal)
+        since = await self.sequence()
         session = await self._renewable(renewal, spent)
         try:
             attested = await recheck(session)
@@ -300,15 +373,41 @@ class Tokens:
         renewed = replace(session, user=attested.user, sources=attested.sources)
         _check_answer(renewed)
         issued, records = self._pair(renewed, now)
-        if not await self.store.renew(spent, at=now, session=renewed, tokens=records):
+        if not await self.store.renew(spent, at=now, session=renewed, tokens=records, since=since):
             # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
             await self._renewable(renewal, spent)
             raise _ended("it was revoked while it was renewed")
         return issued
 
     async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
-        """Withdraw, durably before this returns; says how many tokens or sessions ended. *at* is now unless given."""
-        return await self.store.revoke(Revocation(kind, value, at or self._clock.now(), by))
+        """Withdraw, durably before this returns; says how many tokens or sessions ended.
+
+        With *at*, only what began until then. If the store cannot write it down this raises, and nothing that it ends
+        is good in this process any more; `save_unsaved` tries again.
+        """
+        revocation = Revocation(kind, value, at, by)
+        try:
+            return await self.store.revoke(revocation)
+        except ProviderError:
+            # Dated, so that it does not end what begins before it can be written down.
+            revocation = replace(revocation, at=self._clock.now() if at is None else at)
+            self.unsaved.add(revocation)
+            self.on_unsaved(revocation)
+            raise
+
+    async def save_unsaved(self) -> None:
+        """Write down what could not be written before. Raises if it still cannot."""
+        for revocation in self.unsaved:
+            await self.store.revoke(revocation)
+            self.unsaved.remove(revocation)
+
+    async def marks(self, kind: RevocationKind, value: str = "") -> list[Revocation]:
+        """The marks about this: they refuse whoever began to sign in before them."""
+        return [mark for mark in await self.store.marks() if mark.kind is kind and mark.value == value]
+
+    async def undo(self, kind: RevocationKind, value: str = "") -> int:
+        """Take all marks about this back; says how many. What has ended stays ended."""
+        return sum([await self.store.undo(mark.sequence) for mark in await self.marks(kind, value)])
 
     async def sweep(self) -> int:
         """Delete what has expired. Needed for space only: what has expired is found by nobody."""
@@ -327,7 +426,7 @@ class Tokens:
         """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
         if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
             raise _ended("this is no renewal token")
-        found = await self.store.find(spent)
+        found = await self.lookup(spent)
         if found is None:
             raise _ended("the renewal token is unknown, expired or revoked")
         if found.token.kind is TokenKind.SPENT:

@@ -1,7 +1,8 @@
 """The gateway's own API, below ``/apis/ostiary.dev/v1``: sessions, revocations, decisions and who may do what.
 
     GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
-    DELETE sessions/<id>                      POST  subjectsearches
+    DELETE sessions/<id>                      GET   revocations         POST subjectsearches
+    DELETE revocations?type=..[&value=..]     takes back the marks of revocations, not what they ended
 
 Served by Starlette behind the listener. Nobody is an administrator by configuration: these are resources like any
 other, in the API group ``ostiary.dev``, and the policy says who may list sessions or create a revocation. The engine
@@ -26,7 +27,8 @@ from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
 from ostiary.gateway.request import Passage
-from ostiary.gateway.telling import API_VERSION, decided_json, ended_json, sessions_json, who_can_json
+from ostiary.gateway.sibling_news import EveryRefusal
+from ostiary.gateway.telling import API_VERSION, decided_json, ended_json, marks_json, sessions_json, who_can_json
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -35,6 +37,7 @@ from ostiary.wire import request_info
 PREFIX = "/apis/ostiary.dev/v1"
 LARGEST_BODY = 64 * 1024
 MOST_SESSIONS = 1000
+NOW = "now"
 
 
 class AdminApi:
@@ -42,9 +45,12 @@ class AdminApi:
 
     prefix = PREFIX
 
-    def __init__(self, tokens: Tokens, authorizer: Authorizer, ended: EndedRequests | None = None) -> None:
+    def __init__(
+        self, tokens: Tokens, authorizer: Authorizer, refusals: EveryRefusal, ended: EndedRequests | None = None
+    ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
+        self._refusals = refusals
         self._ended = ended
         self.mapper = _Mapper()
         self._application = Starlette(
@@ -53,6 +59,8 @@ class AdminApi:
                 Route(f"{PREFIX}/sessions", self._sessions, methods=["GET"]),
                 Route(f"{PREFIX}/sessions/{{id}}", self._end_session, methods=["DELETE"]),
                 Route(f"{PREFIX}/revocations", self._revoke, methods=["POST"]),
+                Route(f"{PREFIX}/revocations", self._marks, methods=["GET"]),
+                Route(f"{PREFIX}/revocations", self._undo, methods=["DELETE"]),
                 Route(f"{PREFIX}/decisions/{{id}}", self._decision, methods=["GET"]),
                 Route(f"{PREFIX}/subjectsearches", self._who_can, methods=["POST"]),
             ],
@@ -95,15 +103,28 @@ class AdminApi:
     async def _revoke(self, request: Request) -> Response:
         try:
             kind, value, at = _revocation(await request.json())
+            ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
-        ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
         answer = {"kind": "Revocation", "apiVersion": API_VERSION, "by": request.state.user.username, "ended": ended}
         return JSONResponse(answer, status_code=201)
 
+    async def _marks(self, request: Request) -> Response:
+        return JSONResponse(marks_json(await self._tokens.store.marks()))
+
+    async def _undo(self, request: Request) -> Response:
+        try:
+            kind, value = _subject(request.query_params)
+        except ValueError as error:
+            return _failure(400, "BadRequest", str(error))
+        undone = await self._tokens.undo(kind, value)
+        if not undone:
+            return _failure(404, "NotFound", "no mark of such a revocation is kept")
+        return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "undone": undone})
+
     async def _decision(self, request: Request) -> Response:
         named = request.path_params["id"]
-        refusal = self._authorizer.recall(named)
+        refusal = await self._refusals.recall(named)
         if refusal is None:
             outcome = self._ended.recall(named) if self._ended is not None else None
             if outcome is not None:
@@ -159,18 +180,24 @@ def asked(value: Any) -> RequestInfo:
 
 def _revocation(value: Any) -> tuple[RevocationKind, str, datetime | None]:
     fields = _object(value)
+    moment = _text(fields, "before")
+    if fields.get("type") == RevocationKind.BEFORE.value and not moment:
+        raise ValueError('before needs a time, or "now"')
+    # By number, and not by a clock that may be another than ours.
+    return *_subject(fields), _time(moment) if moment and moment != NOW else None
+
+
+def _subject(fields: Mapping[str, Any]) -> tuple[RevocationKind, str]:
+    """What a revocation is about."""
     try:
         kind = RevocationKind(_text(fields, "type"))
     except ValueError:
         names = ", ".join(kind.value for kind in RevocationKind)
         raise ValueError(f"the type is one of {names}") from None
-    name, moment = _text(fields, "value"), _text(fields, "before")
-    if kind is RevocationKind.BEFORE and not moment:
-        raise ValueError("before needs a time")
-    if kind is not RevocationKind.BEFORE and not name:
-        raise ValueError("a value is missing")
-    at = _time(moment) if moment else None
-    return kind, digest_hex(name) if kind is RevocationKind.TOKEN else name, at
+    name = _text(fields, "value")
+    if (kind is RevocationKind.BEFORE) == bool(name):
+        raise ValueError("before has no value" if name else "a value is missing")
+    return kind, digest_hex(name) if kind is RevocationKind.TOKEN else name
 
 
 def _time(text: str) -> datetime:

@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from ostiary import __version__
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import Tokens
 from ostiary.errors import AuditUnavailable, OstiaryError
-from ostiary.gateway import settings
+from ostiary.gateway import settings, sibling_news
 from ostiary.gateway.admin import AdminApi
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.sinks import FileSink, Sink, StdoutSink, WebhookSink
 from ostiary.gateway.authenticate import Authenticator
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.channel import NoSiblings, Siblings
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.doors import LoginDoor, SelfReviewDoor, WebhookDoor
@@ -36,6 +38,7 @@ from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
 from ostiary.gateway.settings import GatewayConfig
+from ostiary.gateway.store_health import StoreHealth
 from ostiary.gateway.upstream_health import watch_credential, watch_health
 from ostiary.gateway.upstreams import Routes, Upstream, client_context
 from ostiary.interfaces.token_store import Revocation, RevocationKind
@@ -56,6 +59,8 @@ class Shared:
     authenticator: Authenticator
     limits: Limits
     metrics: Metrics
+    store_health: StoreHealth
+    siblings: Siblings = field(default_factory=NoSiblings)
 
 
 class App:
@@ -89,6 +94,7 @@ class App:
         shared, tokens = self.shared, self.config.tokens
         if self._owns_store:
             self._keep_running("following revocations", shared.authenticator.follow_revocations)
+            self._keep_running("writing the time into the token store", shared.store_health.run)
         self._keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
@@ -137,6 +143,20 @@ class App:
         if not keep_shared:
             await self.shared.tokens.store.close()
 
+    def answer_sibling(self, question: str, data: Any) -> Any:
+        """What another worker of this gateway asks or tells."""
+        match question:
+            case sibling_news.UNSAVED:
+                revocation = sibling_news.unsaved_from_json(data)
+                self.shared.tokens.unsaved.add(revocation)
+                self.shared.authenticator.end_at_once(revocation)
+            case sibling_news.REFUSAL:
+                refusal = self.authorizer.recall(data)
+                return None if refusal is None else sibling_news.refusal_json(refusal)
+            case sibling_news.REFUSALS:
+                return [sibling_news.refusal_json(refusal) for refusal in self.authorizer.recent_refusals(data)]
+        return None
+
     def hand_over(self) -> Shared:
         """What outlives a reload, for the next configuration."""
         return self.shared
@@ -145,6 +165,7 @@ class App:
 
     def _parts(self) -> EngineParts:
         config, shared = self.config, self.shared
+        refusals = sibling_news.EveryRefusal(self.authorizer, lambda: shared.siblings)
         login = Login(
             identity=config.identity,
             groups=config.groups,
@@ -154,6 +175,7 @@ class App:
             authorities_pem=config.authorities_pem,
             authorizer=self.authorizer,
             ended=self.ended,
+            refusals=refusals,
             clock=self._clock,
             on_event=self._on_login,
         )
@@ -163,7 +185,7 @@ class App:
                 config.webhooks, shared.authenticator, self.authorizer, self._clock, on_refused=self._on_refused
             )
             open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
-        admin = AdminApi(shared.tokens, self.authorizer, self.ended)
+        admin = AdminApi(shared.tokens, self.authorizer, refusals, self.ended)
         return EngineParts(
             authenticator=shared.authenticator,
             authorizer=self.authorizer,
@@ -273,17 +295,39 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
 
     def revoked(revocation: Revocation, cut: int) -> None:
         metrics.revocations.inc(revocation.kind.value)
-        metrics.revocation_lag.observe(max(0.0, (clock.now() - revocation.at).total_seconds()))
+        recorded_at = revocation.recorded_at or clock.now()
+        metrics.revocation_lag.observe(max(0.0, (clock.now() - recorded_at).total_seconds()))
         extra = {"kind": revocation.kind.value, **_revoked(revocation), "by": revocation.by, "streams": cut}
         log.info("a revocation is in force", extra=extra)
 
-    authenticator = Authenticator(tokens, clock, limits_key=limits.key, on_revoked=revoked)
+    authenticator = Authenticator(
+        tokens,
+        clock,
+        limits_key=limits.key,
+        on_revoked=revoked,
+        max_stale=config.tokens.max_stale.total_seconds(),
+    )
+    store_health = StoreHealth(tokens, clock)
     metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
     metrics.open_streams.read_from(lambda: authenticator.open_streams)
     metrics.tokens_live.read_from(lambda: authenticator.size)
     metrics.queued.read_from(lambda: limits.seats.queued)
     metrics.in_flight.read_from(lambda: limits.seats.in_flight)
-    return Shared(tokens, authenticator, limits, metrics)
+    metrics.revocations_age.read_from(lambda: authenticator.feed.age)
+    metrics.store_failing.read_from(lambda: 1 if store_health.trouble else 0)
+    shared = Shared(tokens, authenticator, limits, metrics, store_health)
+
+    def unsaved(revocation: Revocation) -> None:
+        log.error(
+            "a revocation could not be written down: it holds in this gateway, and is tried again",
+            extra={"kind": revocation.kind.value, **_revoked(revocation), "by": revocation.by},
+        )
+        authenticator.end_at_once(revocation)
+        store_health.hurry()
+        shared.siblings.tell(sibling_news.UNSAVED, sibling_news.unsaved_json(revocation))
+
+    tokens.on_unsaved = unsaved
+    return shared
 
 
 def _revoked(revocation: Revocation) -> dict[str, str]:
@@ -295,7 +339,7 @@ def _revoked(revocation: Revocation) -> dict[str, str]:
         case RevocationKind.SESSION:
             return {"session_id": revocation.value}
         case RevocationKind.BEFORE:
-            return {"before": revocation.at.isoformat()}
+            return {"before": "now" if revocation.at is None else revocation.at.isoformat()}
         case kind:
             return {kind.value: revocation.value}
 

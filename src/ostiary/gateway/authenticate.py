@@ -1,8 +1,8 @@
 """Request to user: finds the token, and keeps what it stands for in memory until it expires or is revoked.
 
 Called by the engine for every request. A token is looked up in the store once; after that its `LiveToken` answers,
-with everything that was learned about it. Revocations are followed as the store tells them: whatever one of them may
-concern is asked again, and what is gone is cut, open streams included.
+with everything that was learned about it, as long as the revocations are known to be all in force (`revocation_feed`).
+Whatever a revocation may concern is asked again, and what is gone is cut, open streams included.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens, ends_token
+from ostiary.gateway.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
 
@@ -50,6 +51,7 @@ class Authenticator:
         capacity: int = 100_000,
         limits_key: Callable[[UserInfo], str | None] = lambda user: user.username,
         on_revoked: Callable[[Revocation, int], None] = lambda revocation, cut: None,
+        max_stale: float = MAX_STALE_SECONDS,
     ) -> None:
         self._tokens = tokens
         self._clock = clock
@@ -60,16 +62,28 @@ class Authenticator:
         self._epoch = 0
         self._limits_key = limits_key
         self._on_revoked = on_revoked
+        self._monotonic = clock.monotonic
+        self.feed = RevocationFeed(
+            tokens.store, clock, max_stale=max_stale, apply=self.apply, ask_again=self._ask_about_all
+        )
 
     def known(self, token_digest: bytes) -> LiveToken | None:
         """The token, if it is in memory and good this very moment."""
         live = self._live.get(token_digest)
-        if live is None or live.revoked or live.expires_at <= self._clock.now():
+        if live is None or live.revoked:
             return None
-        return live
+        if live.expires_at <= self._clock.now():
+            # For good, also if the clock is set back: the store knows how late it was.
+            self._live.pop(token_digest)
+            return None
+        return live if self._monotonic() < self.feed.fresh_until else None
 
     async def find(self, token_digest: bytes) -> LiveToken | None:
-        """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here."""
+        """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here.
+
+        Raises `ProviderError` if the store cannot be asked, or cannot confirm that no revocation is missing here.
+        """
+        await self.feed.ensure_fresh()
         while True:
             epoch = self._epoch
             found = await self._tokens.find_digest(token_digest)
@@ -121,11 +135,18 @@ class Authenticator:
 
     async def follow_revocations(self) -> None:
         """Runs as long as the gateway does. It may fail and be begun again, and has missed nothing then."""
-        news = self._tokens.store.revocations()
-        # Nobody tells what was withdrawn before this moment, while nobody followed.
+        await self.feed.run()
+
+    def end_at_once(self, revocation: Revocation) -> None:
+        """Put into force what the store could not write down, and cannot be asked about."""
+        self._epoch += 1
+        for live in self._every():
+            if ends_token(revocation, live.digest, live.session):
+                self._live.pop(live.digest, None)
+                self._end(live)
+
+    async def _ask_about_all(self) -> None:
         await self._ask_again(self._every())
-        async for revocation in news:
-            await self.apply(revocation)
 
     async def apply(self, revocation: Revocation) -> None:
         concerned = [live for live in self._every() if ends_token(revocation, live.digest, live.session)]
@@ -150,9 +171,16 @@ class Authenticator:
 
     async def _still_good(self, live: LiveToken) -> bool:
         if live.expires_at > self._clock.now():
-            return await self._tokens.store.find(live.digest) is not None
-        # The token has expired while its stream goes on; the stream lives as long as the session.
-        return await self._tokens.store.session(live.session.id) is not None
+            found = await self._tokens.lookup(live.digest)
+            session = None if found is None else found.session
+        else:
+            # The token has expired while its stream goes on; the stream lives as long as the session.
+            session = await self._tokens.store.session(live.session.id)
+        if session is None:
+            return False
+        # Its times may have been corrected with the clock.
+        live.session = session
+        return True
 
     def _end(self, live: LiveToken) -> None:
         live.revoked = True

@@ -156,6 +156,12 @@ class Metrics:
         self.revocation_lag = Histogram(
             "revocation_lag_seconds", "From a revocation to its effect in this worker.", (), LAG_BUCKETS
         )
+        self.revocations_age = Gauge(
+            "revocations_confirmed_seconds",
+            "How long ago the store confirmed that no revocation is missing; beyond tokens.maxStale all is 503.",
+            merging="max",
+        )
+        self.store_failing = Gauge("token_store_failing", "1 while the token store cannot be written.", merging="max")
         self.audit_events = Counter("audit_events_total", "Audit events made.")
         self.audit_dropped = Counter("audit_dropped_total", "Audit events that could not be stored.")
         self.rate_limited = Counter("rate_limited_total", "Requests refused with 429, by which limit.", ("limit",))

@@ -4,9 +4,10 @@
     user mallory                          group contractors              session 4Nq0rJ6uYxT1sVb8Lw2kZe
     token ost_...  (or its SHA-256)       before 2026-11-15T10:00:00Z
 
-Called by the gateway while it runs. A line counts once, when it appears: it ends what began until then, and who
-signs in afterwards is in again. To withdraw somebody twice, take the line out and put it in again. The lines that
-stand there when the gateway starts count from the last change of the file, and not from the start.
+Called by the gateway while it runs. A line counts once, when it appears, for whichever worker sees it first: it ends
+what began until then, and who signs in afterwards is in again. To withdraw somebody twice, take the line out and put it
+in again. The lines that stand there when the gateway starts count from the last change of the file, and not from the
+start. A time that lies ahead is refused.
 
 A name is taken exactly as it stands after one space. One that begins or ends with a space or a quotation mark is
 written as a JSON string. A line that cannot be understood is reported by its number, never by its text, which may
@@ -22,6 +23,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -112,6 +114,8 @@ class RevocationFile:
         self._seen: _Content | None = None
         # The lines of the last look, each with whether it is done with: in force, or reported.
         self._lines: dict[bytes, bool] = {}
+        # The last revocation when the file was last looked at, without the lines that are new now.
+        self._sequence = 0
         self._trouble: str | None = None
 
     async def run(self, *, every: float = POLL_SECONDS) -> None:
@@ -134,7 +138,8 @@ class RevocationFile:
 
     async def _apply(self, content: _Content) -> int:
         now = self._clock.now()
-        appeared_at = min(content.changed_at, now) if self._seen is None else now
+        # What appears now ends what began before now, whatever any clock says.
+        appeared_at = min(content.changed_at, now) if self._seen is None else None
         settled = content == self._seen or (now - content.changed_at).total_seconds() > UNSETTLED_SECONDS
         self._seen, known, self._lines = content, self._lines, {}
         applied = 0
@@ -147,9 +152,11 @@ class RevocationFile:
             else:
                 self._lines[line] = False
                 applied += await self._put_into_force(number, line, appeared_at)
+        with suppress(OstiaryError):
+            self._sequence = await self._tokens.sequence()
         return applied
 
-    async def _put_into_force(self, number: int, data: bytes, appeared_at: datetime) -> bool:
+    async def _put_into_force(self, number: int, data: bytes, appeared_at: datetime | None) -> bool:
         try:
             line = parse_line(data.decode("utf-8"))
         except ValueError as error:
@@ -162,10 +169,15 @@ class RevocationFile:
         self._lines[data] = True
         return line is not None
 
-    async def _revoke(self, number: int, line: Line, appeared_at: datetime) -> bool:
+    async def _revoke(self, number: int, line: Line, appeared_at: datetime | None) -> bool:
         by = f"revocation file, line {number}"
         try:
+            if appeared_at is None and await self._is_done(line, by):
+                return True
             ended = await self._tokens.revoke(line.kind, line.value, by=by, at=line.at or appeared_at)
+        except ValueError as error:
+            log.error("line %d of the revocation file %s is refused: %s", number, self._path, error)
+            return True
         except OstiaryError as error:
             # It is tried again at every look until it counts.
             self._note(f"cannot be put into force: {error.summary}: {error.cause}")
@@ -173,6 +185,11 @@ class RevocationFile:
         self._trouble = None
         log.info("line %d of the revocation file %s (%s) ended %d", number, self._path, line.kind.value, ended)
         return True
+
+    async def _is_done(self, line: Line, by: str) -> bool:
+        """Whether another worker was quicker: once more would end what has begun since then."""
+        marks = await self._tokens.marks(line.kind, line.value)
+        return any(mark.by == by and mark.sequence > self._sequence for mark in marks)
 
     def _note(self, trouble: str) -> None:
         # Once, and not at every look while it stays the same.

@@ -87,6 +87,7 @@ class TokenSettings:
     lifetime: timedelta = timedelta(minutes=15)
     session: timedelta = timedelta(hours=24)
     sweep: timedelta = timedelta(minutes=1)
+    max_stale: timedelta = timedelta(seconds=5)
     revocation_file: Path | None = None
 
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import OstiaryError
+from ostiary.gateway.channel import LONGEST_LINE, Channel, SiblingsBySupervisor
 from ostiary.gateway.config import default_config, load
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.health import Health, Report
@@ -36,11 +36,9 @@ log = logging.getLogger("ostiary.gateway")
 # Told where the gateway listens, and where its health is asked for.
 Told = Callable[[str, str], None]
 
-ASK_SECONDS = 2.0
 COLLECT_AFTER = 10_000
 RESTART_SECONDS = 1.0
 LONGEST_PAUSE = 30.0
-LONGEST_ANSWER = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,28 +182,8 @@ async def _serve_alone(source: Source, config: GatewayConfig, listener: socket.s
 @dataclass(slots=True)
 class _Child:
     process: ChildProcess
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    asked: int = 0
-
-    async def ask(self, question: str) -> Any:
-        """One question, one line of JSON; None from a worker that does not answer."""
-        async with self.lock:
-            self.asked += 1
-            try:
-                self.writer.write(f"{self.asked} {question}\n".encode())
-                return await asyncio.wait_for(self._answer(), ASK_SECONDS)
-            except (OSError, ValueError, TimeoutError):
-                return None
-
-    async def _answer(self) -> Any:
-        while line := await self.reader.readline():
-            number, answer = json.loads(line)
-            # A worker that was too late with an answer still sends it, in front of the next one.
-            if number == self.asked:
-                return answer
-        return None
+    channel: Channel
+    listening: asyncio.Task[None]
 
 
 class _Supervisor:
@@ -247,8 +225,20 @@ class _Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_ANSWER)
-        self._children.append(_Child(process, reader, writer))
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
+        channel = Channel(reader, writer, lambda question, data: self._pass_on(process, data))
+        listening = asyncio.get_running_loop().create_task(channel.run())
+        self._children.append(_Child(process, channel, listening))
+
+    async def _pass_on(self, sender: ChildProcess, data: Any) -> list[Any]:
+        """What one worker asks the others, or tells them."""
+        others = [child.channel for child in self._children if child.process is not sender]
+        if "tell" in data:
+            for other in others:
+                other.tell(data["tell"], data["data"])
+            return []
+        answers = await asyncio.gather(*(other.ask(data["ask"], data["data"]) for other in others))
+        return [answer for answer in answers if answer is not None]
 
     async def _mind_children(self) -> None:
         """Replace workers that died. Not in a hot loop: one that dies at once would die again."""
@@ -267,7 +257,8 @@ class _Supervisor:
         ended = [child for child in self._children if child.process.poll() is not None]
         for child in ended:
             self._children.remove(child)
-            child.writer.close()
+            child.channel.close()
+            child.listening.cancel()
         return ended
 
     async def _wait_for_children(self) -> None:
@@ -295,7 +286,7 @@ class _Supervisor:
         await close_all(built)
 
     async def _reports(self) -> Sequence[Report]:
-        answers = [await child.ask("report") for child in list(self._children)]
+        answers = await asyncio.gather(*(child.channel.ask("report") for child in self._children))
         return [
             Report((("worker", "it does not answer"),))
             if answer is None
@@ -304,25 +295,22 @@ class _Supervisor:
         ]
 
     async def _snapshots(self) -> Sequence[Snapshot]:
-        answers = [await child.ask("snapshot") for child in list(self._children)]
+        answers = await asyncio.gather(*(child.channel.ask("snapshot") for child in self._children))
         return [answer for answer in answers if answer is not None]
 
 
 async def _serve_for_supervisor(source: Source, listener: socket.socket, channel: socket.socket) -> None:
     worker, stop = await _start_worker(source, source.load(), listener)
-    reader, writer = await asyncio.open_connection(sock=channel)
-    answering = asyncio.get_running_loop().create_task(_answer_supervisor(worker, reader, writer, stop))
+    reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST_LINE)
+    to_supervisor = Channel(reader, writer, worker.answer)
+    worker.join(SiblingsBySupervisor(to_supervisor))
+    answering = asyncio.get_running_loop().create_task(_answer_supervisor(to_supervisor, stop))
     await stop.asked.wait()
     await _stop_worker(worker, stop)
     answering.cancel()
 
 
-async def _answer_supervisor(
-    worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stop: _Stop
-) -> None:
-    while line := await reader.readline():
-        number, question = line.split()
-        answer: Any = worker.snapshot() if question == b"snapshot" else (await worker.report()).checks
-        writer.write(json.dumps([int(number), answer]).encode() + b"\n")
+async def _answer_supervisor(channel: Channel, stop: _Stop) -> None:
+    await channel.run()
     # The supervisor is gone: nobody would ever stop this worker.
     stop()

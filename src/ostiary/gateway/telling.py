@@ -9,7 +9,7 @@ from typing import Any
 from ostiary.gateway.authorize import ChainExplanation, WhoCan
 from ostiary.gateway.ended_requests import EndedRequest
 from ostiary.gateway.refusals import Refusal
-from ostiary.interfaces.token_store import Session
+from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import Attributes, Decision
 
 API_VERSION = "ostiary.dev/v1"
@@ -46,6 +46,18 @@ def explanation_json(explanation: ChainExplanation) -> dict[str, Any]:
 
 def sessions_json(sessions: Iterable[Session]) -> dict[str, Any]:
     return {"kind": "SessionList", "apiVersion": API_VERSION, "items": [session_json(one) for one in sessions]}
+
+
+def marks_json(marks: Iterable[Revocation]) -> dict[str, Any]:
+    return {"kind": "RevocationList", "apiVersion": API_VERSION, "items": [_mark_json(mark) for mark in marks]}
+
+
+def _mark_json(mark: Revocation) -> dict[str, Any]:
+    # Enough to recognise a token by; the whole digest is nobody's business.
+    value = mark.value[:8] if mark.kind is RevocationKind.TOKEN else mark.value
+    times = {"before": mark.at, "recorded": mark.recorded_at}
+    told = {"type": mark.kind.value, "value": value, "by": mark.by, "sequence": mark.sequence}
+    return told | {key: time.astimezone(UTC).isoformat() for key, time in times.items() if time is not None}
 
 
 def who_can_json(found: WhoCan) -> dict[str, Any]:

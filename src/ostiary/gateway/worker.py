@@ -13,11 +13,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.gateway import settings
 from ostiary.gateway.app import App
+from ostiary.gateway.channel import Siblings
 from ostiary.gateway.health import Report
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server import Server, ServerConnection
@@ -107,11 +109,26 @@ class Worker:
         metrics.audit_dropped.values[()] = sum(app.auditor.dropped for app in (*self._old, self.app))
         return metrics.snapshot()
 
+    def join(self, siblings: Siblings) -> None:
+        """Know the other workers of this gateway from now on."""
+        self.app.shared.siblings = siblings
+
+    async def answer(self, question: str, data: Any) -> Any:
+        """What the supervisor asks, and what other workers ask or tell through it."""
+        match question:
+            case "report":
+                return (await self.report()).checks
+            case "snapshot":
+                return self.snapshot()
+            case _:
+                return self.app.answer_sibling(question, data)
+
     async def report(self) -> Report:
         """What a readiness probe is told: names of what is wrong, without a detail that helps a stranger."""
         checks = [
             ("accepting requests", "it is stopping" if self._draining else ""),
             ("token store", await self._store_trouble()),
+            ("revocations", self.app.shared.authenticator.feed.report()),
         ]
         for upstream in self.app.routes.upstreams:
             checks.append((f"upstream {upstream.name}", upstream.trouble()))
@@ -122,7 +139,7 @@ class Worker:
             await self.app.shared.tokens.store.session("-")
         except OstiaryError:
             return "it cannot be asked"
-        return ""
+        return await self.app.shared.store_health.probe()
 
     # --- inside ---
 
@@ -154,6 +171,8 @@ class Worker:
                 connection.timed_out()
             with suppress(Exception):
                 self.app.shared.authenticator.tick()
+                self.app.shared.store_health.tick()
+                self.app.shared.authenticator.feed.report()
             self.app.tick(now)
             for app in self._old:
                 app.tick(now)

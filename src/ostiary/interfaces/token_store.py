@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -16,6 +16,8 @@ class Session:
     """One sign-in of one user. Tokens are issued under it; when it ends, they all do.
 
     `sources` tells for each group how it is known. `client` is a short text that helps a person to recognise it.
+    `sequence` is the number of the last revocation when it began: only later revocations can end it. Times cannot say
+    which of the two came first, because clocks step back. None until a store has given it one.
     """
 
     id: str
@@ -25,6 +27,7 @@ class Session:
     expires_at: datetime
     sources: tuple[tuple[str, str], ...] = ()
     client: str = ""
+    sequence: int | None = field(default=None, compare=False)
 
 
 class TokenKind(Enum):
@@ -56,45 +59,65 @@ class RevocationKind(Enum):
     SESSION = "session"
     USER = "user"
     GROUP = "group"
-    BEFORE = "before"  # everything that began before `at`; the value is empty
+    BEFORE = "before"  # everything, or everything that began before `at`; the value is empty
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """Withdraws what it names, as far as it began at `at` or before: who signs in afterwards is in again.
+    """Withdraws what it names, as far as that began before it: who signs in afterwards is in again.
 
-    TOKEN ends one token, the others end whole sessions. Tokens and sessions never begin twice, so `at` matters to
-    USER, GROUP and BEFORE only. If it lies ahead, it holds until then. `ostiary.core.tokens.ends` is this in code.
+    TOKEN ends one token, the others end whole sessions. "Before" is a matter of `sequence`, the number that the store
+    gives each revocation as it writes it down. With `at`, only sessions that began at that time or earlier end.
+    `recorded_at` is when the store wrote it down. `ostiary.core.tokens.ends` is this in code.
     """
 
     kind: RevocationKind
     value: str
-    at: datetime
+    at: datetime | None = None
     by: str = ""
+    sequence: int = 0
+    recorded_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationBatch:
+    """The revocations after some number, up to `head`, the last one there is.
+
+    If `complete` is False, some are no longer known, or times were corrected: whoever remembers anything must ask
+    about it again.
+    """
+
+    head: int
+    revocations: tuple[Revocation, ...] = ()
+    complete: bool = True
 
 
 class TokenStore(Protocol):
     """Keeps sessions and the digests of their tokens.
 
     What `add` and `revoke` acknowledge by returning survives a crash, if the store is durable at all. A token is
-    gone the moment it expires, or its session does, whether or not `sweep` has run. Names are kept exactly; what is
-    no UTF-8 text is refused with a `ValueError`. When nothing can be read or written, raise `ProviderError` with the
-    code token-store-unavailable. One instance serves one event loop; several processes may share what lies beneath.
+    gone the moment it expires, or its session does, whether or not `sweep` has run; it stays gone when the clock
+    steps back. Names are kept exactly; what is no UTF-8 text is refused with a `ValueError`. When nothing can be read
+    or written, raise `ProviderError` with the code token-store-unavailable. One instance serves one event loop;
+    several processes may share what lies beneath.
     """
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         """Store or replace the session, and add tokens under it, both or neither.
 
-        A revocation that covers the session wins, also when it was quicker than the session it is about: then
-        raise `LoginRefused`. To know, keep revocations for an hour, and those whose `at` lies ahead until then.
+        A session without a `sequence` gets that of the last revocation that was written down before it began. If a
+        later revocation covers the session, or may have and is no longer known, raise `LoginRefused`. To know, keep
+        revocations for an hour.
         """
 
-    async def renew(self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord]) -> bool:
+    async def renew(
+        self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
+    ) -> bool:
         """Spend a renewal token, replace its session and add tokens, all in one step, at most once per token.
 
-        Returns False, and changes nothing, if *spent* is no living renewal token of this session, or if a
-        revocation covers the session as though it began *at*. If the session's user is no longer the same, its
-        older access tokens are revoked too: nobody keeps a group that was taken away.
+        Returns False, and changes nothing, if *spent* is no living renewal token of this session, or if a revocation
+        after the number *since* (without it: after *at*) covers the session as it is now. If the session's user is no
+        longer the same, its older access tokens are revoked too: nobody keeps a group that was taken away.
         """
 
     async def find(self, digest: bytes) -> Found | None:
@@ -108,13 +131,35 @@ class TokenStore(Protocol):
         """Living sessions, the newest first."""
 
     async def revoke(self, revocation: Revocation) -> int:
-        """Withdraw; returns how many tokens (for TOKEN) or sessions ended. None left to end is no mistake."""
+        """Withdraw; returns how many tokens (for TOKEN) or sessions ended. None left to end is no mistake.
 
-    def revocations(self) -> AsyncIterator[Revocation]:
-        """Every revocation from the call on, whoever made it, as soon as it is known here.
+        The revocation gets its number in the same transaction. A time that lies ahead by more than a minute is
+        refused with a `ValueError`.
+        """
 
-        If some may have been missed (a lost connection), the store yields a BEFORE with the present time: the
-        caller then trusts nothing it remembers and asks again.
+    async def marks(self) -> list[Revocation]:
+        """The revocations that are kept and still refuse sign-ins that began before them, the newest first."""
+
+    async def undo(self, sequence: int) -> bool:
+        """Take back the mark with this number: sign-ins under way are no longer refused because of it.
+
+        What has ended stays ended. False if no such mark is kept.
+        """
+
+    async def revocations_after(self, sequence: int | None) -> RevocationBatch:
+        """The revocations with larger numbers, in order. With None, only the head."""
+
+    async def wait_for_revocations(self, after: int, seconds: float) -> None:
+        """Return when the head may be another than *after*, and after *seconds* at the latest.
+
+        This only wakes the caller up, and may do so for nothing. What is true says `revocations_after`.
+        """
+
+    async def heartbeat(self) -> None:
+        """Write down the time, which also tells whether the store can be written. The gateway calls it regularly.
+
+        If the clock has been set back since the last time, what has expired is deleted and all other times are set
+        back by as much, so that everything lives as long as it was meant to.
         """
 
     async def sweep(self) -> int:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Implements `ostiary.core.clock.Clock`; `advance` moves both of its hands."""
+    """Implements `ostiary.core.clock.Clock`; `advance` moves both of its hands, `set_back` only the time of day."""
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = now
@@ -22,3 +22,7 @@ class FakeClock:
         step = timedelta(seconds=seconds, minutes=minutes, hours=hours)
         self._now += step
         self._monotonic += step.total_seconds()
+
+    def set_back(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0) -> None:
+        """Somebody corrects the time of day: only that hand moves."""
+        self._now -= timedelta(seconds=seconds, minutes=minutes, hours=hours)

@@ -15,7 +15,7 @@ A store that keeps the records of logins too inherits from `RecordStoreContract`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
@@ -28,6 +28,7 @@ from ostiary.interfaces.token_store import (
     MOST_RECORDS,
     RecordStore,
     Revocation,
+    RevocationBatch,
     RevocationKind,
     Session,
     TokenKind,
@@ -92,8 +93,22 @@ def in_minutes(clock: FakeClock, minutes: float) -> datetime:
     return clock.now() + timedelta(minutes=minutes)
 
 
-async def next_of(revocations: AsyncIterator[Revocation]) -> Revocation:
-    return await asyncio.wait_for(anext(revocations), TIME_LIMIT_SECONDS)
+async def follow(store: TokenStore, after: int) -> RevocationBatch:
+    """What comes after this number, as soon as there is something."""
+    async with asyncio.timeout(TIME_LIMIT_SECONDS):
+        while True:
+            batch = await store.revocations_after(after)
+            if batch.head != after:
+                return batch
+            await store.wait_for_revocations(after, TIME_LIMIT_SECONDS)
+
+
+async def head(store: TokenStore) -> int:
+    return (await store.revocations_after(None)).head
+
+
+def contents(batch: RevocationBatch) -> list[tuple[RevocationKind, str, datetime | None, str]]:
+    return [(each.kind, each.value, each.at, each.by) for each in batch.revocations]
 
 
 @pytest.mark.asyncio
@@ -340,16 +355,28 @@ class TokenStoreContract:
         assert await store.find(digest_of("t1")) is None
         assert await store.session("s1") is None
 
-    async def test_a_revocation_ahead_of_its_time_holds_until_then(self, store: TokenStore, clock: FakeClock) -> None:
-        until = clock.now() + timedelta(days=1)
-        await store.revoke(Revocation(RevocationKind.USER, "ann", until))
-        clock.advance(hours=23)
-        await store.sweep()
+    @pytest.mark.parametrize("kind", list(RevocationKind))
+    @pytest.mark.parametrize("ahead", [timedelta(minutes=1, seconds=1), timedelta(days=365), None])
+    async def test_a_revocation_that_lies_ahead_is_refused_and_locks_nobody_out(
+        self, store: TokenStore, clock: FakeClock, kind: RevocationKind, ahead: timedelta | None
+    ) -> None:
+        at = datetime.max.replace(tzinfo=clock.now().tzinfo) if ahead is None else clock.now() + ahead
+        value = digest_of("t1").hex() if kind is RevocationKind.TOKEN else ""
+        before = await head(store)
+        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+            await store.revoke(Revocation(kind, value, at))
+        assert await head(store) == before
+        await store.add(make_session(clock), [])
+
+    async def test_a_clock_that_is_a_little_ahead_is_forgiven_and_locks_nobody_out(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
         session = make_session(clock)
-        with pytest.raises(LoginRefused):
-            await store.add(session, [])
-        clock.advance(hours=1, seconds=1)
-        session = make_session(clock)
+        await store.add(session, [])
+        clock.advance(1)
+        assert await store.revoke(Revocation(RevocationKind.BEFORE, "", clock.now() + timedelta(minutes=1))) == 1
+        clock.advance(1)
+        session = make_session(clock, "s2")
         await store.add(session, [])
         assert await store.sessions() == [session]
 
@@ -359,12 +386,134 @@ class TokenStoreContract:
         clock.advance(minutes=1)
         assert await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now())) == 0
 
-    async def test_the_latest_time_there_is_can_be_named(self, store: TokenStore, clock: FakeClock) -> None:
-        latest = datetime.max.replace(tzinfo=clock.now().tzinfo)
-        await store.revoke(Revocation(RevocationKind.BEFORE, "", latest))
+    # --- what a revocation leaves behind ---
+
+    async def test_a_mark_can_be_taken_back(self, store: TokenStore, clock: FakeClock) -> None:
+        """Whoever began to sign in before the revocation is no longer refused; what has ended stays ended."""
+        ended, late = make_session(clock, "s1"), make_session(clock, "s2")
+        await store.add(ended, [make_token(ended)])
+        clock.advance(2)
+        await store.revoke(Revocation(RevocationKind.USER, "ann", by="root"))
+        (mark,) = await store.marks()
+        assert (mark.kind, mark.value, mark.by, mark.recorded_at) == (RevocationKind.USER, "ann", "root", clock.now())
+        with pytest.raises(LoginRefused):
+            await store.add(late, [])
+        assert await store.undo(mark.sequence)
+        assert not await store.undo(mark.sequence)
+        assert not await store.undo(mark.sequence + 1)
+        assert await store.marks() == []
+        await store.add(late, [])
+        assert await store.sessions() == [late]
+
+    async def test_marks_expire_when_nothing_is_left_that_they_could_concern(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        clock.advance(minutes=59)
+        await store.sweep()
+        assert len(await store.marks()) == 1
+        clock.advance(minutes=1)
+        await store.sweep()
+        assert await store.marks() == []
+
+    async def test_a_sign_in_older_than_what_is_known_of_revocations_is_refused(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
+        old = make_session(clock, sequence=await head(store))
+        await store.revoke(Revocation(RevocationKind.USER, "bob"))
+        clock.advance(hours=2)
         await store.sweep()
         with pytest.raises(LoginRefused):
-            await store.add(make_session(clock), [])
+            await store.add(old, [])
+        await store.add(make_session(clock, sequence=await head(store)), [])
+
+    # --- a clock that is set back ---
+
+    @pytest.mark.parametrize(
+        ("kind", "value"), [(RevocationKind.USER, "ann"), (RevocationKind.GROUP, "ops"), (RevocationKind.BEFORE, "")]
+    )
+    @pytest.mark.parametrize("corrected", [False, True])
+    async def test_a_revocation_ends_sessions_that_began_before_the_clock_was_set_back(
+        self, store: TokenStore, clock: FakeClock, kind: RevocationKind, value: str, corrected: bool
+    ) -> None:
+        session = make_session(clock)
+        await store.add(session, [make_token(session)])
+        clock.set_back(hours=1)
+        if corrected:
+            await store.heartbeat()
+        assert await store.revoke(Revocation(kind, value)) == 1
+        assert await store.find(digest_of("t1")) is None
+        again = make_session(clock, "s2", sequence=await head(store))
+        await store.add(again, [make_token(again, "t2")])
+        assert await store.find(digest_of("t2")) is not None
+
+    async def test_a_sign_in_under_way_is_revoked_although_the_clock_was_set_back(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
+        session = make_session(clock, sequence=await head(store))
+        clock.set_back(hours=1)
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        with pytest.raises(LoginRefused):
+            await store.add(session, [])
+
+    @pytest.mark.parametrize("corrected", [False, True])
+    async def test_what_has_expired_is_not_good_again_when_the_clock_is_set_back(
+        self, store: TokenStore, clock: FakeClock, corrected: bool
+    ) -> None:
+        session = make_session(clock, expires_at=clock.now() + timedelta(minutes=30))
+        await store.add(session, [make_token(session, minutes=5), make_token(session, "t2", minutes=20)])
+        clock.advance(minutes=5)
+        assert await store.find(digest_of("t1")) is None
+        clock.set_back(hours=1)
+        if corrected:
+            await store.heartbeat()
+        assert await store.find(digest_of("t1")) is None
+        assert await store.find(digest_of("t2")) is not None
+
+    async def test_everything_lives_as_long_as_it_was_meant_to_when_the_clock_is_set_back(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
+        session = make_session(clock, expires_at=clock.now() + timedelta(minutes=10))
+        await store.add(session, [make_token(session, minutes=5)])
+        clock.advance(minutes=1)
+        await store.heartbeat()
+        before = await head(store)
+        clock.set_back(hours=1)
+        await store.heartbeat()
+        assert not (await store.revocations_after(before)).complete, "what was remembered has other times now"
+        found = await store.find(digest_of("t1"))
+        assert found is not None
+        assert found.token.expires_at == in_minutes(clock, 4)
+        assert found.session.expires_at == in_minutes(clock, 9)
+        clock.advance(minutes=4)
+        assert await store.find(digest_of("t1")) is None
+        clock.advance(minutes=5)
+        assert await store.session("s1") is None
+
+    async def test_who_signs_in_after_the_clock_was_set_back_is_in(self, store: TokenStore, clock: FakeClock) -> None:
+        old = make_session(clock)
+        await store.add(old, [make_token(old)])
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        await store.heartbeat()
+        clock.set_back(hours=1)
+        session = make_session(clock, "s2", sequence=await head(store))
+        await store.add(session, [make_token(session, "t2", minutes=5)])
+        assert await store.find(digest_of("t2")) is not None
+        clock.advance(minutes=5)
+        assert await store.find(digest_of("t2")) is None
+
+    async def test_a_clock_that_is_set_back_by_a_moment_is_waited_for(
+        self, store: TokenStore, clock: FakeClock
+    ) -> None:
+        session = make_session(clock)
+        await store.add(session, [make_token(session, minutes=1)])
+        clock.advance(minutes=1)
+        await store.heartbeat()
+        before = await head(store)
+        clock.set_back(1)
+        await store.heartbeat()
+        assert await head(store) == before
+        assert await store.find(digest_of("t1")) is None
 
     # --- renewal ---
 
@@ -423,31 +572,32 @@ class TokenStoreContract:
         assert await store.renew(digest_of("r1"), at=clock.now(), session=joined, tokens=[])
         assert await store.sessions(group="new") == [joined]
 
-    async def test_who_joins_a_group_while_it_is_shut_out_is_not_renewed(
+    async def test_a_group_that_is_revoked_while_somebody_joins_it_is_not_renewed(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
         session = await renewable_session(store, clock)
-        await store.revoke(Revocation(RevocationKind.GROUP, "shut", clock.now() + timedelta(days=1)))
-        clock.advance(1)
+        since = await head(store)
+        clock.set_back(0.5)
+        await store.revoke(Revocation(RevocationKind.GROUP, "shut"))
         joined = of_user(session, "ann", "shut")
         tokens = [make_token(session, "t2")]
-        assert not await store.renew(digest_of("r1"), at=clock.now(), session=joined, tokens=tokens)
+        assert not await store.renew(digest_of("r1"), at=clock.now(), session=joined, tokens=tokens, since=since)
         assert await store.session("s1") == session
-        assert await store.renew(digest_of("r1"), at=clock.now(), session=session, tokens=tokens)
+        assert await store.renew(digest_of("r1"), at=clock.now(), session=session, tokens=tokens, since=since)
 
     async def test_older_access_tokens_end_when_a_renewal_changes_the_user(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
         """T3: a group that was taken away is gone with the renewal, also from caches that know the older token."""
         session = await renewable_session(store, clock)
-        revocations = store.revocations()
+        before = await head(store)
         without = of_user(session, "ann", "dev")
         assert await store.renew(digest_of("r1"), at=clock.now(), session=without, tokens=[make_token(session, "t2")])
         assert await store.find(digest_of("t1")) is None
         found = await store.find(digest_of("t2"))
         assert found is not None
         assert found.session.user.groups == ("dev",)
-        told = await next_of(revocations)
+        (told,) = (await follow(store, before)).revocations
         assert (told.kind, told.value) == (RevocationKind.TOKEN, digest_of("t1").hex())
         assert await store.find(digest_of("r1")) is not None
 
@@ -459,39 +609,55 @@ class TokenStoreContract:
 
     # --- following revocations ---
 
-    async def test_every_revocation_from_the_call_on_is_told_in_order(
+    async def test_revocations_have_numbers_without_gaps_and_are_told_in_order(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
-        await store.revoke(Revocation(RevocationKind.USER, "before the call", clock.now()))
-        revocations = store.revocations()
+        await store.revoke(Revocation(RevocationKind.USER, "before"))
+        start = await head(store)
         made = [
-            Revocation(RevocationKind.USER, "ann", clock.now(), "an operator"),
+            Revocation(RevocationKind.USER, "ann", None, "an operator"),
             Revocation(RevocationKind.GROUP, "a,b|c", clock.now()),
-            Revocation(RevocationKind.SESSION, "s1", clock.now()),
+            Revocation(RevocationKind.SESSION, "s1"),
             Revocation(RevocationKind.BEFORE, "", clock.now() - timedelta(days=1)),
         ]
         for revocation in made:
             await store.revoke(revocation)
-        assert [await next_of(revocations) for _ in made] == made
+        batch = await store.revocations_after(start)
+        assert [replace(each, sequence=0, recorded_at=None) for each in batch.revocations] == made
+        assert [each.sequence for each in batch.revocations] == list(range(start + 1, start + 5))
+        assert {each.recorded_at for each in batch.revocations} == {clock.now()}
+        assert batch.head == start + 4
+        assert batch.complete
+        assert await store.revocations_after(start + 3) == replace(batch, revocations=batch.revocations[3:])
+        assert await store.revocations_after(start + 4) == RevocationBatch(start + 4)
 
-    async def test_who_waits_for_revocations_is_woken(self, store: TokenStore, clock: FakeClock) -> None:
-        revocations = [store.revocations(), store.revocations()]
-        waiting = [asyncio.ensure_future(next_of(each)) for each in revocations]
+    async def test_who_missed_some_that_are_forgotten_is_told_so(self, store: TokenStore, clock: FakeClock) -> None:
+        start = await head(store)
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        clock.advance(hours=2)
+        await store.sweep()
+        await store.revoke(Revocation(RevocationKind.USER, "bob"))
+        assert not (await store.revocations_after(start)).complete
+        assert (await store.revocations_after(start + 1)).complete
+
+    async def test_who_waits_for_revocations_is_woken(self, store: TokenStore) -> None:
+        start = await head(store)
+        waiting = [asyncio.ensure_future(follow(store, start)) for _ in range(2)]
         await asyncio.sleep(0)
-        made = Revocation(RevocationKind.USER, "ann", clock.now())
-        await store.revoke(made)
-        assert await asyncio.gather(*waiting) == [made, made]
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        for batch in await asyncio.gather(*waiting):
+            assert [each.value for each in batch.revocations] == ["ann"]
+
+    async def test_who_begins_to_wait_too_late_does_not_wait(self, store: TokenStore) -> None:
+        start = await head(store)
+        await store.revoke(Revocation(RevocationKind.USER, "ann"))
+        await asyncio.wait_for(store.wait_for_revocations(start, 10 * TIME_LIMIT_SECONDS), TIME_LIMIT_SECONDS)
 
     async def test_who_waits_for_revocations_is_let_go_when_the_store_closes(self, store: TokenStore) -> None:
-        revocations = store.revocations()
-
-        async def follow() -> list[Revocation]:
-            return [revocation async for revocation in revocations]
-
-        waiting = asyncio.ensure_future(asyncio.wait_for(follow(), TIME_LIMIT_SECONDS))
+        waiting = asyncio.ensure_future(store.wait_for_revocations(await head(store), 10 * TIME_LIMIT_SECONDS))
         await asyncio.sleep(0)
         await store.close()
-        assert await waiting == []
+        await asyncio.wait_for(waiting, TIME_LIMIT_SECONDS)
 
     # --- the end ---
 
@@ -525,12 +691,30 @@ class SharedTokenStoreContract(TokenStoreContract):
         """T3: the other replica too."""
         session = make_session(clock)
         await store.add(session, [make_token(session)])
-        revocations = other.revocations()
+        start = await head(other)
+        waiting = asyncio.ensure_future(follow(other, start))
         assert await other.find(digest_of("t1")) is not None
-        made = Revocation(RevocationKind.USER, "ann", clock.now(), "an operator")
-        await store.revoke(made)
+        await store.revoke(Revocation(RevocationKind.USER, "ann", by="an operator"))
         assert await other.find(digest_of("t1")) is None
-        assert await next_of(revocations) == made
+        assert contents(await waiting) == [(RevocationKind.USER, "ann", None, "an operator")]
+        assert await head(other) == await head(store) == start + 1
+
+    async def test_when_the_clock_is_set_back_both_agree(
+        self, store: TokenStore, other: TokenStore, clock: FakeClock
+    ) -> None:
+        session = make_session(clock)
+        await store.add(session, [make_token(session, minutes=5), make_token(session, "t2", minutes=20)])
+        clock.advance(minutes=5)
+        assert await other.find(digest_of("t1")) is None
+        assert await other.find(digest_of("t2")) is not None
+        await other.heartbeat()
+        clock.set_back(hours=1)
+        await store.heartbeat()
+        for each in (store, other):
+            assert await each.find(digest_of("t1")) is None
+            found = await each.find(digest_of("t2"))
+            assert found is not None
+            assert found.token.expires_at == in_minutes(clock, 15)
 
     async def test_one_renewal_token_is_spent_once_by_both(
         self, store: TokenStore, other: TokenStore, clock: FakeClock

@@ -146,11 +146,29 @@ def test_a_time_that_is_none_revokes_nothing(capsys: Captured, site: GatewayFold
     assert alive(site, issued)
 
 
-def test_a_time_ahead_is_told_to_be_one(capsys: Captured, site: GatewayFolder) -> None:
-    sign_in(site, ALICE)
+def test_a_time_ahead_is_refused_and_nothing_is_revoked(capsys: Captured, site: GatewayFolder) -> None:
+    (issued,) = sign_in(site, ALICE)
     code, out, err = run(capsys, "revoke", "before", "2999-01-01T00:00:00Z")
-    assert (code, out) == (0, "1 session ended\n")
-    assert "this lies ahead" in err
+    assert (code, out) == (2, "")
+    assert "the time lies ahead" in err
+    assert alive(site, issued)
+
+
+def test_a_revocation_can_be_taken_back(capsys: Captured, site: GatewayFolder) -> None:
+    """What has ended stays ended; whoever was signing in is no longer refused."""
+    (issued,) = sign_in(site, ALICE)
+    for kind, value in (("user", "alice"), ("before", "now"), ("session", issued.session.id)):
+        assert run(capsys, "revoke", kind, value)[0] == 0
+        assert run(capsys, "revoke", "--undo", kind, value)[:2] == (0, "1 revocation taken back\n")
+        code, _, err = run(capsys, "revoke", "--undo", kind, value)
+        assert code == 1
+        assert "there is no such revocation to take back" in err
+    assert not alive(site, issued)
+    run(capsys, "revoke", "user", "alice")
+    assert json.loads(run(capsys, "revoke", "--undo", "user", "alice", "-o", "json")[1]) == {
+        "type": "user",
+        "undone": 1,
+    }
 
 
 def test_a_store_that_is_not_there_is_not_made(capsys: Captured, site: GatewayFolder) -> None:

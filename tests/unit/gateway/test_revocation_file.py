@@ -285,11 +285,35 @@ async def test_a_line_is_tried_again_until_the_store_takes_it(
 
 async def test_it_is_followed_while_it_runs(file: RevocationFile, path: Path, tokens: Tokens) -> None:
     """S64, S65."""
-    revocations = tokens.store.revocations()
     running = asyncio.ensure_future(file.run(every=0.001))
     path.write_text("user ann\n")
-    told = await asyncio.wait_for(anext(revocations), 5)
+    await asyncio.wait_for(tokens.store.wait_for_revocations(0, 60), 5)
+    (told,) = (await tokens.store.revocations_after(0)).revocations
     assert (told.kind, told.value, told.by) == (Kind.USER, "ann", "revocation file, line 1")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_line_that_another_worker_has_seen_first_counts_once(path: Path) -> None:
+    """Else the slower worker would end the session of whoever signed in again between the two."""
+    tokens = Tokens(MemoryTokenStore())
+    workers = [RevocationFile(path, tokens) for _ in range(2)]
+    path.write_text("")
+    for worker in workers:
+        await worker.check_now()
+    path.write_text("user ann\nbefore 2099-01-01T00:00:00Z\n")
+    assert await workers[0].check_now() == 2
+    again = await signed_in(tokens, "ann")
+    await workers[1].check_now()
+    assert await tokens.find(again.token.reveal()) is not None
+
+
+async def test_a_line_whose_time_lies_ahead_is_refused_by_number_and_locks_nobody_out(
+    file: RevocationFile, path: Path, tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text("before 2099-01-01T00:00:00Z\n")
+    await file.check_now()
+    assert await tokens.sequence() == 0
+    assert any("line 1 of the revocation file" in record.getMessage() for record in caplog.records)
+    assert await tokens.find((await signed_in(tokens, "ann")).token.reveal()) is not None

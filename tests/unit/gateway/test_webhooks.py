@@ -109,9 +109,8 @@ async def test_a_revoked_token_is_no_longer_answered_from_memory(tokens: Tokens,
     issued = await tokens.issue(ANN, provider="staff")
     reviews = TokenReviews(authenticator)
     await told(reviews.answer(token_review(issued.token.reveal())))
-    revocations = tokens.store.revocations()
     await tokens.revoke(RevocationKind.USER, "ann")
-    await authenticator.apply(await anext(revocations))
+    await authenticator.feed.confirm()
     _, body = await told(reviews.answer(token_review(issued.token.reveal())))
     assert body["status"]["authenticated"] is False
 

@@ -23,7 +23,10 @@ METHODS = {
     "group": ("groups_of", "groups_from_provider"),
     "authorization": ("authorize", "relevant_groups"),
     "admission": ("admit", "settled"),
-    "token_store": ("add", "renew", "find", "session", "sessions", "revoke", "revocations", "sweep", "count", "close"),
+    "token_store": (
+        *("add", "renew", "find", "session", "sessions", "sweep", "count", "heartbeat", "close"),
+        *("revoke", "marks", "undo", "revocations_after", "wait_for_revocations"),
+    ),
     "attributes": ("request_info", "long_running"),
 }
 

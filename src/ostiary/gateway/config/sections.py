@@ -150,14 +150,20 @@ def store(values: Values, builder: Builder) -> Provider[Any] | None:
     return builder.build("token_store", section.fields, name="store")
 
 
+LEAST_MAX_STALE = timedelta(seconds=1)
+
+
 def tokens(values: Values) -> TokenSettings:
     default = TokenSettings()
     found = TokenSettings(
         lifetime=values.duration("lifetime", default.lifetime),
         session=values.duration("session", default.session),
         sweep=values.duration("sweep", default.sweep),
+        max_stale=values.duration("maxStale", default.max_stale),
         revocation_file=values.writable("revocationFile"),
     )
+    if found.max_stale < LEAST_MAX_STALE and values.right("maxStale"):
+        values.fields.problem("it must be a second at least", "maxStale", "the store must have time to answer")
     if found.lifetime > found.session and values.right("lifetime", "session"):
         values.fields.problem("a token cannot outlive its session", "lifetime", "make tokens.session longer")
     return found

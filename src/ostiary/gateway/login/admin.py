@@ -21,6 +21,7 @@ from ostiary.gateway.login.views import navigation, session_row, time_text
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.pages import NOTHING, Markup, fill, join, page
 from ostiary.gateway.refusals import Refusal
+from ostiary.gateway.sibling_news import EveryRefusal
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind
@@ -38,9 +39,16 @@ _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
 
 
 class AdminPages:
-    def __init__(self, tokens: Tokens, authorizer: Authorizer, ended: EndedRequests | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        authorizer: Authorizer,
+        refusals: EveryRefusal | None = None,
+        ended: EndedRequests | None = None,
+    ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
+        self._refused = refusals or EveryRefusal(authorizer)
         self._ended = ended
 
     async def may_enter(self, user: UserInfo) -> bool:
@@ -101,14 +109,14 @@ class AdminPages:
 
     async def _refusals(self, decision: str) -> LoginAnswer:
         if decision:
-            refusal = self._authorizer.recall(decision)
+            refusal = await self._refused.recall(decision)
             ended = self._ended.recall(decision) if self._ended is not None and refusal is None else None
             if ended is not None:
                 return _ended_page(ended)
             if refusal is None:
-                return answers.error(404, "no refusal with this number is remembered by this worker of the gateway")
+                return answers.error(404, "no refusal with this number is remembered by this gateway")
             return _explained(refusal, await self._authorizer.explain(refusal.attributes))
-        latest = self._authorizer.recent_refusals(MOST_REFUSALS)
+        latest = await self._refused.recent(MOST_REFUSALS)
         rows = join(
             fill(
                 "admin_refusal.html",

@@ -69,7 +69,8 @@ class Codes:
     async def issue(self, goal: CliGoal, signed: SignedIn, request: LoginRequest) -> str:
         """A code for what waits at the goal."""
         code = secrets.token_urlsafe(32)
-        grant = grant_json(signed, client=client_text(request, goal.client or "command line"), at=self._clock.now())
+        client = client_text(request, goal.client or "command line")
+        grant = await grant_json(self._tokens, signed, client=client, at=self._clock.now())
         await self._records.put(code, {**grant, "challenge": goal.challenge})
         return code
 
@@ -87,10 +88,11 @@ class Codes:
 # --- what a person has granted to a program, as a record ---
 
 
-def grant_json(signed: SignedIn, *, client: str, at: datetime) -> dict[str, Any]:
+async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datetime) -> dict[str, Any]:
     attested = signed.attested
     user, sources = user_json(attested.user), attested.sources
-    return {"user": user, "sources": sources, "provider": signed.provider, "client": client, "at": at.isoformat()}
+    granted = {"user": user, "sources": sources, "provider": signed.provider, "client": client}
+    return {**granted, "at": at.isoformat(), "sequence": await tokens.sequence()}
 
 
 async def issue_granted(tokens: Tokens, grant: Mapping[str, Any]) -> Issued | None:
@@ -103,6 +105,7 @@ async def issue_granted(tokens: Tokens, grant: Mapping[str, Any]) -> Issued | No
             sources=attested.sources,
             client=grant["client"],
             at=datetime.fromisoformat(grant["at"]),
+            sequence=grant["sequence"],
         )
     except LoginRefused:
         return None

@@ -134,7 +134,7 @@ class Devices:
         if asked is None:
             return None
         client = f"{asked['client']} from {asked['address']}"
-        grant = None if signed is None else grant_json(signed, client=client, at=self._clock.now())
+        grant = None if signed is None else await grant_json(self._tokens, signed, client=client, at=self._clock.now())
         await self._decided.put(asked["device"], {"grant": grant})
         return Asked(user_code, asked["client"], asked["address"], datetime.fromisoformat(asked["at"]))
 

@@ -51,6 +51,7 @@ from ostiary.gateway.login.visit import (
     wants_html,
 )
 from ostiary.gateway.settings import Groups, Identity
+from ostiary.gateway.sibling_news import EveryRefusal
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 
 __all__ = ["Login", "LoginAnswer", "LoginEvent", "LoginEventKind", "log_event"]
@@ -75,6 +76,7 @@ class Login:
         authorities_pem: str | None = None,
         authorizer: Authorizer | None = None,
         ended: EndedRequests | None = None,
+        refusals: EveryRefusal | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -104,7 +106,7 @@ class Login:
             devices=self._devices,
             sessions=self._sessions,
             events=self._events,
-            admin=None if authorizer is None else AdminPages(tokens, authorizer, ended),
+            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended),
         )
 
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:

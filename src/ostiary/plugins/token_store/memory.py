@@ -8,25 +8,30 @@ Nothing survives the process and nothing is shared with another one, the ``ostia
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
-from weakref import WeakSet
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.records import MemoryRecords
-from ostiary.core.tokens import check_revocation, check_storable, ends
+from ostiary.core.tokens import CLOCK_TOLERANCE, check_revocation, check_storable, ends
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session, TokenKind, TokenRecord
+from ostiary.interfaces.token_store import (
+    Found,
+    Revocation,
+    RevocationBatch,
+    RevocationKind,
+    Session,
+    TokenKind,
+    TokenRecord,
+)
 
 # How long a revocation is remembered, so that it also ends a session that was just about to begin.
 REMEMBERED = timedelta(hours=1)
-# A subscriber that is further behind than this is told to trust nothing.
-BACKLOG = 10_000
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 class MemoryTokenStore:
@@ -37,9 +42,14 @@ class MemoryTokenStore:
         self._tokens: dict[bytes, TokenRecord] = {}
         self._sessions: dict[str, Session] = {}
         self._digests: dict[str, set[bytes]] = {}
-        self._revoked: list[tuple[datetime, Revocation]] = []
+        self._head = 0
+        # Numbers up to this one are no longer known, or said nothing.
+        self._forgotten = 0
+        self._log: dict[int, Revocation] = {}
+        self._undone: set[int] = set()
+        self._latest = clock.now()
         self._records = MemoryRecords(clock=clock)
-        self._subscribers: WeakSet[_Subscriber] = WeakSet()
+        self._changed = asyncio.Condition()
         self._closed = False
 
     @classmethod
@@ -49,20 +59,28 @@ class MemoryTokenStore:
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         self._check_open()
         self._check_new(session, tokens)
+        self._correct_times()
+        if session.sequence is None:
+            session = replace(session, sequence=self._sequence_before(session.created_at))
         if self._is_revoked(session):
             raise LoginRefused("this session has ended: sign in again", cause="it was revoked while it began")
         self._put(session, tokens)
 
-    async def renew(self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord]) -> bool:
+    async def renew(
+        self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
+    ) -> bool:
         self._check_open()
         self._check_new(session, tokens)
+        self._correct_times()
         found = self._find(spent)
         if found is None or found.token.kind is not TokenKind.RENEWAL or found.session.id != session.id:
             return False
-        if self._is_revoked(replace(session, created_at=at)):
+        since = self._sequence_before(at) if since is None else since
+        if self._is_revoked(replace(session, sequence=since)):
             return False
         if session.user != found.session.user:
-            self._end_access_tokens(session.id, at)
+            self._end_access_tokens(session.id)
+        session = replace(session, sequence=found.session.sequence)
         self._tokens[spent] = replace(found.token, kind=TokenKind.SPENT, issued_at=at)
         self._put(session, tokens)
         return True
@@ -91,26 +109,48 @@ class MemoryTokenStore:
 
     async def revoke(self, revocation: Revocation) -> int:
         self._check_open()
-        check_revocation(revocation)
-        ended = self._end_token(revocation) if revocation.kind is RevocationKind.TOKEN else self._end(revocation)
-        self._announce(revocation)
+        check_revocation(revocation, self._now())
+        recorded = self._record(revocation)
+        ended = self._end_token(recorded) if recorded.kind is RevocationKind.TOKEN else self._end(recorded)
+        await self._wake()
         return ended
 
-    def revocations(self) -> AsyncIterator[Revocation]:
-        subscriber = _Subscriber(self._clock)
-        self._subscribers.add(subscriber)
-        if self._closed:
-            subscriber.close()
-        return subscriber
+    async def marks(self) -> list[Revocation]:
+        self._check_open()
+        return [mark for mark in reversed(self._log.values()) if mark.sequence not in self._undone]
+
+    async def undo(self, sequence: int) -> bool:
+        self._check_open()
+        if sequence not in self._log or sequence in self._undone:
+            return False
+        self._undone.add(sequence)
+        return True
+
+    async def revocations_after(self, sequence: int | None) -> RevocationBatch:
+        self._check_open()
+        if sequence is None:
+            return RevocationBatch(self._head)
+        later = tuple(recorded for number, recorded in self._log.items() if number > sequence)
+        return RevocationBatch(self._head, later, complete=len(later) == self._head - sequence)
+
+    async def wait_for_revocations(self, after: int, seconds: float) -> None:
+        self._check_open()
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._closed or self._head != after)
+        except TimeoutError:
+            pass
+
+    async def heartbeat(self) -> None:
+        self._check_open()
+        self._correct_times()
+        await self._wake()
 
     async def sweep(self) -> int:
         self._check_open()
-        before, now = len(self._tokens), self._clock.now()
-        for session in [session for session in self._sessions.values() if not self._is_alive(session)]:
-            self._forget(session)
-        for token in [token for token in self._tokens.values() if token.expires_at <= now]:
-            self._forget_token(token)
-        self._revoked = [kept for kept in self._revoked if kept[0] > now - REMEMBERED]
+        before, now = len(self._tokens), self._now()
+        self._forget_expired(now)
+        self._forget_revocations(now)
         self._records.sweep()
         return before - len(self._tokens)
 
@@ -132,8 +172,33 @@ class MemoryTokenStore:
 
     async def close(self) -> None:
         self._closed = True
-        for subscriber in list(self._subscribers):
-            subscriber.close()
+        await self._wake()
+
+    # --- the time ---
+
+    def _now(self) -> datetime:
+        """The time of day; while the clock is behind what it has shown before, the latest that it showed."""
+        self._latest = max(self._latest, self._clock.now())
+        return self._latest
+
+    def _correct_times(self) -> None:
+        step = self._now() - self._clock.now()
+        if step <= CLOCK_TOLERANCE:
+            return
+        self._forget_expired(self._latest)
+        self._latest = self._clock.now()
+        self._sessions = {
+            name: replace(session, created_at=session.created_at - step, expires_at=session.expires_at - step)
+            for name, session in self._sessions.items()
+        }
+        self._tokens = {
+            digest: replace(token, issued_at=token.issued_at - step, expires_at=token.expires_at - step)
+            for digest, token in self._tokens.items()
+        }
+        self._log = {number: _earlier(recorded, step) for number, recorded in self._log.items()}
+        self._records.set_back(step)
+        # A number without a revocation: whoever follows them learns that nothing it remembers holds any more.
+        self._head += 1
 
     # --- what is kept ---
 
@@ -154,13 +219,19 @@ class MemoryTokenStore:
 
     def _find(self, digest: bytes) -> Found | None:
         token = self._tokens.get(digest)
-        if token is None or token.expires_at <= self._clock.now():
+        if token is None or token.expires_at <= self._now():
             return None
         session = self._sessions[token.session_id]
         return Found(token, session) if self._is_alive(session) else None
 
     def _is_alive(self, session: Session) -> bool:
-        return session.expires_at > self._clock.now()
+        return session.expires_at > self._now()
+
+    def _forget_expired(self, now: datetime) -> None:
+        for session in [session for session in self._sessions.values() if session.expires_at <= now]:
+            self._forget(session)
+        for token in [token for token in self._tokens.values() if token.expires_at <= now]:
+            self._forget_token(token)
 
     def _forget(self, session: Session) -> None:
         del self._sessions[session.id]
@@ -174,7 +245,14 @@ class MemoryTokenStore:
     # --- what is withdrawn ---
 
     def _is_revoked(self, session: Session) -> bool:
-        return any(ends(revocation, session) for _, revocation in self._revoked)
+        if session.sequence is not None and session.sequence < self._forgotten:
+            return True
+        return any(ends(recorded, session) for number, recorded in self._log.items() if number not in self._undone)
+
+    def _sequence_before(self, moment: datetime) -> int:
+        """The number of the last revocation that was written down before *moment*."""
+        later = [number for number, recorded in self._log.items() if _time_of(recorded) >= moment]
+        return min(later) - 1 if later else self._head
 
     def _end(self, revocation: Revocation) -> int:
         ended = [session for session in self._sessions.values() if ends(revocation, session)]
@@ -190,49 +268,38 @@ class MemoryTokenStore:
         self._forget_token(found.token)
         return 1
 
-    def _end_access_tokens(self, session_id: str, at: datetime) -> None:
+    def _end_access_tokens(self, session_id: str) -> None:
         for digest in list(self._digests[session_id]):
             token = self._tokens[digest]
             if token.kind is TokenKind.ACCESS:
                 self._forget_token(token)
-                self._announce(Revocation(RevocationKind.TOKEN, digest.hex(), at, "ostiary: the user has changed"))
+                self._record(Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed"))
 
-    def _announce(self, revocation: Revocation) -> None:
-        self._revoked.append((max(revocation.at, self._clock.now()), revocation))
-        for subscriber in list(self._subscribers):
-            subscriber.tell(revocation)
+    def _record(self, revocation: Revocation) -> Revocation:
+        self._head += 1
+        recorded = replace(revocation, sequence=self._head, recorded_at=self._now())
+        self._log[self._head] = recorded
+        return recorded
+
+    def _forget_revocations(self, now: datetime) -> None:
+        kept = {number: recorded for number, recorded in self._log.items() if _time_of(recorded) > now - REMEMBERED}
+        self._forgotten = max(self._forgotten, *self._log.keys() - kept.keys(), 0)
+        self._log = kept
+        self._undone &= kept.keys()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
 
-class _Subscriber:
-    """Somebody who follows the revocations."""
+def _time_of(recorded: Revocation) -> datetime:
+    assert recorded.recorded_at is not None, "the log holds what was written down"
+    return recorded.recorded_at
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._news: deque[Revocation] = deque()
-        self._event = asyncio.Event()
-        self._closed = False
 
-    def tell(self, revocation: Revocation) -> None:
-        if len(self._news) >= BACKLOG:
-            self._news.clear()
-            revocation = Revocation(RevocationKind.BEFORE, "", self._clock.now(), "ostiary: some were missed")
-        self._news.append(revocation)
-        self._event.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._event.set()
-
-    def __aiter__(self) -> _Subscriber:
-        return self
-
-    async def __anext__(self) -> Revocation:
-        while not self._news:
-            if self._closed:
-                raise StopAsyncIteration
-            self._event.clear()
-            await self._event.wait()
-        return self._news.popleft()
+def _earlier(recorded: Revocation, step: timedelta) -> Revocation:
+    at = None if recorded.at is None else max(recorded.at, _EARLIEST + step) - step
+    return replace(recorded, at=at, recorded_at=_time_of(recorded) - step)
 
 
 def _unavailable(cause: str) -> ProviderError:

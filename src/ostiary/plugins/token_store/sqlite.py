@@ -6,8 +6,8 @@
     add, renew, revoke, sweep -> a queue -> one thread -> one transaction for all that wait -> fsync -> all return
 
 What is acknowledged has reached the disk (WAL, ``synchronous=FULL``). Other processes, the ``ostiary`` command among
-them, use the same file; each follows the others' revocations in a log that every change of the file makes it read.
-How rows look is told in `sqlite_schema`; the thread is in `sqlite_writer`.
+them, use the same file. Each reads the log of revocations: whoever adds to it touches the file, which wakes the others
+(`file_watch`). How rows look is told in `sqlite_schema` and `sqlite_log`; the thread is in `sqlite_writer`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeVar
-from weakref import WeakSet
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -27,13 +27,16 @@ from ostiary.core.config import Fields
 from ostiary.core.records import check_record
 from ostiary.core.tokens import check_revocation, check_storable
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session, TokenRecord
+from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, TokenRecord
+from ostiary.plugins.token_store import sqlite_log as log
 from ostiary.plugins.token_store import sqlite_schema as schema
+from ostiary.plugins.token_store.file_watch import FileWatch, touch
 from ostiary.plugins.token_store.sqlite_writer import Writer
 
-# How often the other processes' revocations are looked for, and whether the file is still the one that was opened.
-POLL_SECONDS = 0.01
-POLLS_PER_FILE_CHECK = 50
+# How often the other processes' revocations are looked for where the system cannot tell that the file was touched.
+UNWATCHED_SECONDS = 0.25
+# A store with less space than this left is called full: ending a session takes some pages, too.
+LEAST_FREE_BYTES = 128 * 1024
 SWEEP_BATCH = 500
 # The event loop stands still while a look-up waits. Readers wait for next to nothing in WAL mode.
 READER_WAIT_SECONDS = 0.02
@@ -51,8 +54,10 @@ class SqliteTokenStore:
         self.path = os.fspath(path)
         self._clock = clock
         self._opened: _Opened | None = None
-        self._subscribers: WeakSet[_Subscriber] = WeakSet()
         self._failure: ProviderError | None = None
+        self._seen = log.Seen()
+        self._watch: FileWatch | None = None
+        self._waiting: set[asyncio.Event] = set()
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
@@ -63,26 +68,35 @@ class SqliteTokenStore:
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         check_storable(session)
-        if not await self._write(lambda db: schema.add(db, session, tokens)):
+        now = self._clock.now()
+        if not await self._write(lambda db: schema.add(db, session, tokens, now=now, seen=self._seen)):
             raise LoginRefused("this session has ended: sign in again", cause="it was revoked while it began")
 
-    async def renew(self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord]) -> bool:
+    async def renew(
+        self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
+    ) -> bool:
         check_storable(session)
-        now = self._clock.now()
-        renewed = await self._write(lambda db: schema.renew(db, spent, session, tokens, at=at, now=now))
-        self._wake_subscribers()
-        return renewed
+        work = partial(
+            schema.renew,
+            spent=spent,
+            renewed=session,
+            tokens=tokens,
+            at=at,
+            now=self._clock.now(),
+            seen=self._seen,
+            since=since,
+        )
+        return await self._write(work, announced=True)
 
     async def find(self, digest: bytes) -> Found | None:
-        now = schema.micros(self._clock.now())
-        arguments = (digest, now, now)
-        rows = self._read_now(schema.FIND, arguments)
+        rows = self._read_now(schema.FIND, (digest,))
         if rows is None:
-            rows = await self._read(schema.FIND, arguments)
-        return self._decoded(schema.found, digest, rows[0]) if rows else None
+            rows = await self._read(schema.FIND, (digest,))
+        now = self._seen.at(self._clock.now(), *schema.seen_in(rows[0])) if rows else 0
+        return self._decoded(schema.found, digest, rows[0]) if rows and schema.is_alive(rows[0], now) else None
 
     async def session(self, session_id: str) -> Session | None:
-        rows = await self._read(schema.SESSION, (session_id, schema.micros(self._clock.now())))
+        rows = await self._read(schema.SESSION, (session_id, log.micros(self._clock.now())))
         return self._decoded(schema.session, rows[0]) if rows else None
 
     async def sessions(
@@ -93,16 +107,42 @@ class SqliteTokenStore:
         return [self._decoded(schema.session, row) for row in rows]
 
     async def revoke(self, revocation: Revocation) -> int:
-        check_revocation(revocation)
         now = self._clock.now()
-        ended = await self._write(lambda db: schema.revoke(db, revocation, now=now))
-        self._wake_subscribers()
-        return ended
+        check_revocation(revocation, now)
+        return await self._write(lambda db: schema.revoke(db, revocation, now=now), announced=True)
 
-    def revocations(self) -> AsyncIterator[Revocation]:
-        subscriber = _Subscriber(self, self._last_revocation())
-        self._subscribers.add(subscriber)
-        return subscriber
+    async def marks(self) -> list[Revocation]:
+        rows = await self._read_aside(log.MARKS, ())
+        return [self._decoded(log.revocation, row) for row in rows]
+
+    async def undo(self, sequence: int) -> bool:
+        return await self._write(lambda db: log.undo(db, sequence))
+
+    async def revocations_after(self, sequence: int | None) -> RevocationBatch:
+        self._check_file()
+        if sequence is None:
+            return RevocationBatch(int((await self._read(log.HEAD, ()))[0][0]))
+        return self._decoded(log.batch, await self._read(log.AFTER, (sequence,)), sequence)
+
+    async def wait_for_revocations(self, after: int, seconds: float) -> None:
+        watched = self._is_watched()
+        woken = asyncio.Event()
+        self._waiting.add(woken)
+        try:
+            # Only now that nothing can be missed: one that was written just before would wake nobody up.
+            if (await self.revocations_after(None)).head == after:
+                async with asyncio.timeout(seconds if watched else min(seconds, UNWATCHED_SECONDS)):
+                    await woken.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(woken)
+
+    async def heartbeat(self) -> None:
+        self._check_file()
+        self._check_space()
+        now = self._clock.now()
+        await self._write(lambda db: schema.heartbeat(db, now=now, seen=self._seen), announced=True)
 
     async def sweep(self) -> int:
         """In small transactions, so that nobody who signs in meanwhile waits for long."""
@@ -123,7 +163,7 @@ class SqliteTokenStore:
         return await self._write(lambda db: schema.put_record(db, key_digest, data, expires_at=expires_at, now=now))
 
     async def find_record(self, key_digest: bytes) -> bytes | None:
-        rows = await self._read(schema.RECORD, (key_digest, schema.micros(self._clock.now())))
+        rows = await self._read(schema.RECORD, (key_digest, log.micros(self._clock.now())))
         return bytes(rows[0][0]) if rows else None
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
@@ -133,18 +173,24 @@ class SqliteTokenStore:
     async def close(self) -> None:
         opened, self._opened = self._opened, None
         self._failure = self._unavailable("it is closed")
-        self._wake_subscribers()
+        self._wake()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if opened is not None:
             await opened.writer.close()
             opened.reader.close()
 
     # --- reading and writing ---
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, work: Callable[[sqlite3.Connection], T], *, announced: bool = False) -> T:
         try:
-            return await self._open().writer.run(work)
+            done = await self._open().writer.run(work, announced=announced)
         except sqlite3.Error as error:
             raise self._unavailable(str(error)) from error
+        if announced:
+            self._wake()
+        return done
 
     async def _read(self, query: str, arguments: Sequence[Any]) -> list[Any]:
         rows = self._read_now(query, arguments)
@@ -210,33 +256,26 @@ class SqliteTokenStore:
         summary = "the token store cannot be used"
         return ProviderError(summary, cause=cause, where=self.path, hint=hint, code="token-store-unavailable")
 
-    # --- revocations ---
-
-    def _last_revocation(self) -> int:
+    def _check_space(self) -> None:
         try:
-            return schema.last_revocation(self._open().reader)
-        except sqlite3.Error as error:
-            raise self._unavailable(str(error)) from error
+            free = os.statvfs(self.path)
+        except OSError:
+            # The write that follows says what is wrong.
+            return
+        if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
+            raise self._unavailable("the disk is full", "make room where the file lies")
 
-    def _wake_subscribers(self) -> None:
-        for subscriber in list(self._subscribers):
-            subscriber.wake()
+    # --- who waits ---
 
-    @property
-    def _is_closed(self) -> bool:
-        return self._opened is None
+    def _is_watched(self) -> bool:
+        if self._watch is None:
+            self._open()
+            self._watch = FileWatch.open(self.path, self._wake)
+        return self._watch is not None
 
-    async def _changes(self) -> int:
-        """A number that is another one after every change of the file by anybody."""
-        return int((await self._read("PRAGMA data_version", ()))[0][0])
-
-    async def _revocations_after(self, sequence: int) -> tuple[int, list[Revocation]]:
-        rows = await self._read(schema.REVOCATIONS_AFTER, (sequence,))
-        last = rows[-1][0] if rows else self._last_revocation()
-        # Numbers have no gaps. Whoever slept for so long that some were swept away cannot know what they said.
-        if last - sequence != len(rows):
-            return last, [Revocation(RevocationKind.BEFORE, "", self._clock.now(), "ostiary: some were missed")]
-        return last, [self._decoded(schema.revocation, row) for row in rows]
+    def _wake(self) -> None:
+        for woken in self._waiting:
+            woken.set()
 
 
 class _Opened:
@@ -250,49 +289,7 @@ class _Opened:
                 schema.prepare(connection)
         self.reader = schema.connect(path, wait_seconds=READER_WAIT_SECONDS)
         self.reader.execute("PRAGMA query_only = ON")
-        self.writer = Writer(schema.connect(path))
-
-
-class _Subscriber:
-    """Follows the log of revocations. After an error it may be asked again, and has missed nothing."""
-
-    def __init__(self, store: SqliteTokenStore, sequence: int) -> None:
-        self._store = store
-        self._sequence = sequence
-        self._seen = -1
-        self._news: list[Revocation] = []
-        self._event = asyncio.Event()
-        self._polls = 0
-
-    def wake(self) -> None:
-        self._event.set()
-
-    def __aiter__(self) -> _Subscriber:
-        return self
-
-    async def __anext__(self) -> Revocation:
-        while not self._news:
-            if self._store._is_closed:
-                raise StopAsyncIteration
-            self._event.clear()
-            changes = await self._store._changes()
-            if changes != self._seen:
-                self._sequence, news = await self._store._revocations_after(self._sequence)
-                self._seen = changes
-                self._news = news[::-1]
-            if not self._news:
-                await self._pause()
-        return self._news.pop()
-
-    async def _pause(self) -> None:
-        self._polls += 1
-        if self._polls % POLLS_PER_FILE_CHECK == 0:
-            self._store._check_file()
-        try:
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._event.wait()
-        except TimeoutError:
-            pass
+        self.writer = Writer(schema.connect(path), announce=lambda: touch(path))
 
 
 def _identity(path: str) -> tuple[int, int] | None:

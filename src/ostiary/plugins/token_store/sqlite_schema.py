@@ -1,7 +1,7 @@
-"""How sessions, tokens, revocations and records lie in a SQLite file, and the statements that change them.
+"""How sessions, tokens and records lie in a SQLite file, and the statements that change them.
 
-Called by the SQLite token store, always inside its transactions. Times are microseconds since 1970, so that expiry
-is exact. A session's user is one compact JSON row; its username and its groups are indexed beside it as they are.
+Called by the SQLite token store, always inside its transactions. The revocations and the time are in `sqlite_log`. A
+session's user is one compact JSON row; its username and its groups are indexed beside it as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ostiary.interfaces.token_store import (
@@ -27,27 +27,26 @@ from ostiary.interfaces.token_store import (
     TokenRecord,
 )
 from ostiary.model import UserInfo
+from ostiary.plugins.token_store import sqlite_log as log
+from ostiary.plugins.token_store.sqlite_log import micros, moment_of
 
 APPLICATION_ID = 0x6F737469
-VERSION = 1
-# How long another process may hold the file before we give up.
+VERSION = 2
 # How long to wait for those who prepare a store in the same folder.
 LOCK_SECONDS = 2.0
+# How long another process may hold the file before we give up.
 WAIT_SECONDS = 5.0
-# How long a revocation stays in the log: it also ends a session that was just about to begin.
-REMEMBERED = timedelta(hours=1)
 ENDED_AT_A_TIME = 1000
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _KINDS = {TokenKind.ACCESS: 0, TokenKind.RENEWAL: 1, TokenKind.SPENT: 2, TokenKind.BROWSER: 3}
 _KIND_OF = {number: kind for kind, number in _KINDS.items()}
-_RENEWAL, _SPENT, _ACCESS = _KINDS[TokenKind.RENEWAL], _KINDS[TokenKind.SPENT], _KINDS[TokenKind.ACCESS]
+_SPENT, _ACCESS = _KINDS[TokenKind.SPENT], _KINDS[TokenKind.ACCESS]
+_FOUND_COLUMNS = 9
 
 _TABLES = (
     """CREATE TABLE sessions (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, username TEXT NOT NULL,
-        created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, body TEXT NOT NULL)""",
+        created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, body TEXT NOT NULL, sequence INTEGER NOT NULL)""",
     "CREATE INDEX sessions_of_user ON sessions (username)",
     "CREATE INDEX sessions_by_creation ON sessions (created_at)",
     "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
@@ -58,12 +57,7 @@ _TABLES = (
         issued_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE INDEX tokens_of_session ON tokens (session)",
     "CREATE INDEX tokens_by_expiry ON tokens (expires_at)",
-    # AUTOINCREMENT: a number is never used again, so a gap tells a reader that it missed something.
-    """CREATE TABLE revocations (
-        sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL,
-        author TEXT NOT NULL, keep_until INTEGER NOT NULL)""",
-    "CREATE INDEX revocations_by_value ON revocations (kind, value, at)",
-    "CREATE INDEX revocations_by_time ON revocations (at)",
+    *log.TABLES,
     # Numbers are never used again here either: the latest so many are found without counting.
     """CREATE TABLE records (
         number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB NOT NULL UNIQUE, expires_at INTEGER NOT NULL,
@@ -71,16 +65,14 @@ _TABLES = (
     "CREATE INDEX records_by_expiry ON records (expires_at)",
 )
 
-_SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body"
-FIND = f"""SELECT t.kind, t.issued_at, t.expires_at, {_SESSION_COLUMNS}
-    FROM tokens t JOIN sessions s ON s.number = t.session
-    WHERE t.digest = ? AND t.expires_at > ? AND s.expires_at > ?"""  # noqa: S608
-SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > ?"  # noqa: S608
+_SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence"
+# Expired ones too, with the latest time that anybody has seen: `is_alive` says whether they are good.
+FIND = f"""SELECT t.kind, t.issued_at, t.expires_at, {_SESSION_COLUMNS}, c.latest, c.steps
+    FROM tokens t JOIN sessions s ON s.number = t.session JOIN state c
+    WHERE t.digest = ?"""  # noqa: S608
+SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 COUNT = "SELECT count(*) FROM tokens"
 RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
-_SESSION_REVOKED_OR_ANY_SINCE = """SELECT 1 FROM revocations WHERE kind = 'session' AND value = ?
-    UNION ALL SELECT 2 FROM revocations WHERE at >= ? LIMIT 1"""
-REVOCATIONS_AFTER = "SELECT sequence, kind, value, at, author FROM revocations WHERE sequence > ? ORDER BY sequence"
 
 
 # --- the file ---
@@ -148,10 +140,14 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Once more, now that nobody else can be creating them too.
-        if _check_version(connection) == 0:
+        version = _check_version(connection)
+        if version == 0:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        elif version == 1:
+            _upgrade_from_1(connection)
+        if version != VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -160,15 +156,28 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise
 
 
+def _upgrade_from_1(connection: sqlite3.Connection) -> None:
+    """Sessions get their place among the revocations: after all that there are. Those have done their work."""
+    head = log.last_revocation(connection)
+    connection.execute("ALTER TABLE sessions ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
+    connection.execute("UPDATE sessions SET sequence = ?", (head,))
+    connection.execute("DROP TABLE revocations")
+    for statement in log.TABLES:
+        connection.execute(statement)
+    # Numbers go on where they were; a sign-in that began before cannot know what the forgotten ones said.
+    log.start_sequence(connection, head)
+    connection.execute("UPDATE state SET forgotten = ?", (head,))
+
+
 def _check_version(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (objects or application):
         raise NotOurs("the file belongs to another program", "name another file in store.path")
-    if version not in (0, VERSION):
+    if not 0 <= version <= VERSION:
         hint = "use the version of ostiary that wrote it, or name another file in store.path"
-        raise NotOurs(f"the file has the schema version {version}, and this ostiary knows {VERSION} only", hint)
+        raise NotOurs(f"the file has the schema version {version}, and this ostiary knows up to {VERSION}", hint)
     return int(version)
 
 
@@ -194,38 +203,36 @@ def is_busy(error: sqlite3.Error) -> bool:
 # --- rows to values ---
 
 
-def micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _moment(value: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=value)
-
-
 def found(digest: bytes, row: Sequence[Any]) -> Found:
-    kind, issued_at, expires_at, *rest = row
+    kind, issued_at, expires_at, *rest = row[:_FOUND_COLUMNS]
     belongs_to = session(rest)
-    token = TokenRecord(digest, belongs_to.id, _moment(issued_at), _moment(expires_at), _KIND_OF[kind])
+    token = TokenRecord(digest, belongs_to.id, moment_of(issued_at), moment_of(expires_at), _KIND_OF[kind])
     return Found(token, belongs_to)
 
 
+def seen_in(row: Sequence[Any]) -> tuple[int, int]:
+    """The latest time that was seen, and how often the clock was set back."""
+    return row[-2], row[-1]
+
+
+def is_alive(row: Sequence[Any], now: int) -> bool:
+    """Whether what `FIND` has found has not expired: neither the token nor its session."""
+    return bool(row[2] > now and row[6] > now)
+
+
 def session(row: Sequence[Any]) -> Session:
-    session_id, username, created_at, expires_at, body = row
+    session_id, username, created_at, expires_at, body, sequence = row
     uid, groups, extra, provider, sources, client = json.loads(body)
     return Session(
         id=session_id,
         user=UserInfo(username, uid, tuple(groups), tuple([(key, tuple(values)) for key, values in extra])),
         provider=provider,
-        created_at=_moment(created_at),
-        expires_at=_moment(expires_at),
+        created_at=moment_of(created_at),
+        expires_at=moment_of(expires_at),
         sources=tuple([(group, source) for group, source in sources]),
         client=client,
+        sequence=sequence,
     )
-
-
-def revocation(row: Sequence[Any]) -> Revocation:
-    _, kind, value, at, author = row
-    return Revocation(RevocationKind(kind), value, _moment(at), author)
 
 
 def _body(of: Session) -> str:
@@ -245,7 +252,7 @@ def _groups_in(body: str) -> list[str]:
 def select_sessions(
     username: str | None, group: str | None, *, now: datetime, limit: int
 ) -> tuple[str, tuple[Any, ...]]:
-    where, arguments = ["s.expires_at > ?"], [micros(now)]  # type: tuple[list[str], list[Any]]
+    where, arguments = [f"s.expires_at > {log.NOW}"], [micros(now)]  # type: tuple[list[str], list[Any]]
     if username is not None:
         where.append("s.username = ?")
         arguments.append(username)
@@ -256,19 +263,19 @@ def select_sessions(
     return query, (*arguments, limit)
 
 
-def last_revocation(db: sqlite3.Connection) -> int:
-    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'revocations'").fetchone()
-    return int(row[0]) if row else 0
-
-
 # --- writing ---
 
 
-def add(db: sqlite3.Connection, added: Session, tokens: Sequence[TokenRecord]) -> bool:
+def add(
+    db: sqlite3.Connection, added: Session, tokens: Sequence[TokenRecord], *, now: datetime, seen: log.Seen
+) -> bool:
     """False, and nothing is stored, if a revocation covers the session."""
-    if _is_revoked(db, added, began_at=added.created_at):
+    correct_times(db, now, seen)
+    since = log.last_before(db, added.created_at) if added.sequence is None else added.sequence
+    if log.covers(db, added, since=since):
         return False
-    _insert_tokens(db, _put_session(db, added), tokens)
+    _insert_tokens(db, _put_session(db, added, since), tokens)
+    log.advance_time(db, now)
     return True
 
 
@@ -280,46 +287,67 @@ def renew(
     *,
     at: datetime,
     now: datetime,
+    seen: log.Seen,
+    since: int | None,
 ) -> bool:
-    row = db.execute(FIND, (spent, micros(now), micros(now))).fetchone()
-    if row is None:
+    correct_times(db, now, seen)
+    time_now = log.advance_time(db, now)
+    before = _find(db, spent, time_now)
+    if before is None or before.token.kind is not TokenKind.RENEWAL or before.session.id != renewed.id:
         return False
-    before = found(spent, row)
-    if before.token.kind is not TokenKind.RENEWAL or before.session.id != renewed.id:
+    if log.covers(db, renewed, since=log.last_before(db, at) if since is None else since):
         return False
-    if _is_revoked(db, renewed, began_at=at):
-        return False
-    number = _put_session(db, renewed)
+    number = _put_session(db, renewed, before.session.sequence or 0)
     if before.session.user != renewed.user:
-        _end_access_tokens(db, number, at=at, now=now)
+        _end_access_tokens(db, number, now=time_now)
     db.execute("UPDATE tokens SET kind = ?, issued_at = ? WHERE digest = ?", (_SPENT, micros(at), spent))
     _insert_tokens(db, number, tokens)
     return True
 
 
 def revoke(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> int:
+    time_now = log.advance_time(db, now)
     if revoked.kind is RevocationKind.TOKEN:
-        ended = _end_token(db, bytes.fromhex(revoked.value), now)
+        ended = _end_token(db, bytes.fromhex(revoked.value), time_now)
     else:
-        ended = _end_sessions(db, *_concerned(revoked), now=now)
-    _log(db, revoked, now)
+        ended = _end_sessions(db, *_concerned(revoked), now=time_now)
+    log.record(db, revoked, time_now)
     return ended
+
+
+def heartbeat(db: sqlite3.Connection, *, now: datetime, seen: log.Seen) -> None:
+    correct_times(db, now, seen)
+    log.advance_time(db, now)
+
+
+def correct_times(db: sqlite3.Connection, now: datetime, seen: log.Seen) -> None:
+    """If the clock was set back: end what has expired for good, and set everything else back by as much."""
+    step = log.step_back(db, now, seen)
+    if step:
+        expired = micros(now) + step
+        while _sweep_portion(db, expired, ENDED_AT_A_TIME)[1]:
+            pass
+        log.set_times_back(db, step, now)
 
 
 def sweep(db: sqlite3.Connection, *, now: datetime, limit: int) -> tuple[int, bool]:
     """Delete some of what has expired; how many tokens that were, and whether there may be more."""
-    at = micros(now)
+    at = log.advance_time(db, now)
+    swept, more = _sweep_portion(db, at, limit)
+    if not more:
+        log.forget(db, at)
+        # There are never so many of these that they would need portions.
+        db.execute("DELETE FROM records WHERE expires_at <= ?", (at,))
+    return swept, more
+
+
+def _sweep_portion(db: sqlite3.Connection, at: int, limit: int) -> tuple[int, bool]:
     expired = db.execute(
         "DELETE FROM tokens WHERE digest IN (SELECT digest FROM tokens WHERE expires_at <= ? LIMIT ?)", (at, limit)
     ).rowcount
     rows = db.execute("SELECT number, body FROM sessions WHERE expires_at <= ? LIMIT ?", (at, limit)).fetchall()
     swept = expired + _delete_sessions(db, rows)
-    more = expired == limit or len(rows) == limit
-    if not more:
-        db.execute("DELETE FROM revocations WHERE keep_until <= ?", (at,))
-        # There are never so many of these that they would need portions.
-        db.execute("DELETE FROM records WHERE expires_at <= ?", (at,))
-    return swept, more
+    return swept, expired == limit or len(rows) == limit
 
 
 def put_record(db: sqlite3.Connection, digest: bytes, data: bytes, *, expires_at: datetime, now: datetime) -> bool:
@@ -342,13 +370,13 @@ def take_record(db: sqlite3.Connection, digest: bytes, *, now: datetime) -> byte
     return bytes(row[0])
 
 
-def _put_session(db: sqlite3.Connection, put: Session) -> int:
+def _put_session(db: sqlite3.Connection, put: Session, sequence: int) -> int:
     body, created_at, expires_at = _body(put), micros(put.created_at), micros(put.expires_at)
     old = db.execute("SELECT number, body FROM sessions WHERE id = ?", (put.id,)).fetchone()
     if old is None:
-        row = (put.id, put.user.username, created_at, expires_at, body)
-        columns = "id, username, created_at, expires_at, body"
-        inserted = db.execute(f"INSERT INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
+        row = (put.id, put.user.username, created_at, expires_at, body, sequence)
+        columns = "id, username, created_at, expires_at, body, sequence"
+        inserted = db.execute(f"INSERT INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
         number = inserted.lastrowid
         assert number is not None, "a row was inserted"
     else:
@@ -371,41 +399,35 @@ def _insert_tokens(db: sqlite3.Connection, number: int, tokens: Sequence[TokenRe
     db.executemany("INSERT INTO tokens (digest, session, kind, issued_at, expires_at) VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def _is_revoked(db: sqlite3.Connection, new: Session, *, began_at: datetime) -> bool:
-    """Whether some revocation was quicker than the session that it is about."""
-    since = micros(began_at)
-    # Hardly ever is there one this new, and then not every group need be looked up.
-    row = db.execute(_SESSION_REVOKED_OR_ANY_SINCE, (new.id, since)).fetchone()
-    if row is None or row[0] == 1:
-        return row is not None
-    values = [(RevocationKind.BEFORE, ""), (RevocationKind.USER, new.user.username)]
-    values += [(RevocationKind.GROUP, group) for group in new.user.groups]
-    return any(_is_logged(db, kind, value, since) for kind, value in values)
-
-
-def _is_logged(db: sqlite3.Connection, kind: RevocationKind, value: str, since: int) -> bool:
-    query = "SELECT 1 FROM revocations WHERE kind = ? AND value = ? AND at >= ? LIMIT 1"
-    return db.execute(query, (kind.value, value, since)).fetchone() is not None
-
-
 def _concerned(revoked: Revocation) -> tuple[str, tuple[Any, ...]]:
-    """The condition that a session must meet for *revoked* to end it: `ostiary.core.tokens.ends`, in SQL."""
-    at = micros(revoked.at)
+    """The condition that a session must meet for *revoked* to end it: `ostiary.core.tokens.ends`, in SQL.
+
+    Every session that is there began before the number that *revoked* is about to get.
+    """
     if revoked.kind is RevocationKind.SESSION:
         return "id = ?", (revoked.value,)
+    condition, arguments = "1", []  # type: tuple[str, list[Any]]
     if revoked.kind is RevocationKind.USER:
-        return "username = ? AND created_at <= ?", (revoked.value, at)
-    if revoked.kind is RevocationKind.GROUP:
-        return "number IN (SELECT session FROM session_groups WHERE name = ?) AND created_at <= ?", (revoked.value, at)
-    return "created_at <= ?", (at,)
+        condition, arguments = "username = ?", [revoked.value]
+    elif revoked.kind is RevocationKind.GROUP:
+        condition, arguments = "number IN (SELECT session FROM session_groups WHERE name = ?)", [revoked.value]
+    if revoked.at is not None:
+        condition += " AND created_at <= ?"
+        arguments.append(micros(revoked.at))
+    return condition, tuple(arguments)
 
 
-def _end_sessions(db: sqlite3.Connection, condition: str, arguments: tuple[Any, ...], *, now: datetime) -> int:
-    living, at = 0, micros(now)
+def _find(db: sqlite3.Connection, digest: bytes, now: int) -> Found | None:
+    row = db.execute(FIND, (digest,)).fetchone()
+    return found(digest, row) if row is not None and is_alive(row, now) else None
+
+
+def _end_sessions(db: sqlite3.Connection, condition: str, arguments: tuple[Any, ...], *, now: int) -> int:
+    living = 0
     query = f"SELECT number, body, expires_at FROM sessions WHERE {condition} LIMIT {ENDED_AT_A_TIME}"  # noqa: S608
     # In portions, but in one transaction: a million sessions need not fit into memory.
     while rows := db.execute(query, arguments).fetchall():
-        living += sum(expires_at > at for _, _, expires_at in rows)
+        living += sum(expires_at > now for _, _, expires_at in rows)
         _delete_sessions(db, rows)
     return living
 
@@ -426,22 +448,17 @@ def _delete_groups(db: sqlite3.Connection, rows: Sequence[Any]) -> None:
     db.executemany("DELETE FROM session_groups WHERE name = ? AND session = ?", pairs)
 
 
-def _end_token(db: sqlite3.Connection, digest: bytes, now: datetime) -> int:
-    row = db.execute(FIND, (digest, micros(now), micros(now))).fetchone()
+def _end_token(db: sqlite3.Connection, digest: bytes, now: int) -> int:
+    token = _find(db, digest, now)
     # A spent one stays, so that its second use is noticed.
-    if row is None or row[0] == _SPENT:
+    if token is None or token.token.kind is TokenKind.SPENT:
         return 0
     return db.execute("DELETE FROM tokens WHERE digest = ?", (digest,)).rowcount
 
 
-def _end_access_tokens(db: sqlite3.Connection, number: int, *, at: datetime, now: datetime) -> None:
+def _end_access_tokens(db: sqlite3.Connection, number: int, *, now: int) -> None:
     rows = db.execute("SELECT digest FROM tokens WHERE session = ? AND kind = ?", (number, _ACCESS)).fetchall()
     for (digest,) in rows:
         db.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
-        _log(db, Revocation(RevocationKind.TOKEN, digest.hex(), at, "ostiary: the user has changed"), now)
-
-
-def _log(db: sqlite3.Connection, revoked: Revocation, now: datetime) -> None:
-    keep_until = micros(max(revoked.at, now)) + REMEMBERED // _MICROSECOND
-    row = (revoked.kind.value, revoked.value, micros(revoked.at), revoked.by, keep_until)
-    db.execute("INSERT INTO revocations (kind, value, at, author, keep_until) VALUES (?, ?, ?, ?, ?)", row)
+        ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed")
+        log.record(db, ended, now)

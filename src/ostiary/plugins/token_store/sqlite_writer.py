@@ -25,6 +25,7 @@ Work = Callable[[sqlite3.Connection], Any]
 class _Job:
     work: Work
     done: asyncio.Future[Any]
+    announced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,23 @@ class _Outcome:
 
 
 class Writer:
-    """Owns *connection* from now on; one event loop asks it to write."""
+    """Owns *connection* from now on; one event loop asks it to write. *announce* is called in the thread."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, announce: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
+        self._announce = announce
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         # A daemon: what was acknowledged is on the disk, so a program may end without a word to us.
         self._thread = threading.Thread(target=self._run, name="ostiary-token-store", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, announced: bool = False) -> T:
         """Do *work* inside a transaction; returns when that is on the disk. All of the work counts, or none.
 
-        Cancelling the caller does not undo it.
+        What is *announced* is told to other processes then. Cancelling the caller undoes neither.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put(_Job(work, done))
+        self._jobs.put(_Job(work, done, announced))
         return await done
 
     async def close(self) -> None:
@@ -93,6 +95,8 @@ class Writer:
             # Nothing of it is on the disk, so nobody is told otherwise.
             self._roll_back()
             return [_Outcome(error=error)] * len(batch)
+        if any(job.announced for job in batch):
+            self._announce()
         return outcomes
 
     def _do(self, work: Work) -> _Outcome:

@@ -19,12 +19,13 @@ from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
 from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
+from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
 from ostiary.model import UserInfo
+from ostiary.plugins.token_store import file_watch, sqlite_log
 from ostiary.plugins.token_store import sqlite_schema as schema
 from ostiary.plugins.token_store.sqlite import SqliteTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import digest_of, make_session, make_token, next_of
+from ostiary.testing.token_store import digest_of, follow, make_session, make_token
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_a_row_holds_a_session_exactly(names: list[str], groups: list[str], micr
     session = Session("s", user, provider, begun, begun + timedelta(1), tuple((g, uid) for g in groups), client)
     with closing(schema.connect(":memory:")) as db:
         schema.prepare(db)
-        assert schema.add(db, session, [])
+        assert schema.add(db, session, [], now=begun, seen=sqlite_log.Seen())
         query, arguments = schema.select_sessions(username, groups[0] if groups else None, now=begun, limit=9)
         assert [schema.session(row) for row in db.execute(query, arguments)] == [session]
 
@@ -244,34 +245,45 @@ async def test_a_neighbour_that_never_lets_go_is_an_outage(
     await add(store, clock, "b")
 
 
-async def test_who_slept_through_revocations_is_told_to_trust_nothing(
-    store: SqliteTokenStore, clock: FakeClock
-) -> None:
-    """T3."""
-    revocations = store.revocations()
-    await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))
-    clock.advance(hours=2)
-    await store.sweep()
-    await store.revoke(Revocation(RevocationKind.USER, "bob", clock.now()))
-    told = await next_of(revocations)
-    assert (told.kind, told.at) == (RevocationKind.BEFORE, clock.now())
-    made = Revocation(RevocationKind.USER, "cid", clock.now())
-    await store.revoke(made)
-    assert await next_of(revocations) == made
-
-
 async def test_a_revocation_by_another_connection_is_told_within_moments(path: Path, clock: FakeClock) -> None:
-    """S64, S65."""
+    """S64, S65: the file is touched, which wakes the other; it does not look before its hour is over."""
     store, command = SqliteTokenStore(path, clock=clock), SqliteTokenStore(path, clock=clock)
-    revocations = store.revocations()
-    waiting = asyncio.ensure_future(next_of(revocations))
-    await asyncio.sleep(0)
-    started = asyncio.get_running_loop().time()
+    waiting = asyncio.ensure_future(store.wait_for_revocations(0, 3600))
+    while not store._waiting:
+        await asyncio.sleep(0)
     await command.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))
-    assert (await waiting).value == "ann"
-    assert asyncio.get_running_loop().time() - started < 1
+    await asyncio.wait_for(waiting, 5)
+    assert [each.value for each in (await store.revocations_after(0)).revocations] == ["ann"]
     await command.close()
     await store.close()
+
+
+async def test_without_inotify_revocations_are_looked_for(
+    path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watch, "_watch", lambda path: None)
+    store, command = SqliteTokenStore(path, clock=clock), SqliteTokenStore(path, clock=clock)
+    waiting = asyncio.ensure_future(follow(store, 0))
+    await command.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))
+    assert [each.value for each in (await waiting).revocations] == ["ann"]
+    await command.close()
+    await store.close()
+
+
+async def test_who_waits_for_revocations_lets_the_processor_rest(
+    store: SqliteTokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing happens, the file is looked at once per wait, however long that is."""
+    looks = 0
+
+    async def count(sequence: int | None) -> RevocationBatch:
+        nonlocal looks
+        looks += 1
+        return RevocationBatch(0)
+
+    monkeypatch.setattr(store, "revocations_after", count)
+    await store.wait_for_revocations(0, 0.3)
+    assert looks == 1
 
 
 # --- accidents ---
@@ -324,8 +336,8 @@ async def test_a_file_that_is_no_store_is_an_outage(path: Path, clock: FakeClock
     error = await unavailable(store.find(digest_of("a")))
     assert str(path) in str(error)
     await unavailable(add(store, clock, "b"))
-    with pytest.raises(ProviderError):
-        store.revocations()
+    await unavailable(store.revocations_after(0))
+    await unavailable(store.heartbeat())
     await store.close()
 
 
@@ -359,11 +371,46 @@ async def test_a_file_of_another_schema_is_left_alone(path: Path, clock: FakeClo
     await add(store, clock, "a")
     await store.close()
     with closing(sqlite3.connect(path)) as newer:
-        newer.execute("PRAGMA user_version = 2")
+        newer.execute("PRAGMA user_version = 3")
     before = path.read_bytes()
     error = await unavailable(SqliteTokenStore(path, clock=clock).find(digest_of("a")))
-    assert "version 2" in (error.cause or "")
+    assert "version 3" in (error.cause or "")
     assert path.read_bytes() == before
+
+
+VERSION_1 = """
+CREATE TABLE sessions (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, username TEXT NOT NULL,
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE session_groups (name TEXT, session INTEGER, PRIMARY KEY (name, session)) WITHOUT ROWID;
+CREATE TABLE tokens (digest BLOB PRIMARY KEY, session INTEGER NOT NULL, kind INTEGER NOT NULL,
+    issued_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE revocations (sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, value TEXT NOT NULL,
+    at INTEGER NOT NULL, author TEXT NOT NULL, keep_until INTEGER NOT NULL);
+CREATE TABLE records (number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB NOT NULL UNIQUE,
+    expires_at INTEGER NOT NULL, data BLOB NOT NULL);
+PRAGMA application_id = 0x6F737469;
+PRAGMA user_version = 1;
+"""
+
+
+async def test_a_file_of_the_schema_before_is_upgraded_and_its_lock_out_is_lifted(path: Path, clock: FakeClock) -> None:
+    """Nobody is signed out, numbers go on, and a mark that lies years ahead keeps nobody out any more."""
+    now = sqlite_log.micros(clock.now())
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+        body = '["u-1",["dev"],[],"staff",[],""]'
+        old.execute("INSERT INTO sessions VALUES (1, 's1', 'ann', ?, ?, ?)", (now, now + 10**9, body))
+        old.execute("INSERT INTO tokens VALUES (?, 1, 0, ?, ?)", (digest_of("t1"), now, now + 10**9))
+        old.execute("INSERT INTO revocations VALUES (7, 'before', '', ?, 'root', ?)", (now * 2, now * 2))
+        old.commit()
+    path.chmod(0o600)
+    store = SqliteTokenStore(path, clock=clock)
+    assert await store.find(digest_of("t1")) is not None
+    assert (await store.revocations_after(None)).head == 7
+    await add(store, clock, "s2")
+    assert await store.revoke(Revocation(RevocationKind.USER, "ann")) == 2
+    assert [each.sequence for each in (await store.revocations_after(7)).revocations] == [8]
+    await store.close()
 
 
 async def test_a_file_of_another_program_is_left_alone(path: Path, clock: FakeClock) -> None:
@@ -381,8 +428,7 @@ async def test_a_file_that_was_removed_shuts_the_door(
 ) -> None:
     """T5: whoever revokes now does so in another file, and would not be heard."""
     await add(store, clock, "a")
-    revocations = store.revocations()
-    waiting = asyncio.ensure_future(next_of(revocations))
+    waiting = asyncio.ensure_future(follow(store, 0))
     await asyncio.sleep(0)
     path.unlink()
     if replaced:
