@@ -460,7 +460,7 @@ class Scene:
     def forget(self) -> None:
         """As if nothing had come before."""
         self.door.worker._http.known.clear()
-        self.door.worker.app.shared.authenticator.forget_plans()
+        self.door.worker.app.engine.forget_plans()
 
     def again(self, data: bytes) -> list[Message]:
         return self.runner.run(self.play(data, []))

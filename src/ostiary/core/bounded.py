@@ -1,9 +1,14 @@
-"""A dict that does not grow for ever: what is found out once and kept for the next time, as long as there is room."""
+"""Dicts that do not grow without bound: what is worked out once and kept for the next time, as long as there is room.
+
+`Bounded` counts entries. `BoundedByOwner` also counts bytes, in all and for each owner, so that one user's entries
+evict only that user's entries.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -23,3 +28,86 @@ class Bounded(dict[K, V]):
             for oldest in list(self)[: max(1, self._most // 4)]:
                 del self[oldest]
         self[key] = value
+
+
+class _Owned(dict[K, int]):
+    """The keys of one owner with their sizes, in the order of their coming."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+
+class BoundedByOwner(dict[K, V]):
+    """Holds at most *size* bytes and *entries* in all, and at most *share_size* and *share* of them for one owner.
+
+    Sizes are what the caller says they are. The owner's oldest entries make room for the owner's new ones; only where
+    that is not enough, the oldest of all do. The owner None has no share of its own. Read it as a dict; change it by
+    `keep`, `forget`, `forget_owner` and `clear` only.
+    """
+
+    __slots__ = ("_entries", "_owned", "_owner_of", "_share", "_share_size", "_size", "held")
+
+    def __init__(
+        self, size: float, share_size: float, *, entries: float = float("inf"), share: float = float("inf")
+    ) -> None:
+        super().__init__()
+        self._size, self._share_size, self._entries, self._share = size, share_size, entries, share
+        self._owned: dict[Hashable, _Owned[K]] = {}
+        self._owner_of: dict[K, Hashable] = {}
+        # How many bytes all entries have.
+        self.held = 0
+
+    def keep(self, key: K, value: V, *, owner: Hashable, size: int) -> bool:
+        """Keep *value*, as the newest of its owner; False if it is larger than all that its owner may have."""
+        self.forget(key)
+        most = self._size if owner is None else min(self._size, self._share_size)
+        if size > most or self._entries < 1:
+            return False
+        owned = self._owned.get(owner)
+        if owned is not None and owner is not None:
+            while owned and (owned.size + size > self._share_size or len(owned) >= self._share):
+                self._forget_oldest(owned)
+        while self.held + size > self._size or len(self) >= self._entries:
+            self._forget_oldest(self)
+        owned = self._owned.setdefault(owner, _Owned())
+        owned[key] = size
+        owned.size += size
+        self.held += size
+        self._owner_of[key] = owner
+        self[key] = value
+        return True
+
+    def held_by(self, owner: Hashable) -> int:
+        """How many bytes the entries of *owner* have."""
+        owned = self._owned.get(owner)
+        return 0 if owned is None else owned.size
+
+    def forget(self, key: K) -> None:
+        if key not in self._owner_of:
+            return
+        owner = self._owner_of.pop(key)
+        owned = self._owned[owner]
+        size = owned.pop(key)
+        owned.size -= size
+        self.held -= size
+        if not owned:
+            del self._owned[owner]
+        del self[key]
+
+    def _forget_oldest(self, keys: dict[K, Any]) -> None:
+        # Several at once: finding the first key of a dict that lost many at its beginning takes long.
+        for key in list(islice(keys, max(1, len(keys) // 16))):
+            self.forget(key)
+
+    def forget_owner(self, owner: Hashable) -> None:
+        for key in list(self._owned.get(owner, ())):
+            self.forget(key)
+
+    def clear(self) -> None:
+        super().clear()
+        self._owned.clear()
+        self._owner_of.clear()
+        self.held = 0

@@ -16,13 +16,16 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ostiary.core.bounded import BoundedByOwner
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import OstiaryError, ProviderError
 
 ENTRIES = 65_536
-# One owner may hold this part of a cache: who asks a million different questions forgets their own answers.
+# One owner may hold this part of a cache: one user's entries evict only that user's entries.
 OWNER_PART = 16
 KEY_BYTES = 4096
+# What an entry takes beside its key and its value, about.
+ENTRY_BYTES = 512
 # Detached from its callers, a question that nobody answers would otherwise stay for ever.
 TIME_LIMIT_SECONDS = 30.0
 
@@ -34,14 +37,14 @@ V = TypeVar("V")
 class _Entry(Generic[V]):
     value: V
     expires_at: float
-    owner: Hashable
 
 
 class Cache(Generic[K, V]):
     """Values under keys, each for *seconds* at most. A value is never None.
 
     At most *entries* are kept, at most *share* of them for one owner, and none whose key is longer than
-    *key_bytes*; the oldest make room. *key_size* measures keys that are other than text and tuples of it.
+    *key_bytes*; the oldest make room. *key_size* measures keys that are other than text and tuples of it, and
+    *value_size* values that take more than a few bytes. *size* bytes are kept in all, *share_size* for one owner.
     """
 
     def __init__(
@@ -53,18 +56,19 @@ class Cache(Generic[K, V]):
         share: int | None = None,
         key_bytes: int = KEY_BYTES,
         key_size: Callable[[K], int] | None = None,
+        value_size: Callable[[V], int] | None = None,
+        size: float = float("inf"),
+        share_size: float = float("inf"),
         time_limit: float = TIME_LIMIT_SECONDS,
     ) -> None:
         self._seconds = seconds
         self._monotonic = clock.monotonic
-        self._limit = entries
-        self._share = max(1, entries // OWNER_PART) if share is None else share
         self._key_bytes = key_bytes
         self._key_size = key_size or size_of
+        self._value_size = value_size
         self._time_limit = time_limit
-        self._entries: dict[K, _Entry[V]] = {}
-        # The same keys by owner, each in the order of their coming.
-        self._owned: dict[Hashable, dict[K, None]] = {}
+        share = max(1, entries // OWNER_PART) if share is None else share
+        self._entries: BoundedByOwner[K, _Entry[V]] = BoundedByOwner(size, share_size, entries=entries, share=share)
         self._flights: dict[K, asyncio.Task[V]] = {}
 
     def __len__(self) -> int:
@@ -77,7 +81,7 @@ class Cache(Generic[K, V]):
             return None
         if self._monotonic() < entry.expires_at:
             return entry.value
-        self._remove(key)
+        self._entries.forget(key)
         return None
 
     def put(self, key: K, value: V, *, owner: Hashable = None, seconds: float | None = None) -> bool:
@@ -119,11 +123,10 @@ class Cache(Generic[K, V]):
         if matches is None:
             dropped = len(self._entries)
             self._entries.clear()
-            self._owned.clear()
             return dropped
         keys = [key for key, entry in self._entries.items() if matches(key, entry.value)]
         for key in keys:
-            self._remove(key)
+            self._entries.forget(key)
         return len(keys)
 
     # --- questions under way ---
@@ -156,26 +159,13 @@ class Cache(Generic[K, V]):
         return self._monotonic() + (self._seconds if seconds is None else seconds)
 
     def _keep(self, key: K, value: V, owner: Hashable, expires_at: float) -> bool:
-        self._remove(key)
-        if self._monotonic() >= expires_at or self._key_size(key) > self._key_bytes or self._limit < 1:
+        size = self._key_size(key)
+        if self._monotonic() >= expires_at or size > self._key_bytes:
+            self._entries.forget(key)
             return False
-        owned = self._owned.setdefault(owner, {})
-        if len(owned) >= self._share and owner is not None:
-            self._remove(next(iter(owned)))
-        elif len(self._entries) >= self._limit:
-            self._remove(next(iter(self._entries)))
-        self._owned.setdefault(owner, {})[key] = None
-        self._entries[key] = _Entry(value, expires_at, owner)
-        return True
-
-    def _remove(self, key: K) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return
-        owned = self._owned[entry.owner]
-        del owned[key]
-        if not owned:
-            del self._owned[entry.owner]
+        if self._value_size is not None:
+            size += self._value_size(value)
+        return self._entries.keep(key, _Entry(value, expires_at), owner=owner, size=size + ENTRY_BYTES)
 
 
 def size_of(key: Hashable) -> int:

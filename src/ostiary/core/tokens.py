@@ -41,6 +41,9 @@ RENEWAL_PREFIX = b"osr_"
 BROWSER_PREFIX = b"osb_"
 LIFETIME = timedelta(minutes=15)
 SESSION_LIFETIME = timedelta(hours=24)
+SESSIONS_PER_USER = 100
+# How many sessions the beginning of one ends at most, where a lower limit was set.
+MOST_ENDED = 20
 # Two programs of one person may present the same renewal token at the same moment. The second is refused, and finds
 # what the first one brought; only later than this does a second use look like theft.
 REUSE_LEEWAY = timedelta(seconds=10)
@@ -265,6 +268,7 @@ class Tokens:
         clock: Clock = SYSTEM_CLOCK,
         lifetime: timedelta = LIFETIME,
         session_lifetime: timedelta = SESSION_LIFETIME,
+        sessions_per_user: int = SESSIONS_PER_USER,
     ) -> None:
         self.store = store
         self.lifetime = lifetime
@@ -272,6 +276,7 @@ class Tokens:
         self.on_unsaved: Callable[[Revocation], None] = lambda revocation: None
         self._clock = clock
         self._session_lifetime = session_lifetime
+        self._sessions_per_user = sessions_per_user
 
     async def issue(
         self,
@@ -295,6 +300,7 @@ class Tokens:
         session = replace(session, sequence=sequence)
         issued, records = self._pair(session, now)
         await self.store.add(session, records)
+        await self._end_oldest(session)
         return issued
 
     async def issue_browser(
@@ -307,7 +313,19 @@ class Tokens:
         secret = new_token(BROWSER_PREFIX)
         record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
         await self.store.add(session, [record])
+        await self._end_oldest(session)
         return BrowserSession(session, secret)
+
+    async def _end_oldest(self, new: Session) -> None:
+        """A user has only so many sessions: the oldest end when one more begins. Zero: any number."""
+        most, username = self._sessions_per_user, new.user.username
+        if not most:
+            return
+        sessions = await self.store.sessions(username=username, limit=most + MOST_ENDED)
+        for session in sessions[most:]:
+            # Of several that began in the same moment, the new one stays.
+            if session.id != new.id:
+                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: too many sessions of this user")
 
     def _session(
         self, user: UserInfo, provider: str, sources: tuple[tuple[str, str], ...], client: str, at: datetime

@@ -111,6 +111,11 @@ class Answers:
         answer = status.gateway_unauthenticated() if rejected else status.upstream_failed(code)
         self._respond(passage, *answer, [])
 
+    def stream_refused(self, passage: Passage) -> None:
+        """The answer would be a stream, and the user has too many; the request is counted and recorded already."""
+        self._metrics.rate_limited.inc("streams")
+        self._respond(passage, *status.too_many(1), [(b"Retry-After", b"1")])
+
     def internal(self, passage: Passage, plan: Plan | None = None) -> None:
         """We failed, or the record of this request cannot be kept."""
         self.send(passage, *status.internal(), plan=plan, reason="the gateway failed, or could not record it")

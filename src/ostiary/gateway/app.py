@@ -111,8 +111,7 @@ class App:
         """Go on in the place of *old*, whose background work has been stopped."""
         self._owns_store = True
         # What was worked out with the old policy is worked out anew, also for what is open.
-        self.shared.authenticator.forget_plans()
-        old.engine.judge_by(self.authorizer)
+        old.engine.hand_over(self.engine)
 
     def tick(self, now: float) -> None:
         """About once a second: end what waited too long."""
@@ -201,6 +200,7 @@ class App:
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=self.ended,
+            unconfirmed=config.authorization.unconfirmed.total_seconds(),
         )
 
     def _on_refused(self, attributes: Attributes, decision: Decision, decision_id: str) -> None:
@@ -290,6 +290,7 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
         clock=clock,
         lifetime=config.tokens.lifetime,
         session_lifetime=config.tokens.session,
+        sessions_per_user=config.tokens.sessions_per_user,
     )
     limits, metrics = Limits(config.limits, clock=clock), Metrics(version=__version__)
 
@@ -303,13 +304,13 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
     authenticator = Authenticator(
         tokens,
         clock,
-        limits_key=limits.key,
+        limits=limits,
         on_revoked=revoked,
         max_stale=config.tokens.max_stale.total_seconds(),
     )
     store_health = StoreHealth(tokens, clock)
     metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
-    metrics.open_streams.read_from(lambda: authenticator.open_streams)
+    metrics.open_streams.read_from(lambda: limits.streams.open_in_all)
     metrics.tokens_live.read_from(lambda: authenticator.size)
     metrics.queued.read_from(lambda: limits.seats.queued)
     metrics.in_flight.read_from(lambda: limits.seats.in_flight)

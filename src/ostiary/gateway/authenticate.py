@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
+from ostiary.core.bounded import BoundedByOwner
+from ostiary.core.cache import size_of
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens, ends_token
+from ostiary.gateway.limits import Limits, UserShare
 from ostiary.gateway.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
@@ -24,16 +28,35 @@ class Stream(Protocol):
     def cut(self) -> None: ...
 
 
+# What is kept of tokens in use, in bytes. Whatever makes room is looked up in the store when it comes back.
+TOKEN_BYTES = 32 * 1024 * 1024
+TOKEN_BYTES_PER_USER = 1024 * 1024
+_FIXED_BYTES = 1500
+
+
+class KnownUser:
+    """Somebody who has tokens in use, with exactly these groups: one object for all of their tokens."""
+
+    __slots__ = ("__weakref__", "info", "share", "size")
+
+    def __init__(self, info: UserInfo, share: UserShare) -> None:
+        self.info = info
+        self.share = share
+        # About how many bytes their names take.
+        self.size = size_of((info.username, info.uid, info.groups, info.extra))
+
+
 class LiveToken:
-    """A token in use. `plans` is what the engine has worked out for its requests; it dies with the token."""
+    """A token in use. `plans` is what the webhooks have worked out for it; it dies with the token."""
 
-    __slots__ = ("digest", "expires_at", "limits_key", "plans", "revoked", "session", "streams", "user")
+    __slots__ = ("digest", "expires_at", "known_user", "plans", "revoked", "session", "share", "streams", "user")
 
-    def __init__(self, found: Found, limits_key: str | None) -> None:
-        self.limits_key = limits_key
+    def __init__(self, found: Found, known_user: KnownUser) -> None:
         self.digest = found.token.digest
         self.session: Session = found.session
-        self.user: UserInfo = found.session.user
+        self.known_user = known_user
+        self.share = known_user.share
+        self.user: UserInfo = known_user.info
         self.expires_at: datetime = min(found.token.expires_at, found.session.expires_at)
         self.revoked = False
         self.plans: dict[Any, Any] = {}
@@ -41,26 +64,27 @@ class LiveToken:
 
 
 class Authenticator:
-    """The tokens in use, by digest. Bounded: the oldest entry makes room, and is looked up again if it comes back."""
+    """The tokens in use, by digest. Bounded: the user's oldest make room, and are looked up again if they come back."""
 
     def __init__(
         self,
         tokens: Tokens,
         clock: Clock,
         *,
-        capacity: int = 100_000,
-        limits_key: Callable[[UserInfo], str | None] = lambda user: user.username,
+        limits: Limits | None = None,
+        size: int = TOKEN_BYTES,
+        size_per_user: int = TOKEN_BYTES_PER_USER,
         on_revoked: Callable[[Revocation, int], None] = lambda revocation, cut: None,
         max_stale: float = MAX_STALE_SECONDS,
     ) -> None:
         self._tokens = tokens
         self._clock = clock
-        self._capacity = capacity
-        self._live: dict[bytes, LiveToken] = {}
+        self._live: BoundedByOwner[bytes, LiveToken] = BoundedByOwner(size, size_per_user)
+        self._users: WeakValueDictionary[UserInfo, KnownUser] = WeakValueDictionary()
         # Tokens with open streams, which must be cut even after the token itself has expired or made room.
         self._streaming: set[LiveToken] = set()
         self._epoch = 0
-        self._limits_key = limits_key
+        self._limits = limits or Limits(clock=clock)
         self._on_revoked = on_revoked
         self._monotonic = clock.monotonic
         self.feed = RevocationFeed(
@@ -98,9 +122,13 @@ class Authenticator:
         live = self._live.get(found.token.digest)
         if live is not None and not live.revoked and live.session == found.session:
             return live
-        if len(self._live) >= self._capacity:
-            self._live.pop(next(iter(self._live)))
-        live = self._live[found.token.digest] = LiveToken(found, self._limits_key(found.session.user))
+        user = found.session.user
+        known_user = self._users.get(user)
+        if known_user is None:
+            known_user = self._users[user] = KnownUser(user, self._limits.share(user))
+        live = LiveToken(found, known_user)
+        size = _FIXED_BYTES + 2 * known_user.size + size_of(found.session.sources)
+        self._live.keep(live.digest, live, owner=user.username, size=size)
         return live
 
     def opened(self, live: LiveToken, stream: Stream) -> None:
@@ -111,10 +139,6 @@ class Authenticator:
         live.streams.discard(stream)
         if not live.streams:
             self._streaming.discard(live)
-
-    def forget_plans(self) -> None:
-        for live in self._live.values():
-            live.plans.clear()
 
     @property
     def size(self) -> int:
@@ -128,7 +152,7 @@ class Authenticator:
         """Forget what has expired, and end the streams of sessions that have."""
         now = self._clock.now()
         for live in [live for live in self._live.values() if live.expires_at <= now]:
-            del self._live[live.digest]
+            self._live.forget(live.digest)
             live.plans.clear()
         for live in [live for live in self._streaming if live.session.expires_at <= now]:
             self._end(live)
@@ -162,7 +186,7 @@ class Authenticator:
         self._epoch += 1
         cut = 0
         for live in concerned:
-            self._live.pop(live.digest, None)
+            self._live.forget(live.digest)
         for live in concerned:
             if surely_gone or not await self._still_good(live):
                 cut += len(live.streams)

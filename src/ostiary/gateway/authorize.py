@@ -119,6 +119,11 @@ class Authorizer:
             generation += link.epoch()
         return generation
 
+    @property
+    def cache_seconds(self) -> float:
+        """How long a decision is used again."""
+        return self._ttl
+
     def still_holds(self, ruling: Ruling) -> bool:
         """Whether *ruling* may be used again for the very same attributes."""
         return ruling.generation == self.generation and self._clock.monotonic() < ruling.until

@@ -3,10 +3,10 @@
     exchange -> headers (scan) -> token (Authenticator) -> plan (what is asked, the decision) -> limits, admission
              -> audit -> upstream (Proxied) or an answer of our own
 
-Called by a client's connection for every request. Most requests are like an earlier one of the same token. If the very
-bytes of the head came before, all that follows from them is `Known`; else the `Plan` is found by the request line. In
-both cases nothing has to be waited for. What must be waited for (a token not in memory, a provider that asks others, a
-turn in the queue) goes on in a task and comes back to the same steps.
+Called by a client's connection for every request. Most requests are like an earlier one of the same user. If the very
+bytes of the head came before, all that follows from them is a `RememberedHead`; else the `Plan` is found by the request
+line. In both cases nothing has to be waited for. What must be waited for (a token not in memory, a provider that asks
+others, a turn in the queue) goes on in a task and comes back to the same steps.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from ostiary.gateway.audit.auditor import Auditor, Network, Prepared
 from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.ended_requests import EndedRequests
-from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, Scanned, websocket_token
+from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, websocket_token
 from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead
-from ostiary.gateway.limits import Limits
+from ostiary.gateway.limits import Limits, UserShare
 from ostiary.gateway.metrics import Metrics
+from ostiary.gateway.open_exchanges import OpenExchanges
 from ostiary.gateway.paths import AmbiguousRequest
 from ostiary.gateway.proxy import Proxied, Recorder
 from ostiary.gateway.questions import NoRoute, Questions, rule, rule_at_once
+from ostiary.gateway.rejudge import Rejudge
+from ostiary.gateway.remembered import Plans, RememberedHead
 from ostiary.gateway.request import Handler, OpenPath, OwnApi, Passage, Plan, Question
 from ostiary.gateway.upstreams import Routes, Upstream
 from ostiary.interfaces.admission import AdmissionProvider
@@ -45,11 +48,8 @@ from ostiary.wire.request_info import PROXY
 
 log = logging.getLogger("ostiary.gateway")
 
-# How many plans are kept per token: one that asks for ever new things must not fill the memory.
-MOST_PLANS = 512
 # How long it is believed that no provider's policy has changed. They notice a change of their files much later.
 POLICY_SECONDS = 0.001
-LONGEST_PLANNED_TARGET = 2048
 # How many heads with the same request line are remembered per ruling: some clients put something new into each.
 MOST_HEADS = 8
 
@@ -73,22 +73,8 @@ class EngineParts:
     trusted_proxies: Sequence[Network] = ()
     realm: str = "ostiary"
     ended: EndedRequests | None = None
-
-
-class Known:
-    """What follows from the bytes of a head that came before, for one engine: a plan of a token, or an open path."""
-
-    __slots__ = ("engine", "live", "opened", "plan", "scanned")
-
-    def __init__(
-        self,
-        engine: Engine,
-        scanned: Scanned,
-        live: LiveToken | None = None,
-        plan: Plan | None = None,
-        opened: OpenPath | None = None,
-    ) -> None:
-        self.engine, self.scanned, self.live, self.plan, self.opened = engine, scanned, live, plan, opened
+    # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
+    unconfirmed: float = 60.0
 
 
 class Engine:
@@ -106,10 +92,12 @@ class Engine:
         self._headers = parts.headers
         self._open_prefixes = tuple(parts.open_paths)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._streams: set[Proxied] = set()
-        self._open = 0
-        self._seen_generation = parts.authorizer.generation
-        self._generation = self._seen_generation
+        self._plans = Plans()
+        self._open = OpenExchanges(parts.limits)
+        self._rejudge = Rejudge(
+            self._open, parts.authorizer, parts.clock, unconfirmed=parts.unconfirmed, start=self._start
+        )
+        self._generation = parts.authorizer.generation
         self._look_again_at = float("-inf")
         self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews)
         self._answers = Answers(
@@ -125,41 +113,26 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a request that it let through has not ended yet."""
-        return self._open > 0 or bool(self._tasks)
+        return bool(self._open) or bool(self._tasks)
+
+    @property
+    def open_exchanges(self) -> OpenExchanges:
+        return self._open
 
     def tick(self) -> None:
-        """About once a second: streams whose right to go on has ended with a change of policy are cut."""
-        generation = self._authorizer.generation
-        if generation == self._seen_generation:
-            return
-        self._seen_generation = generation
-        for proxied in list(self._streams):
-            passage: Passage = proxied.context
-            if passage.plan.ruling.generation != generation:
-                self._later(self._check_again(proxied, passage), passage)
+        """About once a second: what takes long counts as a stream, and what is no longer allowed is cut."""
+        self._open.tick(self._monotonic())
+        self._rejudge.tick()
 
-    def judge_by(self, authorizer: Authorizer) -> None:
+    def hand_over(self, successor: Engine) -> None:
         """Another configuration has taken over: what is still open here goes on only if that one allows it, too."""
-        self._authorizer = authorizer
-        self._seen_generation = authorizer.generation
+        self.forget_plans()
+        self._authorizer = successor._authorizer
         self._look_again_at = float("-inf")
-        for proxied in list(self._streams):
-            passage: Passage = proxied.context
-            self._later(self._check_again(proxied, passage), passage)
+        self._rejudge.judge_by(successor._authorizer, successor._questions)
 
-    async def _check_again(self, proxied: Proxied, passage: Passage) -> None:
-        plan = passage.plan
-        try:
-            ruling = await rule(self._authorizer, plan.user, plan.required)
-        except ProviderError:
-            # Not a no: a stream that was rightly opened goes on, and is asked about again.
-            self._seen_generation = -1
-            return
-        if ruling.decision.allowed:
-            passage.plan = replace(plan, ruling=ruling)
-        elif proxied in self._streams:
-            log.info("a stream was cut: the policy no longer allows it", extra={"request_id": passage.audit_id})
-            proxied.cut()
+    def forget_plans(self) -> None:
+        self._plans.clear()
 
     # --- arriving ---
 
@@ -175,7 +148,7 @@ class Engine:
         except Exception as error:
             self._failed(passage, error)
 
-    def _again(self, passage: Passage, known: Known) -> None:
+    def _again(self, passage: Passage, known: RememberedHead) -> None:
         """The bytes of this head came before: what they ask is known, and whether that still holds is looked at."""
         passage.scanned = known.scanned
         plan = known.plan
@@ -259,9 +232,7 @@ class Engine:
 
     def _authenticated(self, passage: Passage, live: LiveToken) -> None:
         request = passage.exchange.request
-        # The engine is a part of it: a request that a reload overtakes ends with the plan of the old one.
-        key = (self, request.method, request.target, request.host, request.upgrade)
-        plan = live.plans.get(key)
+        plan = self._plans.find(live.known_user, request)
         if plan is not None and not passage.scanned.impersonate and self._still_good(live, plan, passage.received_at):
             self._know(passage, live, plan)
             self._perform(passage, live, plan)
@@ -279,9 +250,9 @@ class Engine:
             return
         ruling = rule_at_once(self._authorizer, live.user, question.required)
         if ruling is None:
-            self._later(self._rule(passage, live, question, key), passage)
+            self._later(self._rule(passage, live, question), passage)
         else:
-            self._planned(passage, live, question, ruling, key)
+            self._planned(passage, live, question, ruling)
 
     def _still_good(self, live: LiveToken, plan: Plan, now: float) -> bool:
         """Whether a plan may be used again. When only its time is up, the same question is asked, and no more."""
@@ -299,14 +270,14 @@ class Engine:
         plan.heads = 0
         return True
 
-    async def _rule(self, passage: Passage, live: LiveToken, question: Question, key: Any) -> None:
+    async def _rule(self, passage: Passage, live: LiveToken, question: Question) -> None:
         try:
             ruling = await rule(self._authorizer, live.user, question.required)
         except ProviderError as error:
             self._answers.could_not_ask(passage, live.user, question.info, error)
             return
         if not passage.exchange.gone:
-            self._planned(passage, live, question, ruling, key)
+            self._planned(passage, live, question, ruling)
 
     async def _as_another(self, passage: Passage, live: LiveToken, question: Question) -> None:
         """``kubectl --as``: the user must be allowed to be the other, and the other to do what is asked."""
@@ -317,7 +288,8 @@ class Engine:
             return
         asked = question
         try:
-            for info in impersonate.questions(other):
+            permissions = tuple(impersonate.questions(other))
+            for info in permissions:
                 ruling = await rule(self._authorizer, live.user, (info,))
                 if not ruling.decision.allowed:
                     # Never hidden: the question names nothing but what the user wrote.
@@ -333,14 +305,13 @@ class Engine:
             return
         if not passage.exchange.gone:
             user = live.user if asked is not question else other
-            self._perform(passage, live, self._plan(passage, asked, ruling, user, actor=live.user))
+            plan = self._plan(passage, asked, ruling, user, actor=live.user)
+            plan.actor, plan.impersonation = live.user, permissions
+            self._perform(passage, live, plan)
 
-    def _planned(self, passage: Passage, live: LiveToken, question: Question, ruling: Ruling, key: Any) -> None:
+    def _planned(self, passage: Passage, live: LiveToken, question: Question, ruling: Ruling) -> None:
         plan = self._plan(passage, question, ruling, live.user)
-        if len(passage.exchange.request.target) <= LONGEST_PLANNED_TARGET:
-            if len(live.plans) >= MOST_PLANS:
-                live.plans.clear()
-            live.plans[key] = plan
+        self._plans.keep(live.known_user, passage.exchange.request, plan)
         self._perform(passage, live, plan)
 
     def _know(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
@@ -351,7 +322,7 @@ class Engine:
         request = passage.exchange.request
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade:
             plan.heads += 1
-            request.known = Known(self, passage.scanned, live, plan)
+            request.known = RememberedHead(self, passage.scanned, live, plan)
             request.headers = []
             passage.scanned.authorization = None
 
@@ -363,14 +334,14 @@ class Engine:
             actor or user,
             request_uri=question.target.decode("latin-1"),
             decision=ruling.decision,
-            long_running=question.long_running,
+            long_running=question.stream,
             impersonated=user if actor is not None and user != actor else None,
         )
         self._metrics.decisions.inc(ruling.decision.verdict.value)
         plan = Plan(ruling, question.info, user, question.upstream, question.handler, audit=audit)
-        plan.long_running, plan.required = question.long_running, question.required
+        plan.long_running, plan.stream, plan.required = question.long_running, question.stream, question.required
         if question.upstream is not None and ruling.decision.allowed:
-            plan.at_once = not (question.long_running or self._parts.admission or _is_watched(audit))
+            plan.at_once = not (question.stream or self._parts.admission or _is_watched(audit))
             target = question.upstream.forwarded_target(question.target)
             line = passage.exchange.request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + question.upstream.host_line + question.upstream.identity(user)
@@ -387,15 +358,16 @@ class Engine:
         if not plan.at_once and not plan.ruling.decision.allowed:
             self._answers.refused(passage, plan)
             return
-        key = live.limits_key
+        share = live.share
+        if passage.exchange.connection.account is not share and not self._charge_connection(passage, share):
+            return
         try:
-            leave = self._limits.open_stream(key) if plan.long_running else self._limits.try_enter(key)
+            leave = self._limits.open_stream(share) if plan.stream else self._limits.try_enter(share)
         except TooManyRequests as error:
-            self._answers.too_many(passage, error, "streams" if plan.long_running else "rate", plan)
+            self._answers.too_many(passage, error, "streams" if plan.stream else "rate", plan)
             return
         if leave is None:
-            assert key is not None, "who is exempt never waits"
-            self._later(self._wait_for_turn(passage, key), passage)
+            self._later(self._wait_for_turn(passage, share), passage)
             return
         passage.leave = leave
         if plan.at_once:
@@ -403,9 +375,18 @@ class Engine:
         else:
             self._admit(passage)
 
-    async def _wait_for_turn(self, passage: Passage, key: str) -> None:
+    def _charge_connection(self, passage: Passage, share: UserShare) -> bool:
+        """From here on the connection counts for this user, who may have only so many of them."""
+        if passage.exchange.connection.charge(share):
+            return True
+        passage.exchange.close_after = True
+        error = TooManyRequests("too many connections of this user are open", retry_after=1.0)
+        self._answers.too_many(passage, error, "connections", passage.plan)
+        return False
+
+    async def _wait_for_turn(self, passage: Passage, share: UserShare) -> None:
         try:
-            passage.leave = await self._limits.wait(key)
+            passage.leave = await self._limits.wait(share)
         except TooManyRequests as error:
             self._answers.too_many(passage, error, "concurrency", passage.plan)
             return
@@ -481,10 +462,11 @@ class Engine:
         proxied.credential = credential if upstream.knows_us else None
         proxied.relayed = plan.info.modifier == PROXY
         self._authenticator.opened(passage.live, proxied)
-        self._open += 1
-        if plan.long_running:
+        if plan.stream:
             proxied.tells_when_started = True
-            self._streams.add(proxied)
+            self._open.streams[proxied] = None
+        else:
+            self._open.seated[proxied] = None
         proxied.recorder = passage.recorder
         try:
             proxied.start()
@@ -523,7 +505,7 @@ class Engine:
     def _served(self, opened: OpenPath, passage: Passage, code: int) -> None:
         request = passage.exchange.request
         if opened.repeats and code == 200 and request.known is None:
-            request.known = Known(self, passage.scanned, opened=opened)
+            request.known = RememberedHead(self, passage.scanned, opened=opened)
             request.headers = []
             passage.scanned.authorization = None
         self._metrics.requests.count("", code, "", self._monotonic() - passage.received_at)
@@ -533,9 +515,7 @@ class Engine:
     def proxied_finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
         passage: Passage = proxied.context
         self._authenticator.closed(passage.live, proxied)
-        self._open -= 1
-        if passage.plan.long_running:
-            self._streams.discard(proxied)
+        self._open.discard(proxied)
         upstream = proxied.upstream
         if error is not None:
             self._upstream_failed(upstream, error, passage)
@@ -549,6 +529,12 @@ class Engine:
 
     def proxied_failed(self, proxied: Proxied, code: int, kind: FailureKind) -> None:
         self._answers.upstream_failed(proxied.context, code, kind)
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        return self._open.become_stream(proxied)
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        self._answers.stream_refused(proxied.context)
 
     def _conclude(self, passage: Passage, code: int) -> None:
         plan = passage.plan
@@ -574,7 +560,10 @@ class Engine:
     # --- waiting ---
 
     def _later(self, work: Coroutine[Any, Any, None], passage: Passage) -> None:
-        task = self._loop.create_task(self._guarded(work, passage))
+        self._start(self._guarded(work, passage))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -19,6 +19,8 @@ Headers = list[tuple[bytes, bytes]]
 
 # What the names of our own cookies begin with; the second form is for a gateway without TLS on this machine.
 OUR_COOKIES = (b"__Host-ostiary", b"ostiary-")
+# Of names whose meaning is remembered: anybody can invent any number of long ones.
+LONGEST_NAME = 64
 WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
 
 # Meant for the next hop only.
@@ -141,7 +143,7 @@ class HeaderFilter:
         found = self._seen.get(name)
         if found is None:
             found = self._classify(name)
-            if len(self._seen) < 4096:
+            if len(self._seen) < 4096 and len(name) <= LONGEST_NAME:
                 self._seen[bytes(name)] = found
         return found
 
@@ -231,7 +233,7 @@ def answer_action(name: bytes) -> Action:
     """What becomes of a header of an upstream's answer."""
     lower = name.lower()
     action = Action.DROP if lower in _ANSWER_DROPPED else Action.COOKIE if lower == b"set-cookie" else Action.PASS
-    if len(_ANSWER_SEEN) < 4096:
+    if len(_ANSWER_SEEN) < 4096 and len(name) <= LONGEST_NAME:
         _ANSWER_SEEN[bytes(name)] = action
     return action
 

@@ -1,10 +1,10 @@
-"""Keeps one caller from using up what all share: requests a second, requests at once, streams, failed attempts.
+"""Keeps one user from using up what all share: requests a second, requests at once, streams, unread answers.
 
     rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
 
-Called by the proxy around every request. All of it is about one worker. A user who floods waits in a queue of their
-own, and the queues are served in turn, so everybody else waits for one request of theirs at most per seat.
-`None` as a key stands for somebody who is exempt.
+Called by the engine around every request. All of it is about one worker. Each user has a `UserShare`, which counts
+what they hold. A user who holds their whole share waits in a queue of their own while others are served; the queues
+are served in turn, so with all seats taken everybody else waits for one request of theirs at most per seat.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import IPv6Address, ip_address
+from weakref import WeakValueDictionary
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import TooManyRequests
@@ -25,18 +25,33 @@ TABLE_LIMIT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """The ``limits`` of the configuration. A rate, a concurrency or a number of streams of zero is no limit."""
+    """The ``limits`` of the configuration. Zero is no limit, for rates and for what is counted.
+
+    `concurrency_per_user` None: a quarter of `concurrency`, so that no user takes the seats of all others.
+    """
 
     requests_per_second: float = 0.0
     burst: int = 100
     concurrency: int = 400
+    concurrency_per_user: int | None = None
     queue_length: int = 50
     queued_in_all: int = 1000
     queue_wait: float = 15.0
     streams: int = 200
+    streams_in_all: int = 10_000
+    stream_after: float = 5.0
+    connections_per_user: int = 1000
+    unread_per_user: int = 16 * 1024 * 1024
+    unread_in_all: int = 128 * 1024 * 1024
     failures_per_minute: float = 60.0
     exempt_users: frozenset[str] = frozenset()
     exempt_groups: frozenset[str] = frozenset({"system:masters"})
+
+    @property
+    def seats_per_user(self) -> int:
+        if self.concurrency_per_user is not None:
+            return self.concurrency_per_user
+        return max(1, self.concurrency // 4) if self.concurrency else 0
 
 
 # Gives a place back. To be called once.
@@ -47,10 +62,49 @@ def no_place() -> None:
     """What those leave who take no place."""
 
 
-class Limits:
-    """Everything together, as the proxy uses it::
+class UserShare:
+    """What one user holds of what all share. One object for all tokens of the user, as long as any is in use."""
 
-        leave = limits.try_enter(key) or await limits.wait(key)
+    __slots__ = ("__weakref__", "_limits", "connections", "exempt", "name", "seats", "streams", "unread")
+
+    def __init__(self, name: str, limits: Limits, *, exempt: bool = False) -> None:
+        self.name = name
+        self.exempt = exempt
+        self._limits = limits
+        self.seats = 0
+        self.streams = 0
+        self.connections = 0
+        self.unread = 0
+
+    def leave_seat(self) -> None:
+        self._limits.seats.leave(self)
+
+    def close_stream(self) -> None:
+        self._limits.streams.close(self)
+
+    # --- its connections call these ---
+
+    def connected(self) -> bool:
+        """One more connection is used by this user; False if it is one too many."""
+        self.connections += 1
+        most = self._limits.settings.connections_per_user
+        return self.exempt or not most or self.connections <= most
+
+    def disconnected(self) -> None:
+        self.connections -= 1
+
+    def hold_unread(self, size: int) -> bool:
+        """A client does not read *size* bytes that we have for it; False if this user has too many of those."""
+        return self._limits.hold_unread(self, size)
+
+    def release_unread(self, size: int) -> None:
+        self._limits.hold_unread(self, -size)
+
+
+class Limits:
+    """Everything together, as the engine uses it::
+
+        leave = limits.try_enter(share) or await limits.wait(share)
         try: ...
         finally: leave()
 
@@ -61,40 +115,53 @@ class Limits:
         self.settings = settings = settings or LimitSettings()
         self.seats = FairSeats(
             settings.concurrency,
+            per_user=settings.seats_per_user,
             queue_length=settings.queue_length,
             queued_in_all=settings.queued_in_all,
             wait_seconds=settings.queue_wait,
             clock=clock,
         )
-        self.streams = StreamLimit(settings.streams)
+        self.streams = StreamLimit(settings.streams, settings.streams_in_all)
+        self.unread = 0
         self.failures = FailedAttempts(settings.failures_per_minute, clock=clock)
         self._rate = Buckets(settings.requests_per_second, settings.burst, clock=clock)
         self._has_rate = settings.requests_per_second > 0
+        self._shares: WeakValueDictionary[tuple[str, bool], UserShare] = WeakValueDictionary()
 
-    def key(self, user: UserInfo) -> str | None:
-        """Whose share a user's requests count for; None if no limit applies. To be kept beside the token."""
+    def share(self, user: UserInfo) -> UserShare:
+        """The share that a user's requests count for. To be kept beside the token: nobody else keeps it alive."""
         settings = self.settings
-        if user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups):
-            return None
-        return user.username
+        exempt = user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups)
+        share = self._shares.get((user.username, exempt))
+        if share is None:
+            share = self._shares[user.username, exempt] = UserShare(user.username, self, exempt=exempt)
+        return share
 
-    def try_enter(self, key: str | None) -> Leave | None:
+    def try_enter(self, share: UserShare) -> Leave | None:
         """A seat, if there is one right now; None if the caller must `wait` for it."""
-        if key is None:
+        if share.exempt:
             return no_place
         if self._has_rate:
-            self.check_rate(key)
-        return self.seats.try_enter()
+            self.check_rate(share.name)
+        return self.seats.try_enter(share)
 
-    async def wait(self, key: str) -> Leave:
-        return await self.seats.wait(key)
+    async def wait(self, share: UserShare) -> Leave:
+        return await self.seats.wait(share)
 
-    def open_stream(self, key: str | None) -> Leave:
-        if key is None:
-            return self.streams.open(None)
-        if self._has_rate:
-            self.check_rate(key)
-        return self.streams.open(key)
+    def open_stream(self, share: UserShare) -> Leave:
+        if self._has_rate and not share.exempt:
+            self.check_rate(share.name)
+        return self.streams.open(share)
+
+    def hold_unread(self, share: UserShare, size: int) -> bool:
+        """Count bytes that wait for a slow client; False if they are too many. Nobody is exempt from using memory."""
+        share.unread += size
+        self.unread += size
+        settings = self.settings
+        return not (
+            (settings.unread_per_user and share.unread > settings.unread_per_user)
+            or (settings.unread_in_all and self.unread > settings.unread_in_all)
+        )
 
     def check_rate(self, key: str) -> None:
         retry_after = self._rate.take(key)
@@ -207,84 +274,103 @@ def network(address: str) -> str:
 
 
 class StreamLimit:
-    """How many long-running requests one user may have open. The table holds only those who have one."""
+    """How many exchanges that take long may be open: of one user, and of all."""
 
-    def __init__(self, per_user: int) -> None:
-        self._per_user = per_user
-        self._open: dict[str, int] = {}
+    def __init__(self, per_user: int, in_all: int = 0) -> None:
+        self._per_user, self._in_all = per_user, in_all
         self.open_in_all = 0
 
-    def open(self, key: str | None) -> Leave:
-        if key is not None:
-            count = self._open.get(key, 0)
-            if self._per_user and count >= self._per_user:
-                cause = f"the user has {count} watches, logs or terminals open"
-                raise TooManyRequests("too many open streams", cause=cause, retry_after=1.0)
-            self._open[key] = count + 1
+    def try_open(self, share: UserShare) -> Leave | None:
+        """A place, if one is free."""
+        if not share.exempt and (self._used_up(share) or self._full):
+            return None
+        share.streams += 1
         self.open_in_all += 1
-        return partial(self._close, key)
+        return share.close_stream
 
-    def _close(self, key: str | None) -> None:
+    def open(self, share: UserShare) -> Leave:
+        leave = self.try_open(share)
+        if leave is None:
+            cause = "too many streams of all users are open"
+            if self._used_up(share):
+                cause = f"the user has {share.streams} watches, logs, terminals or other streams open"
+            raise TooManyRequests("too many open streams", cause=cause, retry_after=1.0)
+        return leave
+
+    def close(self, share: UserShare) -> None:
+        share.streams -= 1
         self.open_in_all -= 1
-        if key is None:
-            return
-        left = self._open[key] - 1
-        if left:
-            self._open[key] = left
-        else:
-            del self._open[key]
+
+    def _used_up(self, share: UserShare) -> bool:
+        return bool(self._per_user) and share.streams >= self._per_user
+
+    @property
+    def _full(self) -> bool:
+        return bool(self._in_all) and self.open_in_all >= self._in_all
 
 
 # --- seats ---
 
 
 class _Waiter:
-    __slots__ = ("deadline", "key", "turn")
+    __slots__ = ("deadline", "share", "turn")
 
-    def __init__(self, key: str, turn: asyncio.Future[Leave], deadline: float) -> None:
-        self.key, self.turn, self.deadline = key, turn, deadline
+    def __init__(self, share: UserShare, turn: asyncio.Future[Leave], deadline: float) -> None:
+        self.share, self.turn, self.deadline = share, turn, deadline
 
 
 class FairSeats:
-    """So many requests at once. Who finds no seat waits in a queue of their own; the queues are served in turn."""
+    """So many requests at once, and so many of one user. Whoever finds no seat waits in a queue of their own.
+
+    The queues are served in turn. A user who holds their share is passed over: while a seat is free, nobody waits but
+    such users.
+    """
 
     def __init__(
         self,
         seats: int,
         *,
+        per_user: int = 0,
         queue_length: int = 50,
         queued_in_all: int = 1000,
         wait_seconds: float = 15.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._seats = seats or 2**62
+        self._per_user = per_user or 2**62
         self._queue_length, self._queued_in_all, self._wait_seconds = queue_length, queued_in_all, wait_seconds
         self._clock = clock
         # In the order of their turns: who has been served goes to the end.
-        self._queues: dict[str, deque[_Waiter]] = {}
+        self._queues: dict[UserShare, deque[_Waiter]] = {}
         # All who wait, the longest first: everybody may wait equally long, so this is also the order of deadlines.
         self._waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
-        # Bound once: every request asks for it.
-        self._leave = self._left
 
     @property
     def queued(self) -> int:
         return len(self._waiters)
 
-    def try_enter(self) -> Leave | None:
-        if self.in_flight >= self._seats or self._waiters:
+    def try_enter(self, share: UserShare) -> Leave | None:
+        # Whoever waits although a seat is free holds their whole share, so nobody is overtaken.
+        if self.in_flight >= self._seats or share.seats >= self._per_user:
             return None
         self.in_flight += 1
-        return self._leave
+        share.seats += 1
+        return share.leave_seat
 
-    async def wait(self, key: str) -> Leave:
+    def leave(self, share: UserShare) -> None:
+        self.in_flight -= 1
+        share.seats -= 1
+        if self._waiters:
+            self._serve_waiting()
+
+    async def wait(self, share: UserShare) -> Leave:
         """A seat, when it is this user's turn; raises `TooManyRequests` if that would take, or takes, too long."""
-        leave = self.try_enter()
+        leave = self.try_enter(share)
         if leave is not None:
             return leave
-        waiter = self._enqueue(key)
+        waiter = self._enqueue(share)
         try:
             return await waiter.turn
         except asyncio.CancelledError:
@@ -304,37 +390,40 @@ class FairSeats:
             if not waiter.turn.done():
                 waiter.turn.set_exception(self._refusal("no request before this one was finished in time"))
 
-    def _enqueue(self, key: str) -> _Waiter:
-        if len(self._queues.get(key, ())) >= self._queue_length:
+    def _enqueue(self, share: UserShare) -> _Waiter:
+        if len(self._queues.get(share, ())) >= self._queue_length:
             raise self._refusal("too many requests of this user wait already")
         if len(self._waiters) >= self._queued_in_all:
             raise self._refusal("too many requests wait already")
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(key, loop.create_future(), self._clock.monotonic() + self._wait_seconds)
-        self._queues.setdefault(key, deque()).append(waiter)
+        waiter = _Waiter(share, loop.create_future(), self._clock.monotonic() + self._wait_seconds)
+        self._queues.setdefault(share, deque()).append(waiter)
         self._waiters[waiter] = None
         if self._timer is None:
             self._timer = loop.call_later(self._wait_seconds, self._on_time)
         return waiter
 
-    def _left(self) -> None:
-        self.in_flight -= 1
-        while self._queues and self.in_flight < self._seats:
-            waiter = next(iter(self._queues.values()))[0]
+    def _serve_waiting(self) -> None:
+        while self.in_flight < self._seats:
+            share = next((share for share in self._queues if share.seats < self._per_user), None)
+            if share is None:
+                return
+            waiter = self._queues[share][0]
             self._remove(waiter)
-            self._to_the_end(waiter.key)
+            self._to_the_end(share)
             if not waiter.turn.done():
                 self.in_flight += 1
-                waiter.turn.set_result(self._leave)
+                share.seats += 1
+                waiter.turn.set_result(share.leave_seat)
 
-    def _to_the_end(self, key: str) -> None:
-        queue = self._queues.pop(key, None)
+    def _to_the_end(self, share: UserShare) -> None:
+        queue = self._queues.pop(share, None)
         if queue is not None:
-            self._queues[key] = queue
+            self._queues[share] = queue
 
     def _remove(self, waiter: _Waiter) -> None:
         self._waiters.pop(waiter, None)
-        queue = self._queues.get(waiter.key)
+        queue = self._queues.get(waiter.share)
         if queue is None:
             return
         if queue[0] is waiter:
@@ -342,7 +431,7 @@ class FairSeats:
         elif waiter in queue:
             queue.remove(waiter)
         if not queue:
-            del self._queues[waiter.key]
+            del self._queues[waiter.share]
 
     def _give_up(self, waiter: _Waiter) -> None:
         """Whoever waited has gone. They may have been given a seat in the same moment; then it is free again."""

@@ -21,6 +21,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.gateway.reasons import reason_of
 from ostiary.gateway.settings import OnError
+from ostiary.gateway.sizes import FIXED_BYTES, attributes_size
 from ostiary.interfaces.authorization import (
     AuthorizationProvider,
     ChoosesCacheKey,
@@ -33,10 +34,13 @@ from ostiary.interfaces.authorization import (
     Rules,
     Subject,
 )
-from ostiary.model import Attributes, Decision, Requirement, UserInfo, Verdict
+from ostiary.model import Attributes, Decision, UserInfo, Verdict
 
 # About ten times the attributes of an ordinary request. Selectors count: a few huge ones must not fill the memory.
 KEY_BYTES = 16_384
+# What one provider's decisions may take, in all and for one user.
+SIZE = 32 * 1024 * 1024
+SIZE_PER_USER = 2 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -78,6 +82,9 @@ class AskedLink:
             entries=max_entries,
             key_bytes=KEY_BYTES,
             key_size=_key_size,
+            value_size=lambda answer: FIXED_BYTES + len(answer.decision.reason),
+            size=SIZE,
+            share_size=SIZE_PER_USER,
             # Ours ends the question first, and says which provider it was.
             time_limit=timeout * 2,
         )
@@ -237,17 +244,5 @@ def _kind(value: object) -> str:
 
 
 def _key_size(key: Hashable) -> int:
-    """About how many bytes a key holds: everything in it, the selectors too."""
-    if not isinstance(key, Attributes):
-        return size_of(key)
-    user, request = key.user, key.request
-    texts = (
-        *(user.username, user.uid, request.verb, request.method, request.path, request.modifier),
-        *(request.api_group, request.api_version, request.namespace, request.resource, request.subresource),
-        *(request.name, user.groups, user.extra, request.capabilities),
-    )
-    return size_of(texts) + _selector_size(request.field_selector) + _selector_size(request.label_selector)
-
-
-def _selector_size(selector: tuple[Requirement, ...] | None) -> int:
-    return sum(size_of((one.key, one.operator, one.values)) for one in selector or ())
+    """About how many bytes a key holds, whether the provider chose it or not."""
+    return attributes_size(key) if isinstance(key, Attributes) else size_of(key)

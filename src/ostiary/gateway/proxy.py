@@ -23,6 +23,8 @@ from ostiary.wire.status import is_unauthorized
 if TYPE_CHECKING:
     from ostiary.gateway.upstreams import Upstream
 
+# Server-sent events: an answer without an end.
+_EVENTS = b"text/event-stream"
 # Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 # A request's body is kept up to here, so that it can be sent a second time.
@@ -42,6 +44,12 @@ class Owner(Protocol):
 
     def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
         """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        """The answer is a stream, whatever the request looked like; says whether the user may have one more."""
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        """Tell the client that they have too many streams, with a 429."""
 
 
 class Recorder:
@@ -86,10 +94,12 @@ class Proxied:
         "_done",
         "_exchange",
         "_head",
+        "_held",
         "_kept",
         "_kept_size",
         "_out",
         "_owner",
+        "_pieces",
         "_resent",
         "_retried",
         "_sent_body",
@@ -129,6 +139,10 @@ class Proxied:
         self._connection: UpstreamConnection | None = None
         self._chunk_out = False
         self._out: list[bytes] = []
+        # The parts of the answer's body that came with one read.
+        self._pieces: list[bytes] = []
+        # How many bytes the upstream has not read, while it does not keep up.
+        self._held = 0
         self._buffer = b""
         self._retried = False
         self._resent = False
@@ -257,9 +271,21 @@ class Proxied:
 
     def upstream_full(self) -> None:
         self._exchange.pause_body()
+        account, connection = self._exchange.connection.account, self._connection
+        if account is not None and connection is not None and not self._held:
+            self._held = connection.transport.get_write_buffer_size()
+            if not account.hold_unread(self._held):
+                self._exchange.connection.loop.call_soon(self.cut)
 
     def upstream_ready(self) -> None:
+        self._release_held()
         self._exchange.resume_body()
+
+    def _release_held(self) -> None:
+        held, self._held = self._held, 0
+        account = self._exchange.connection.account
+        if held and account is not None:
+            account.release_unread(held)
 
     # --- from the upstream ---
 
@@ -299,6 +325,11 @@ class Proxied:
             # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
             self._fail_protocol("it answered a request to switch protocols with neither yes nor no")
             return
+        if _is_event_stream(headers) and not self._owner.proxied_streams(self):
+            self._drop_upstream()
+            self._finish(429, None)
+            self._owner.proxied_refused(self)
+            return
         # The usual words, not the upstream's: nobody checked those for what a line must not hold.
         lines = [STATUS_LINES.get(status) or status_line(status)]
         lines.extend(answered(headers))
@@ -319,6 +350,14 @@ class Proxied:
             self._owner.proxied_started(self, status)
 
     def response_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def _gather_pieces(self) -> None:
+        """What came with one read goes on as one chunk, in however many it came."""
+        if not self._pieces:
+            return
+        pieces, self._pieces = self._pieces, []
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._withheld is not None:
             self._withheld += data
             if len(self._withheld) > WITHHELD_BYTES:
@@ -326,13 +365,12 @@ class Proxied:
         if self.recorder is not None:
             self.recorder.response(data)
         if self._chunk_out:
-            self._out.append(b"%x\r\n" % len(data))
-            self._out.append(data)
-            self._out.append(b"\r\n")
+            self._out += (b"%x\r\n" % len(data), data, b"\r\n")
         else:
             self._out.append(data)
 
     def response_flush(self) -> None:
+        self._gather_pieces()
         if self._out and self._withheld is None:
             out, self._out = self._out, []
             self._exchange.write(b"".join(out))
@@ -341,6 +379,7 @@ class Proxied:
         self._connection = None
         if self._done:
             return
+        self._gather_pieces()
         if self._withheld is not None and is_unauthorized(self._withheld):
             self._send_with_another_credential()
             return
@@ -404,6 +443,7 @@ class Proxied:
             exchange.abort()
             return
         self._out.clear()
+        self._pieces.clear()
         status = _failure_status(error, sent_body=self._sent_body)
         self._finish(status, error)
         self._owner.proxied_failed(self, status, error.kind)
@@ -479,6 +519,8 @@ class Proxied:
     def _finish(self, status: int, error: UpstreamLost | None) -> None:
         if not self._done:
             self._done = True
+            if self._held:
+                self._release_held()
             self._owner.proxied_finished(self, status, error)
 
 
@@ -514,6 +556,10 @@ def _failure_status(error: UpstreamLost, *, sent_body: bool) -> int:
         # Nothing was done: whoever asks again later does no harm.
         return 503
     return 502 if error.answered or sent_body else 503
+
+
+def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and value.lower().startswith(_EVENTS) for name, value in headers)
 
 
 def _announced_length(headers: list[tuple[bytes, bytes]]) -> list[bytes]:

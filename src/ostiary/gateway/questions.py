@@ -58,7 +58,10 @@ class Questions:
             return Question(info, (), target, handler=self._self_reviews)
         also = upstream.also_required(info)
         required = (info,) if also is None else (info, also)
-        return Question(info, required, target, upstream, long_running=upstream.mapper.long_running(info))
+        long_running = upstream.mapper.long_running(info)
+        # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
+        stream = long_running or bool(request.upgrade)
+        return Question(info, required, target, upstream, long_running=long_running, stream=stream)
 
 
 def _check_name(path: str) -> None:

@@ -14,9 +14,13 @@ from datetime import datetime
 
 from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
+from ostiary.gateway.sizes import FIXED_BYTES, attributes_size
 from ostiary.model import Attributes, Decision
 
 ENTRIES = 4096
+# In bytes: what was asked may be as long as a request's head.
+SIZE = 8 * 1024 * 1024
+SIZE_PER_USER = 512 * 1024
 LATEST = 100
 # An operator who is asked about an id is asked the same day.
 KEPT_SECONDS = 24 * 3600.0
@@ -31,11 +35,23 @@ class Refusal:
     decision: Decision
     at: datetime
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return FIXED_BYTES + attributes_size(self.attributes) + len(self.decision.reason)
+
 
 class Refusals:
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._clock = clock
-        self._kept: Cache[str, Refusal] = Cache(seconds=KEPT_SECONDS, clock=clock, entries=entries)
+        self._kept: Cache[str, Refusal] = Cache(
+            seconds=KEPT_SECONDS,
+            clock=clock,
+            entries=entries,
+            size=SIZE,
+            share_size=SIZE_PER_USER,
+            value_size=lambda refusal: refusal.size,
+        )
         self._latest: deque[Refusal] = deque(maxlen=LATEST)
 
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:

@@ -26,7 +26,17 @@ class Passage:
     `live` and `plan` are there once it is decided on; a path that asks for no token of ours never has them.
     """
 
-    __slots__ = ("audit_id", "exchange", "leave", "live", "plan", "received_at", "recorder", "scanned")
+    __slots__ = (
+        "audit_id",
+        "exchange",
+        "leave",
+        "live",
+        "plan",
+        "received_at",
+        "recorder",
+        "scanned",
+        "unconfirmed_since",
+    )
 
     live: LiveToken
 
@@ -39,6 +49,8 @@ class Passage:
         # Gives the place back that the request has among those being served.
         self.leave: Leave = no_place
         self.recorder: Recorder | None = None
+        # Since when nobody could say whether it is still allowed, if that is so.
+        self.unconfirmed_since: float | None = None
 
     def release(self) -> None:
         """Give the place back, if it still has one."""
@@ -72,9 +84,11 @@ class OwnApi:
 
 @dataclass(slots=True)
 class Plan:
-    """What is known of all requests of one token with the same request line, as long as its ruling holds.
+    """What is known of all requests of one user with the same request line, as long as its ruling holds.
 
-    `at_once`: it is allowed, and nothing has to be done but to count it and to send it on.
+    `at_once`: it is allowed, and nothing has to be done but to count it and to send it on. `stream`: it counts as a
+    stream from its beginning, and takes no seat. `actor` is who asks in the name of `user`, for which `impersonation`
+    must be allowed.
     """
 
     ruling: Ruling
@@ -85,9 +99,13 @@ class Plan:
     head: bytes = b""
     audit: Prepared | None = None
     long_running: bool = False
+    stream: bool = False
     required: tuple[RequestInfo, ...] = ()
+    actor: UserInfo | None = None
+    impersonation: tuple[RequestInfo, ...] = ()
     at_once: bool = False
     heads: int = 0
+    size: int = 0
 
 
 # Of a request that nobody has worked out yet.
@@ -99,6 +117,7 @@ NOT_SCANNED = Scanned()
 class Question:
     """What a request asks for, and where it would go. Everything in `required` must be allowed.
 
+    `long_running`: its answer may take as long as it likes. `stream`: so may the exchange, and it counts as a stream.
     `target` is the path and the query that are decided on and sent on, also where the client wrote a whole URL.
     """
 
@@ -108,3 +127,4 @@ class Question:
     upstream: Upstream | None = None
     handler: Handler | None = None
     long_running: bool = False
+    stream: bool = False

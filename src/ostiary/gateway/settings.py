@@ -57,8 +57,10 @@ class ListenLimits:
     headers: int = 100
     body_bytes: int | None = None
     connections: int = 10_000
+    body_rate: int = 500
     header_timeout: timedelta = timedelta(seconds=10)
     body_timeout: timedelta = timedelta(seconds=60)
+    upload_timeout: timedelta = timedelta(hours=1)
     idle_timeout: timedelta = timedelta(seconds=120)
 
 
@@ -86,6 +88,7 @@ class Provider(Generic[T_co]):
 class TokenSettings:
     lifetime: timedelta = timedelta(minutes=15)
     session: timedelta = timedelta(hours=24)
+    sessions_per_user: int = 100
     sweep: timedelta = timedelta(minutes=1)
     max_stale: timedelta = timedelta(seconds=5)
     revocation_file: Path | None = None
@@ -128,6 +131,7 @@ class AuthorizationSettings:
     cache_ttl: timedelta = timedelta(seconds=10)
     cache_entries: int = 100_000
     timeout: timedelta = timedelta(seconds=10)
+    unconfirmed: timedelta = timedelta(seconds=60)
     hide_denied: bool = False
 
 

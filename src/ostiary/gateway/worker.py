@@ -198,6 +198,8 @@ def server_limits(configured: settings.ListenLimits) -> ServerLimits:
         connections=configured.connections,
         head_timeout=configured.header_timeout.total_seconds(),
         body_timeout=configured.body_timeout.total_seconds(),
+        body_rate=configured.body_rate,
+        body_total=configured.upload_timeout.total_seconds() or _NO_LIMIT,
         idle_timeout=configured.idle_timeout.total_seconds(),
     )
 

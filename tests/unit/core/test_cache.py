@@ -82,6 +82,17 @@ def test_one_owner_cannot_flush_what_others_have(clock: FakeClock) -> None:
     assert [cache.get(("mallory", number)) for number in (989, 990, 999)] == [None, 990, 999]
 
 
+def test_bytes_are_bounded_for_each_owner_and_in_all(clock: FakeClock) -> None:
+    """T2: also where the keys are small and the values are not."""
+    cache: Cache[int, str] = Cache(seconds=10, clock=clock, size=100_000, share_size=20_000, value_size=len)
+    for owner in range(20):
+        for number in range(20):
+            cache.put(owner * 100 + number, "x" * 5000, owner=owner)
+            assert cache._entries.held <= 100_000
+            assert cache._entries.held_by(owner) <= 20_000
+    assert not cache.put(1, "x" * 20_000, owner="mallory")
+
+
 def test_a_huge_key_is_not_kept(clock: FakeClock) -> None:
     """T2."""
     cache: Cache[tuple[str, ...], int] = Cache(seconds=10, clock=clock, key_bytes=100)
@@ -123,8 +134,8 @@ def test_bounds_hold_and_only_what_was_put_last_is_got(steps: list[tuple[str, in
         else:
             clock.advance(1)
         assert len(cache) <= 8
-        assert all(len(owned) <= 4 for owned in cache._owned.values())
-        assert sum(map(len, cache._owned.values())) == len(cache)
+        assert all(len(owned) <= 4 for owned in cache._entries._owned.values())
+        assert sum(map(len, cache._entries._owned.values())) == len(cache)
 
 
 # --- one fills it, the others wait ---

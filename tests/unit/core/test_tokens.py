@@ -149,8 +149,8 @@ async def test_a_renewal_token_opens_no_door(tokens: Tokens) -> None:
 
 async def test_an_access_token_never_outlives_its_session(clock: FakeClock) -> None:
     """C1."""
-    lifetimes = {"lifetime": timedelta(minutes=15), "session_lifetime": timedelta(minutes=20)}
-    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock, **lifetimes)
+    store, lifetime = MemoryTokenStore(clock=clock), timedelta(minutes=15)
+    tokens = Tokens(store, clock=clock, lifetime=lifetime, session_lifetime=timedelta(minutes=20))
     issued = await signed_in(tokens)
     clock.advance(minutes=10)
     renewed = await tokens.renew(issued.renewal.reveal(), same)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from typing import Any
 
@@ -11,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import TooManyRequests
-from ostiary.gateway.limits import Buckets, FailedAttempts, FairSeats, Leave, Limits, LimitSettings, StreamLimit
+from ostiary.gateway.limits import Buckets, FailedAttempts, Leave, Limits, LimitSettings, UserShare
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
+
+
+def share(limits: Limits, name: str, *groups: str) -> UserShare:
+    return limits.share(UserInfo(name, groups=groups))
 
 
 async def turns(rounds: int = 3) -> None:
@@ -133,32 +138,106 @@ def test_failures_need_not_be_limited(clock: FakeClock) -> None:
 
 def test_a_user_may_hold_only_so_many_streams_open() -> None:
     """S73, 2.11."""
-    streams = StreamLimit(2)
-    first, _ = streams.open("jane"), streams.open("jane")
-    with pytest.raises(TooManyRequests):
-        streams.open("jane")
-    streams.open("joe")()
+    limits = Limits(LimitSettings(streams=2))
+    streams, jane, joe = limits.streams, share(limits, "jane"), share(limits, "joe")
+    first, _ = streams.open(jane), streams.open(jane)
+    with pytest.raises(TooManyRequests, match="too many open streams"):
+        streams.open(jane)
+    assert streams.try_open(jane) is None
+    streams.open(joe)()
     first()
     assert streams.open_in_all == 1
-    streams.open("jane")()
-    assert streams.open_in_all == 1
+    streams.open(jane)()
+    assert (streams.open_in_all, jane.streams, joe.streams) == (1, 1, 0)
 
 
-def test_streams_that_are_closed_leave_no_trace() -> None:
+def test_all_users_together_may_hold_only_so_many_streams_open() -> None:
+    """S73, 2.11."""
+    limits = Limits(LimitSettings(streams=2, streams_in_all=3))
+    held = [limits.open_stream(share(limits, name)) for name in ("jane", "jane", "joe")]
+    with pytest.raises(TooManyRequests) as caught:
+        limits.open_stream(share(limits, "jim"))
+    assert caught.value.cause == "too many streams of all users are open"
+    limits.open_stream(share(limits, "root", "system:masters"))()
+    held[0]()
+    limits.open_stream(share(limits, "jim"))
+
+
+# --- shares ---
+
+
+def test_all_tokens_of_a_user_have_one_share_which_is_gone_with_the_last_of_them() -> None:
     """T2."""
-    streams = StreamLimit(2)
-    for number in range(100):
-        streams.open(str(number))()
-    streams.open(None)()
-    assert streams._open == {}
-    assert streams.open_in_all == 0
+    limits = Limits()
+    jane = limits.share(UserInfo("jane", groups=("dev",)))
+    assert limits.share(UserInfo("jane", groups=("ops",))) is jane
+    assert limits.share(UserInfo("joe")) is not jane
+    del jane
+    gc.collect()
+    assert len(limits._shares) == 0
+
+
+def test_a_user_may_have_only_so_many_connections() -> None:
+    limits = Limits(LimitSettings(connections_per_user=2))
+    jane = share(limits, "jane")
+    assert [jane.connected() for _ in range(3)] == [True, True, False]
+    jane.disconnected()
+    jane.disconnected()
+    assert jane.connected()
+    assert all(share(limits, "root", "system:masters").connected() for _ in range(5))
+
+
+def test_what_slow_clients_leave_unread_is_bounded_for_each_user_and_in_all() -> None:
+    """T2."""
+    limits = Limits(LimitSettings(unread_per_user=100, unread_in_all=150))
+    jane, joe = share(limits, "jane"), share(limits, "joe")
+    assert jane.hold_unread(100)
+    assert not jane.hold_unread(1)
+    jane.release_unread(1)
+    assert joe.hold_unread(50)
+    assert not joe.hold_unread(1)
+    jane.release_unread(100)
+    joe.release_unread(51)
+    assert (limits.unread, jane.unread, joe.unread) == (0, 0, 0)
 
 
 # --- seats ---
 
 
-def seats(clock: FakeClock, count: int = 1, **options: Any) -> FairSeats:
-    return FairSeats(count, clock=clock, **options)
+class Seats:
+    """Seats by the names of users."""
+
+    def __init__(self, count: int, clock: FakeClock, **options: Any) -> None:
+        names = {"per_user": "concurrency_per_user", "wait_seconds": "queue_wait"}
+        settings = {names.get(name, name): value for name, value in options.items()}
+        settings.setdefault("concurrency_per_user", 0)
+        self._limits = Limits(LimitSettings(concurrency=count, **settings), clock=clock)
+        self.fair = self._limits.seats
+        self._kept: dict[str, UserShare] = {}
+
+    def share(self, name: str) -> UserShare:
+        return self._kept.setdefault(name, share(self._limits, name))
+
+    def try_enter(self, name: str = "jim") -> Leave | None:
+        return self.fair.try_enter(self.share(name))
+
+    async def wait(self, name: str) -> Leave:
+        return await self.fair.wait(self.share(name))
+
+    def expire(self) -> None:
+        self.fair.expire()
+
+    @property
+    def in_flight(self) -> int:
+        return self.fair.in_flight
+
+    @property
+    def queued(self) -> int:
+        return self.fair.queued
+
+
+def seats(clock: FakeClock, count: int = 1, **options: Any) -> Seats:
+    return Seats(count, clock, **options)
 
 
 def entered(ticket: Leave | None) -> Leave:
@@ -219,13 +298,13 @@ def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int,
     """2.12, S73: so with one user flooding, the wait of another is bounded by the number of users, not of requests."""
 
     async def play() -> None:
-        fair = FairSeats(count, queue_length=1000, clock=FakeClock())
+        fair = Seats(count, FakeClock(), queue_length=1000)
         held: deque[Leave] = deque()
         waiting: dict[asyncio.Task[Leave], str] = {}
         served_since: dict[str, list[str]] = {}
         for action in actions:
             if action != "leave":
-                ticket = fair.try_enter()
+                ticket = fair.try_enter(action)
                 if ticket is not None:
                     held.append(ticket)
                     continue
@@ -249,7 +328,82 @@ def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int,
         await asyncio.gather(*waiting, return_exceptions=True)
         while held:
             held.popleft()()
-        assert (fair.in_flight, fair.queued, fair._queues) == (0, 0, {})
+        assert (fair.in_flight, fair.queued, fair.fair._queues) == (0, 0, {})
+
+    asyncio.run(play())
+
+
+async def test_a_user_who_holds_their_share_waits_while_others_are_served(clock: FakeClock) -> None:
+    """2.12, S73: one greedy user leaves seats to everybody else."""
+    fair = seats(clock, 4, per_user=2)
+    held = [entered(fair.try_enter("flood")) for _ in range(2)]
+    assert fair.try_enter("flood") is None
+    waiting = asyncio.ensure_future(fair.wait("flood"))
+    await turns()
+    for _ in range(10):
+        entered(fair.try_enter("jane"))()
+    assert not waiting.done()
+    held.pop()()
+    last = await waiting
+    assert fair.in_flight == 2
+    last()
+    held.pop()()
+    assert (fair.in_flight, fair.queued) == (0, 0)
+
+
+async def test_a_seat_that_becomes_free_goes_to_somebody_who_may_have_it(clock: FakeClock) -> None:
+    """2.12, S73."""
+    fair = seats(clock, 3, per_user=2)
+    flood = [entered(fair.try_enter("flood")) for _ in range(2)]
+    jane = entered(fair.try_enter("jane"))
+    first, second = (asyncio.ensure_future(fair.wait(name)) for name in ("flood", "joe"))
+    await turns()
+    jane()
+    joe = await second
+    assert not first.done(), "it holds its share"
+    joe()
+    assert not first.done(), "a seat is free, and not for this user"
+    flood.pop()()
+    (await first)()
+    flood.pop()()
+    assert fair.in_flight == 0
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["enter", "leave", "hang up"])), max_size=60),
+)
+@settings(max_examples=100, deadline=None)
+def test_nobody_waits_for_a_free_seat_but_who_holds_their_share(
+    count: int, per_user: int, actions: list[tuple[str, str]]
+) -> None:
+    """2.12, S73."""
+
+    async def play() -> None:
+        fair = Seats(count, FakeClock(), per_user=per_user, queue_length=1000)
+        held: dict[str, list[Leave]] = {"a": [], "b": [], "c": []}
+        waiting: dict[asyncio.Task[Leave], str] = {}
+        for user, action in actions:
+            if action == "enter":
+                waiting[asyncio.ensure_future(fair.wait(user))] = user
+            elif action == "leave" and held[user]:
+                held[user].pop()()
+            elif action == "hang up":
+                for task in [task for task, name in waiting.items() if name == user][:1]:
+                    task.cancel()
+            await turns()
+            for task in [task for task in waiting if task.done()]:
+                name = waiting.pop(task)
+                if not task.cancelled():
+                    held[name].append(task.result())
+            assert fair.in_flight == sum(map(len, held.values())) <= count
+            assert all(len(mine) <= per_user for mine in held.values())
+            if fair.in_flight < count:
+                assert all(len(held[name]) == per_user for name in waiting.values())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(play())
 
@@ -328,17 +482,18 @@ async def test_whoever_hangs_up_in_the_moment_of_their_turn_gives_it_back(clock:
 
 async def test_a_request_enters_leaves_and_is_counted(clock: FakeClock) -> None:
     limits = Limits(LimitSettings(requests_per_second=1, burst=2, concurrency=1), clock=clock)
-    first = entered(limits.try_enter("jane"))
-    assert limits.try_enter("jane") is None
-    waiting = asyncio.ensure_future(limits.wait("jane"))
+    jane = share(limits, "jane")
+    first = entered(limits.try_enter(jane))
+    assert limits.try_enter(jane) is None
+    waiting = asyncio.ensure_future(limits.wait(jane))
     await turns()
     first()
     (await waiting)()
     with pytest.raises(TooManyRequests) as caught:
-        limits.try_enter("jane")
+        limits.try_enter(jane)
     assert caught.value.retry_after == pytest.approx(1)
     with pytest.raises(TooManyRequests):
-        limits.open_stream("jane")
+        limits.open_stream(jane)
 
 
 async def test_those_who_are_exempt_are_never_held_up(clock: FakeClock) -> None:
@@ -347,28 +502,40 @@ async def test_those_who_are_exempt_are_never_held_up(clock: FakeClock) -> None:
         requests_per_second=0.001, burst=1, concurrency=1, streams=1, exempt_users=frozenset({"probe"})
     )
     limits = Limits(settings, clock=clock)
-    assert limits.key(UserInfo("probe")) is None
-    assert limits.key(UserInfo("root", groups=("system:masters",))) is None
-    assert limits.key(UserInfo("jane", groups=("dev",))) == "jane"
-    for _ in range(10):
-        entered(limits.try_enter(None))
-        limits.open_stream(None)
+    jane = share(limits, "jane", "dev")
+    assert not jane.exempt
+    for exempt in (share(limits, "probe"), share(limits, "root", "system:masters")):
+        assert exempt.exempt
+        for _ in range(10):
+            entered(limits.try_enter(exempt))
+            limits.open_stream(exempt)
     assert limits.seats.in_flight == 0
-    entered(limits.try_enter("jane"))
+    entered(limits.try_enter(jane))
 
 
 async def test_a_stream_takes_no_seat(clock: FakeClock) -> None:
     """2.11."""
     limits = Limits(LimitSettings(concurrency=1), clock=clock)
-    stream = limits.open_stream("jane")
-    entered(limits.try_enter("jane"))()
+    jane = share(limits, "jane")
+    stream = limits.open_stream(jane)
+    entered(limits.try_enter(jane))()
     assert limits.streams.open_in_all == 1
     stream()
     assert limits.streams.open_in_all == 0
 
 
 async def test_without_a_limit_nobody_waits(clock: FakeClock) -> None:
-    limits = Limits(LimitSettings(concurrency=0, streams=0), clock=clock)
+    limits = Limits(LimitSettings(concurrency=0, streams=0, streams_in_all=0), clock=clock)
+    jane = share(limits, "jane")
     for _ in range(1000):
-        entered(limits.try_enter("jane"))
-        limits.open_stream("jane")
+        entered(limits.try_enter(jane))
+        limits.open_stream(jane)
+
+
+@pytest.mark.parametrize(("settings", "seats"), [({}, 100), ({"concurrency": 8}, 2), ({"concurrency": 1}, 1)])
+def test_a_user_may_have_a_quarter_of_the_seats_unless_it_is_said_otherwise(
+    settings: dict[str, Any], seats: int
+) -> None:
+    assert LimitSettings(**settings).seats_per_user == seats
+    assert LimitSettings(**settings, concurrency_per_user=7).seats_per_user == 7
+    assert LimitSettings(concurrency=0).seats_per_user == 0

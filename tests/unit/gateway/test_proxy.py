@@ -55,6 +55,7 @@ class Gate:
         self.pool, self.timeout = pool, timeout
         self.proxied: list[Proxied] = []
         self.finished: list[tuple[int, str]] = []
+        self.streams_left = 1000
 
     def __call__(self, exchange: Exchange) -> None:
         lines = [exchange.request.method + b" " + exchange.request.target + b" HTTP/1.1", b"Host: upstream.test"]
@@ -80,6 +81,13 @@ class Gate:
 
     def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
         proxied.context.respond(status, [], b"failed")
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        self.streams_left -= 1
+        return self.streams_left >= 0
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        proxied.context.respond(429, [], b"too many")
 
     def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
         self.finished.append((status, str(error or "")))

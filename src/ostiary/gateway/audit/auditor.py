@@ -25,6 +25,7 @@ from ostiary.wire.audit import Level, Policy, Scope, Stage
 LARGEST_BODY = 256 * 1024
 LONGEST_FORWARDED = 32
 _ORIGINS_KEPT = 4096
+_LONGEST_KEPT_AGENT = 256
 
 Network = IPv4Network | IPv6Network
 
@@ -66,7 +67,8 @@ class Auditor:
         found = self._origins.get(key)
         if found is None:
             found = wire.origin(*key)
-            self._origins.keep(key, found)
+            if len(user_agent) <= _LONGEST_KEPT_AGENT:
+                self._origins.keep(key, found)
         return found
 
     def prepare(

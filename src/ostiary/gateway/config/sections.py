@@ -105,8 +105,10 @@ def _listen_limits(limits: Values, timeouts: Values) -> ListenLimits:
         headers=limits.integer("headers", default.headers, least=10),
         body_bytes=limits.optional_integer("bodyBytes"),
         connections=limits.integer("connections", default.connections),
+        body_rate=limits.integer("bodyRate", default.body_rate, least=0),
         header_timeout=timeouts.duration("header", default.header_timeout),
         body_timeout=timeouts.duration("body", default.body_timeout),
+        upload_timeout=timeouts.duration("upload", default.upload_timeout, zero=True),
         idle_timeout=timeouts.duration("idle", default.idle_timeout),
     )
 
@@ -158,6 +160,7 @@ def tokens(values: Values) -> TokenSettings:
     found = TokenSettings(
         lifetime=values.duration("lifetime", default.lifetime),
         session=values.duration("session", default.session),
+        sessions_per_user=values.integer("sessionsPerUser", default.sessions_per_user, least=0),
         sweep=values.duration("sweep", default.sweep),
         max_stale=values.duration("maxStale", default.max_stale),
         revocation_file=values.writable("revocationFile"),
@@ -236,6 +239,7 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
         cache_ttl=values.duration("cacheTTL", timedelta(seconds=10), zero=True),
         cache_entries=values.integer("cacheEntries", 100_000),
         timeout=values.duration("timeout", timedelta(seconds=10)),
+        unconfirmed=values.duration("unconfirmed", timedelta(seconds=60), zero=True),
         hide_denied=values.flag("hideDenied"),
     )
 
@@ -378,10 +382,16 @@ def limits(values: Values) -> LimitSettings:
         requests_per_second=values.rate("requestsPerSecond", default.requests_per_second, zero=True),
         burst=values.integer("burst", default.burst),
         concurrency=values.integer("concurrency", default.concurrency, least=0),
+        concurrency_per_user=values.optional_integer("concurrencyPerUser", least=0),
         queue_length=values.integer("queueLength", default.queue_length, least=0),
         queued_in_all=values.integer("queuedInAll", default.queued_in_all, least=0),
         queue_wait=values.duration("queueWait", timedelta(seconds=default.queue_wait), zero=True).total_seconds(),
         streams=values.integer("streams", default.streams, least=0),
+        streams_in_all=values.integer("streamsInAll", default.streams_in_all, least=0),
+        stream_after=values.duration("streamAfter", timedelta(seconds=default.stream_after)).total_seconds(),
+        connections_per_user=values.integer("connectionsPerUser", default.connections_per_user, least=0),
+        unread_per_user=values.integer("unreadPerUser", default.unread_per_user, least=0),
+        unread_in_all=values.integer("unreadInAll", default.unread_in_all, least=0),
         failures_per_minute=values.rate("failuresPerMinute", default.failures_per_minute, zero=True),
         exempt_users=frozenset(values.names("exemptUsers")),
         exempt_groups=frozenset(values.names("exemptGroups")) | default.exempt_groups,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import httptools
 
+from ostiary.gateway.headers import LONGEST_NAME
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
 from ostiary.gateway.http1.whole_answer import learn, whole_answer
 
@@ -454,7 +455,7 @@ _FRAMING: dict[bytes, int] = {}
 
 def _framing(name: bytes) -> int:
     found = _FRAMING_NAMES.get(name.lower(), 0)
-    if len(_FRAMING) < 1024:
+    if len(_FRAMING) < 1024 and len(name) <= LONGEST_NAME:
         _FRAMING[bytes(name)] = found
         learn(name)
     return found

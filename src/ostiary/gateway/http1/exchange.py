@@ -89,6 +89,7 @@ class Exchange:
         if self.awaits_continue and not self.body_complete and not self.head_sent:
             self.awaits_continue = False
             self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.connection.expect_body(self)
         # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
         self.connection.read_on()
         if waiting:

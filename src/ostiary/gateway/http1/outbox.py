@@ -98,6 +98,10 @@ class OutgoingTransport:
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self._parts)) + int(self._inner.get_write_buffer_size())
 
+    def limit_write_buffer(self, high: int) -> None:
+        """Above *high* bytes that wait to leave, the protocol is told to pause."""
+        self._inner.set_write_buffer_limits(high)
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._inner.set_protocol(protocol)
 

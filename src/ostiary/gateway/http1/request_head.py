@@ -13,15 +13,18 @@ from typing import Any
 
 import httptools
 
-from ostiary.core.bounded import Bounded
+from ostiary.core.bounded import BoundedByOwner
+from ostiary.gateway.headers import LONGEST_NAME
 
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
 # CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
 _NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
-# Heads are small, and few clients make most of the requests.
-MOST_KNOWN = 8192
+# Heads are small, and few clients make most of the requests. All in bytes, with what was worked out from them.
+KNOWN_BYTES = 32 * 1024 * 1024
+KNOWN_BYTES_PER_OWNER = 4 * 1024 * 1024
 LONGEST_KNOWN = 4096
+_FIXED_BYTES = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,9 @@ class ServerLimits:
     connections: float = float("inf")
     head_timeout: float = 10.0
     body_timeout: float = 60.0
+    # Bytes a second; 0: no least rate.
+    body_rate: float = 0.0
+    body_total: float = float("inf")
     idle_timeout: float = 120.0
 
 
@@ -51,7 +57,8 @@ class RequestHead:
     """The head of a request. Header names are as the client wrote them; what is forwarded is built from them.
 
     `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
-    know again when the same bytes come. Where it is set, the head is kept.
+    know again when the same bytes come. Where it is set, the head is kept. Its `owner` says whose memory that takes,
+    and its `size` how many bytes beside the head.
     """
 
     __slots__ = (
@@ -174,7 +181,7 @@ class KnownHeads:
     __slots__ = ("_heads", "find")
 
     def __init__(self) -> None:
-        self._heads: Bounded[bytes, RequestHead] = Bounded(MOST_KNOWN)
+        self._heads: BoundedByOwner[bytes, RequestHead] = BoundedByOwner(KNOWN_BYTES, KNOWN_BYTES_PER_OWNER)
         # Bound once: it is asked for every request.
         self.find = self._heads.get
 
@@ -182,7 +189,8 @@ class KnownHeads:
         """Remember *head*, which is all that *data* says. Only plain ones: nothing of the others is worth it."""
         plain = head.keep_alive and not (head.chunked or head.expects_continue or head.http10)
         if plain and len(data) <= LONGEST_KNOWN:
-            self._heads.keep(sha256(data).digest(), head)
+            size = _FIXED_BYTES + len(data) + head.known.size
+            self._heads.keep(sha256(data).digest(), head, owner=head.known.owner, size=size)
 
     def clear(self) -> None:
         self._heads.clear()
@@ -205,6 +213,6 @@ _SPECIAL: dict[bytes, int] = {}
 
 def _special(name: bytes) -> int:
     found = _SPECIAL_NAMES.get(name.lower(), 0)
-    if len(_SPECIAL) < 1024:
+    if len(_SPECIAL) < 1024 and len(name) <= LONGEST_NAME:
         _SPECIAL[bytes(name)] = found
     return found

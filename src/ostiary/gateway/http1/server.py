@@ -26,21 +26,39 @@ from typing import Any, Protocol
 import httptools
 
 from ostiary.gateway.http1.exchange import Exchange, status_line
+from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
 from ostiary.gateway.http1.request_head import KnownHeads, Refusal, RequestHead, ServerLimits
 
 log = logging.getLogger("ostiary.gateway")
 
-# So many requests may wait for their turn before reading pauses. Not none: who does not read learns of no hang-up.
+# So many requests may wait for their turn before reading pauses. Keep at least one pending read: otherwise we never
+# see the peer close.
 READ_AHEAD = 4
 # A refused request's body is read and dropped up to here, so that the client gets to read the answer.
 DISCARD_LIMIT = 256 * 1024
+# Above this, what a client has not read counts for its user, and no more is read for it.
+UNREAD_HIGH_WATER = 32 * 1024
 # How long a connection that is being closed may take to deliver what was written, in seconds.
 LINGER_SECONDS = 10.0
 # Closing with this tells the other side that the end is no good one: RST, not FIN.
 _RESET = struct.pack("ii", 1, 0)
 
 Handle = Callable[[Exchange], None]
+
+
+class Account(Protocol):
+    """Whoever a connection is used by, as the connection sees it: it says whether they may have more."""
+
+    def connected(self) -> bool:
+        """One more connection; False if it is one too many. `disconnected` follows in either case."""
+
+    def disconnected(self) -> None: ...
+
+    def hold_unread(self, size: int) -> bool:
+        """So many bytes wait for the client to read them; False if they are too many."""
+
+    def release_unread(self, size: int) -> None: ...
 
 
 class Server:
@@ -67,6 +85,7 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_active",
         "_begun",
+        "_body",
         "_exchange",
         "_failed",
         "_fed_body",
@@ -80,8 +99,10 @@ class ServerConnection(asyncio.Protocol):
         "_server",
         "_trailers",
         "_unfinished_bytes",
+        "_unread",
         "_waiting",
         "_write_paused",
+        "account",
         "deadline",
         "draining",
         "forwarded_lines",
@@ -104,6 +125,9 @@ class ServerConnection(asyncio.Protocol):
         self.peer_certificate: bytes | None = None
         self.draining = False
         self.tunnel: Tunnel | None = None
+        # Whose requests came last, if anybody knows; and how many unread bytes count for them.
+        self.account: Account | None = None
+        self._unread = 0
         self.deadline = 0.0
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
@@ -116,6 +140,8 @@ class ServerConnection(asyncio.Protocol):
         self._read_size = 0
         self._in_trailers = False
         self._trailers = 0
+        # Of the request that is being read, if it has one.
+        self._body: IncomingBody | None = None
         self._fed_body = False
         self._failed = False
         self._reading_paused = False
@@ -171,6 +197,10 @@ class ServerConnection(asyncio.Protocol):
             self._read_size = len(data)
             try:
                 self._parser.feed_data(data)
+                if self._body is not None:
+                    self._read_body(len(data))
+            except Refusal as refusal:
+                self._refuse(refusal)
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._upgrade(data[upgrade.args[0] :])
                 continue
@@ -200,8 +230,25 @@ class ServerConnection(asyncio.Protocol):
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
             self._server.known.keep(head + b"\r\n\r\n", request)
 
+    def charge(self, account: Account) -> bool:
+        """From here on the connection is used by *account*; False if that has too many."""
+        before, self.account = self.account, account
+        if before is None:
+            self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
+        unread, self._unread = self._unread, 0
+        if before is not None:
+            before.disconnected()
+            if unread:
+                before.release_unread(unread)
+        return account.connected()
+
     def pause_writing(self) -> None:
         self._write_paused = True
+        if self.account is not None:
+            self._unread = self.transport.get_write_buffer_size()
+            if not self.account.hold_unread(self._unread):
+                # Nobody who reads so little of so much gets the rest.
+                self.loop.call_soon(self.reset)
         if self.tunnel is not None:
             self.tunnel.client_full()
         elif self._active is None:
@@ -212,6 +259,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._release_unread()
         if self.tunnel is not None:
             self.tunnel.client_ready()
         elif self._active is not None:
@@ -228,6 +276,10 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._release_unread()
+        if self.account is not None:
+            self.account.disconnected()
+            self.account = None
         self._failed = True
         self._waiting.clear()
         tunnel, self.tunnel = self.tunnel, None
@@ -275,6 +327,9 @@ class ServerConnection(asyncio.Protocol):
             raise Refusal(431, "the request's head is too large")
         exchange.head_complete()
         self._in_trailers = True
+        self._body = None
+        if request.has_body:
+            self._body = IncomingBody(limits, self.loop.time(), chunked=request.chunked)
         if self._active is None and not self._write_paused:
             self._begin(exchange)
         else:
@@ -287,15 +342,12 @@ class ServerConnection(asyncio.Protocol):
                 self.hold_reading()
 
     def on_body(self, data: bytes) -> None:
-        exchange = self._exchange
-        assert exchange is not None
-        self._fed_body = True
-        self._unfinished_bytes = 0
-        if exchange is self._active and not self._reading_paused:
-            self.deadline = self.loop.time() + self._limits.body_timeout
-        exchange.receive(data)
-        if exchange.received > self._limits.body_bytes:
-            raise Refusal(413, "the request's body is too large")
+        body = self._body
+        assert body is not None
+        body.add(data)
+        if not self._fed_body:
+            self._fed_body = True
+            self._unfinished_bytes = 0
 
     def on_message_complete(self) -> None:
         exchange = self._exchange
@@ -304,6 +356,9 @@ class ServerConnection(asyncio.Protocol):
         if exchange.request.upgrade:
             # What follows belongs to the new protocol; `_upgrade` gets it.
             return
+        body, self._body = self._body, None
+        if body is not None and (data := body.take()):
+            exchange.receive(data)
         self._exchange = None
         if exchange is self._active:
             self.deadline = _NEVER
@@ -329,20 +384,33 @@ class ServerConnection(asyncio.Protocol):
         else:
             self.deadline = self.loop.time() + self._limits.idle_timeout
 
+    def expect_body(self, exchange: Exchange) -> None:
+        """The body of this request is the client's turn from now on."""
+        now = self.loop.time()
+        if self._body is None or exchange is not self._exchange:
+            self.deadline = now + self._limits.body_timeout
+        else:
+            self._body.restart(now)
+            self.deadline = self._body.deadline(now)
+
     def hold_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
             if self._active is not None:
                 # It is not the client who takes so long.
                 self.deadline = _NEVER
+            if self._body is not None:
+                self._body.pause(self.loop.time())
             self.transport.pause_reading()
 
     def read_on(self) -> None:
         if self._reading_paused and len(self._waiting) < READ_AHEAD:
             self._reading_paused = False
+            if self._body is not None:
+                self._body.resume(self.loop.time())
             active = self._active
             if active is not None and not active.body_complete and self.tunnel is None:
-                self.deadline = self.loop.time() + self._limits.body_timeout
+                self.deadline = self._body_deadline(active)
             self.transport.resume_reading()
 
     def must_read_within(self, seconds: float) -> None:
@@ -415,7 +483,7 @@ class ServerConnection(asyncio.Protocol):
         if exchange.body_complete:
             self.deadline = _NEVER
         elif exchange.request.has_body:
-            self.deadline = self.loop.time() + self._limits.body_timeout
+            self.expect_body(exchange)
         try:
             # Looked up for every request: a connection may live longer than a configuration.
             self._server.handle(exchange)
@@ -431,6 +499,30 @@ class ServerConnection(asyncio.Protocol):
             exchange.abort()
         else:
             exchange.respond(500, [(b"Content-Type", b"text/plain; charset=utf-8")], b"internal error\n")
+
+    def _read_body(self, size: int) -> None:
+        """One read of a body is over: all that came with it is handed on."""
+        exchange, body = self._exchange, self._body
+        assert exchange is not None
+        assert body is not None
+        data = body.take()
+        if data:
+            exchange.receive(data)
+        now = self.loop.time()
+        body.after_read(size, now)
+        if exchange is self._active and not self._reading_paused and not self._failed:
+            self.deadline = body.deadline(now)
+
+    def _body_deadline(self, exchange: Exchange) -> float:
+        now = self.loop.time()
+        if self._body is None or exchange is not self._exchange:
+            return now + self._limits.body_timeout
+        return self._body.deadline(now)
+
+    def _release_unread(self) -> None:
+        unread, self._unread = self._unread, 0
+        if unread and self.account is not None:
+            self.account.release_unread(unread)
 
     def _count_trailer(self) -> None:
         # They are dropped: nothing that comes after the decision may reach the upstream.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from ostiary.gateway.headers import Action, answer_action
+from ostiary.gateway.headers import LONGEST_NAME, Action, answer_action
 
 # What a line means. A number from 0 on is the length that it says.
 _PASS, _DROP, _NOT_MINE = -1, -2, -3
@@ -37,7 +37,7 @@ _meanings: dict[bytes, int] = {}
 
 def learn(name: bytes) -> None:
     """httptools has accepted this name."""
-    if len(_names) < _MOST_NAMES:
+    if len(_names) < _MOST_NAMES and len(name) <= LONGEST_NAME:
         _names.add(bytes(name))
 
 

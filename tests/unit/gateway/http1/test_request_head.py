@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import cast
 
 import pytest
 
 from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.http1.request_head import LONGEST_KNOWN, MOST_KNOWN, KnownHeads, RequestHead, ServerLimits
+from ostiary.gateway.http1.request_head import (
+    KNOWN_BYTES,
+    KNOWN_BYTES_PER_OWNER,
+    LONGEST_KNOWN,
+    KnownHeads,
+    RequestHead,
+    ServerLimits,
+)
 from ostiary.gateway.http1.server import Server, ServerConnection
 from tests.support.http1 import chunked, get
 
@@ -43,6 +52,14 @@ _NOW = {"time": staticmethod(lambda: 0.0), "call_soon": staticmethod(lambda work
 AT_ONCE = cast("asyncio.AbstractEventLoop", type("Loop", (), _NOW)())
 
 
+@dataclass
+class Wanted:
+    """What somebody wants to know again."""
+
+    owner: str = "jane"
+    size: int = 0
+
+
 class Site:
     """Connections that share what they know. Each request is wanted again, and answered with its body."""
 
@@ -64,7 +81,7 @@ class Site:
     def handle(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
         if self.wanted:
-            exchange.request.known = "wanted"
+            exchange.request.known = Wanted()
         exchange.accept_body(Answering(self, exchange))
 
     @property
@@ -175,11 +192,24 @@ async def test_the_largest_body_is_the_connections_own_limit() -> None:
     assert wire.written.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_no_more_are_kept_than_there_is_room_for() -> None:
+def wanted_by(owner: str, size: int) -> RequestHead:
+    head = RequestHead()
+    head.known = Wanted(owner, size)
+    return head
+
+
+async def test_no_more_are_kept_than_there_is_room_for_and_nobody_fills_it_alone() -> None:
+    """T2."""
     known = KnownHeads()
-    for number in range(MOST_KNOWN + 10):
-        known.keep(b"GET /%d HTTP/1.1\r\n\r\n" % number, RequestHead())
-    assert MOST_KNOWN // 2 < len(known) <= MOST_KNOWN
+    known.keep(b"GET /jane HTTP/1.1\r\n\r\n", wanted_by("jane", 10_000))
+    for number in range(1000):
+        known.keep(b"GET /%d HTTP/1.1\r\n\r\n" % number, wanted_by("mallory", 10_000))
+    assert known._heads.held_by("mallory") <= KNOWN_BYTES_PER_OWNER
+    assert 300 < len(known) < 400
+    assert known.find(sha256(b"GET /jane HTTP/1.1\r\n\r\n").digest()) is not None
+    for number in range(10_000):
+        known.keep(b"GET /%d HTTP/1.1\r\n\r\n" % number, wanted_by(str(number), 10_000))
+    assert known._heads.held <= KNOWN_BYTES
 
 
 async def test_a_token_is_not_among_what_is_kept() -> None:

@@ -1,0 +1,93 @@
+"""How a request's body comes in, and what a client may make of that: neither for ever, nor in crumbs.
+
+Made by `http1.server` for each request that has a body. The pieces of one read are handed on together: a body of many
+tiny chunks costs little more than one of few large ones, and both the number of chunks and what stands between them
+are bounded. A body must come at a least rate, and be there after a time; while we do not read, no time passes.
+"""
+
+from __future__ import annotations
+
+from ostiary.gateway.http1.request_head import Refusal, ServerLimits
+
+# So many chunks at any rate, one more for each so many bytes of data, and so many more a second: for a program that
+# sends what somebody types, a chunk a key.
+FREE_CHUNKS = 8192
+CHUNK_BYTES = 16
+CHUNKS_PER_SECOND = 100
+# What stands between the data (sizes, extensions): so much at any rate, and so many bytes for each byte of data.
+FREE_OVERHEAD = 64 * 1024
+OVERHEAD_RATIO = 16
+
+
+class IncomingBody:
+    """One request's body on its way. Times are the event loop's; the methods that check raise `Refusal`."""
+
+    __slots__ = ("_allowed", "_began", "_chunked", "_chunks", "_limits", "_paused_at", "_pieces", "_received", "_wire")
+
+    def __init__(self, limits: ServerLimits, now: float, *, chunked: bool) -> None:
+        self._limits = limits
+        self._began = now
+        self._chunked = chunked
+        self._paused_at: float | None = None
+        self._pieces: list[bytes] = []
+        self._chunks = 0
+        self._allowed = FREE_CHUNKS
+        self._received = 0
+        self._wire = 0
+
+    def add(self, piece: bytes) -> None:
+        """The next piece of what is being read."""
+        self._pieces.append(piece)
+        if len(self._pieces) > self._allowed:
+            self._check_chunks()
+
+    def take(self) -> bytes:
+        """All pieces that came since the last time, as one."""
+        pieces, self._pieces = self._pieces, []
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._chunks += len(pieces)
+        self._received += len(data)
+        if self._received > self._limits.body_bytes:
+            raise Refusal(413, "the request's body is too large")
+        return data
+
+    def after_read(self, size: int, now: float) -> None:
+        """One read, of *size* bytes, is over."""
+        self._wire += size
+        if self._chunked:
+            if self._wire - self._received > FREE_OVERHEAD + OVERHEAD_RATIO * self._received:
+                raise Refusal(400, "the request's body has too much beside its data")
+            by_time = int((now - self._began) * CHUNKS_PER_SECOND)
+            self._allowed = max(0, FREE_CHUNKS + self._received // CHUNK_BYTES + by_time - self._chunks)
+
+    def _check_chunks(self) -> None:
+        # Exactly, now: what came with this read is data, too.
+        if not self._chunked:
+            return
+        more = sum(map(len, self._pieces)) // CHUNK_BYTES
+        if len(self._pieces) > self._allowed + more:
+            raise Refusal(400, "the request's body has too many small chunks")
+        self._allowed += more
+
+    # --- time ---
+
+    def deadline(self, now: float) -> float:
+        """When the client is too late: with the next piece, on average, or with the whole."""
+        limits = self._limits
+        least = limits.body_timeout + (self._received / limits.body_rate if limits.body_rate else float("inf"))
+        return min(now + limits.body_timeout, self._began + min(least, limits.body_total))
+
+    def restart(self, now: float) -> None:
+        """The client's turn has come only now, or it is told only now to go on: what it took before does not count."""
+        self._began = now
+        self._paused_at = None
+
+    def pause(self, now: float) -> None:
+        """We do not read: it is not the client who takes so long."""
+        if self._paused_at is None:
+            self._paused_at = now
+
+    def resume(self, now: float) -> None:
+        if self._paused_at is not None:
+            self._began += now - self._paused_at
+            self._paused_at = None
