@@ -1,8 +1,7 @@
-"""The real kubectl asks the gateway's self reviews: it sends protobuf, and takes JSON for an answer."""
+"""The real kubectl asks the gateway's self reviews: it sends protobuf, and gets what it prefers for an answer."""
 
 from __future__ import annotations
 
-import inspect
 import ssl
 import subprocess
 import threading
@@ -16,7 +15,7 @@ import pytest
 import trustme
 
 from ostiary.gateway.authorize import Authorizer, Link
-from ostiary.gateway.self_reviews import SelfReviews, is_self_review
+from ostiary.gateway.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, is_self_review
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
@@ -56,13 +55,14 @@ class Gateway(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         info = request_info(RequestLine(self.command, self.path.partition("?")[0]))
-        answer = status.no_route()
+        answer = ReviewAnswer(404, "application/json", status.no_route().body)
         if is_self_review(info):
-            found = self.reviews.answer(info, ANN, body, self.headers["Content-Type"])
-            assert not inspect.isawaitable(found)
+            request = ReviewRequest(body, self.headers["Content-Type"] or "", self.headers["Accept"] or "")
+            found = self.reviews.answer(info, ANN, request)
+            assert isinstance(found, ReviewAnswer)
             answer = found
         self.send_response(answer.code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
@@ -116,5 +116,5 @@ def test_kubectl_auth_whoami_shows_who_the_token_says(kubeconfig: Path) -> None:
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in shown.stdout.splitlines()[1:]}
     assert rows["Username"] == "ann"
     assert rows["UID"] == "u1"
-    assert rows["Groups"] == "[dev ops]"
+    assert rows["Groups"] == "[dev ops system:authenticated]"
     assert rows["Extra: team"] == "[x y]"

@@ -18,6 +18,7 @@ from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.http1.client import FailureKind
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import Passage, Plan
+from ostiary.gateway.self_reviews import ReviewAnswer, send_review
 from ostiary.interfaces.admission import Admission
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
@@ -123,6 +124,14 @@ class Answers:
     def no_route(self, passage: Passage) -> None:
         """Nobody serves this host and path."""
         self.send(passage, *status.no_route(), reason="no upstream is for this host and path")
+
+    def reviewed(self, passage: Passage, answer: ReviewAnswer) -> None:
+        """The answer to a review about the sender's own token."""
+        now = self._monotonic()
+        self._metrics.requests.count(passage.plan.info.verb, answer.code, "", now - passage.received_at)
+        if passage.plan.audit is not None:
+            self.audited(passage.plan.audit, passage, answer.code, now)
+        send_review(passage, answer)
 
     def send(
         self,

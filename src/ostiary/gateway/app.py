@@ -196,7 +196,7 @@ class App:
             headers=HeaderFilter(upstream.headers for upstream in config.upstreams),
             admission=[provider.instance for provider in config.admission],
             own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
-            self_reviews=SelfReviewDoor(self.authorizer).handle,
+            self_reviews=SelfReviewDoor(self.authorizer, self._clock).handle,
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=self.ended,

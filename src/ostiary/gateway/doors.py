@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from urllib.parse import parse_qsl
 
 from ostiary.core.bounded import Bounded
-from ostiary.core.clock import Clock
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import digest
 from ostiary.gateway.audit.auditor import Network, source_ips
 from ostiary.gateway.authenticate import Authenticator, bearer
@@ -22,7 +22,7 @@ from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.door import Login
 from ostiary.gateway.paths import AmbiguousRequest, split_target
 from ostiary.gateway.request import Passage, Served
-from ostiary.gateway.self_reviews import SelfReviews
+from ostiary.gateway.self_reviews import ReviewAnswer, SelfReviews, review_request, send_review
 from ostiary.gateway.settings import Callers, Webhooks
 from ostiary.gateway.webhooks import OnRefused, SubjectAccessReviews, TokenReviews
 from ostiary.interfaces.identity import LoginRequest
@@ -274,8 +274,8 @@ class _Callers:
 class SelfReviewDoor:
     """Questions that users ask about themselves, answered from our policy."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
-        self._reviews = SelfReviews(authorizer)
+    def __init__(self, authorizer: Authorizer, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._reviews = SelfReviews(authorizer, clock)
 
     async def handle(self, passage: Passage) -> int:
         try:
@@ -284,9 +284,9 @@ class SelfReviewDoor:
             return 0
         except BodyTooLarge:
             return _send(passage, status.too_large())
-        content_type = _header(passage, b"content-type") or "application/json"
-        answer = self._reviews.answer(passage.plan.info, passage.plan.user, body, content_type)
-        return _send(passage, answer if isinstance(answer, status.Answer) else await answer)
+        request = review_request(passage, body)
+        answer = self._reviews.answer(passage.plan.info, passage.plan.user, request)
+        return send_review(passage, answer if isinstance(answer, ReviewAnswer) else await answer)
 
 
 def common_name(der: bytes) -> str:
@@ -297,10 +297,6 @@ def common_name(der: bytes) -> str:
 
     names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
-
-
-def _header(passage: Passage, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name), "")
 
 
 def _send(passage: Passage, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:

@@ -29,12 +29,14 @@ from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, websocket_token
+from ostiary.gateway.http1.body import ClientGone
 from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.limits import Limits, UserShare
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.open_exchanges import OpenExchanges
+from ostiary.gateway.own_token_review import is_token_review, review_own_token
 from ostiary.gateway.paths import AmbiguousRequest
 from ostiary.gateway.proxy import Proxied, Recorder
 from ostiary.gateway.questions import NoRoute, Questions, rule, rule_at_once
@@ -320,7 +322,7 @@ class Engine:
         Not the token: its digest says as much to us, and nothing to others.
         """
         request = passage.exchange.request
-        if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade:
+        if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             plan.heads += 1
             request.known = RememberedHead(self, passage.scanned, live, plan)
             request.headers = []
@@ -340,8 +342,10 @@ class Engine:
         self._metrics.decisions.inc(ruling.decision.verdict.value)
         plan = Plan(ruling, question.info, user, question.upstream, question.handler, audit=audit)
         plan.long_running, plan.stream, plan.required = question.long_running, question.stream, question.required
+        upstream = question.upstream
+        plan.reviews_token = upstream is not None and upstream.is_kubernetes and is_token_review(question.info)
         if question.upstream is not None and ruling.decision.allowed:
-            plan.at_once = not (question.stream or self._parts.admission or _is_watched(audit))
+            plan.at_once = not (question.stream or self._parts.admission or _is_watched(audit) or plan.reviews_token)
             target = question.upstream.forwarded_target(question.target)
             line = passage.exchange.request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + question.upstream.host_line + question.upstream.identity(user)
@@ -355,7 +359,7 @@ class Engine:
             # Withdrawn while it was being decided on.
             self._answers.unauthorized(passage, attempted=True)
             return
-        if not plan.at_once and not plan.ruling.decision.allowed:
+        if not plan.at_once and not plan.ruling.decision.allowed and not plan.reviews_token:
             self._answers.refused(passage, plan)
             return
         share = live.share
@@ -398,6 +402,9 @@ class Engine:
 
     def _admit(self, passage: Passage) -> None:
         plan = passage.plan
+        if plan.reviews_token and not passage.body_was_read:
+            self._later(self._review_token(passage), passage)
+            return
         if self._parts.admission and not self._admitted(passage, plan):
             passage.release()
             return
@@ -414,6 +421,23 @@ class Engine:
             self._later(self._serve_own(plan.handler, passage), passage)
         else:
             self._forward(passage)
+
+    async def _review_token(self, passage: Passage) -> None:
+        """Answer a review of the sender's own token; anything else goes on its usual way."""
+        try:
+            answer = await review_own_token(passage)
+        except ClientGone:
+            passage.release()
+            return
+        passage.body_was_read = True
+        if answer is not None:
+            passage.release()
+            self._answers.reviewed(passage, answer)
+        elif passage.plan.ruling.decision.allowed:
+            self._admit(passage)
+        else:
+            passage.release()
+            self._answers.refused(passage, passage.plan)
 
     def _admitted(self, passage: Passage, plan: Plan) -> bool:
         attributes, exchange = Attributes(plan.user, plan.info), passage.exchange

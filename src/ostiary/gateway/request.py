@@ -28,6 +28,7 @@ class Passage:
 
     __slots__ = (
         "audit_id",
+        "body_was_read",
         "exchange",
         "leave",
         "live",
@@ -51,6 +52,8 @@ class Passage:
         self.recorder: Recorder | None = None
         # Since when nobody could say whether it is still allowed, if that is so.
         self.unconfirmed_since: float | None = None
+        # Whether a review of a token has been looked at: see `Plan.reviews_token`.
+        self.body_was_read = False
 
     def release(self) -> None:
         """Give the place back, if it still has one."""
@@ -88,7 +91,7 @@ class Plan:
 
     `at_once`: it is allowed, and nothing has to be done but to count it and to send it on. `stream`: it counts as a
     stream from its beginning, and takes no seat. `actor` is who asks in the name of `user`, for which `impersonation`
-    must be allowed.
+    must be allowed. `reviews_token`: whether we answer it ourselves depends on the token in its body.
     """
 
     ruling: Ruling
@@ -104,6 +107,7 @@ class Plan:
     actor: UserInfo | None = None
     impersonation: tuple[RequestInfo, ...] = ()
     at_once: bool = False
+    reviews_token: bool = False
     heads: int = 0
     size: int = 0
 

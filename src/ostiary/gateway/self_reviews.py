@@ -2,113 +2,187 @@
 
 Called by the engine for a request that `is_self_review`, with its whole body. The upstream would answer from its own
 policy, about the user that we present to it; these answers are about ours. What the upstream would refuse besides is
-not known here. Anybody who is signed in may ask, as in Kubernetes.
+not known here. Anybody who is signed in may ask, as in Kubernetes. Everything else about them, down to the encodings
+and the warnings, is as kube-apiserver has it (`ostiary.wire.self_reviews`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from typing import Any, NamedTuple
 
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authorize import Authorizer
-from ostiary.model import Decision, RequestInfo, UserInfo
-from ostiary.wire import authentication, authorization, protobuf, status
-from ostiary.wire.authorization import AccessReview, ReviewError
-from ostiary.wire.protobuf import ProtobufError
-from ostiary.wire.status import Answer
+from ostiary.gateway.request import Passage
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
+from ostiary.wire import status
+from ostiary.wire.encodings import as_json, encode
+from ostiary.wire.negotiation import MEDIA_TYPES, Representation, wanted_representation
+from ostiary.wire.self_reviews import (
+    ACCESS,
+    API_VERSIONS,
+    RULES,
+    WHO,
+    ReviewRefused,
+    SelfReview,
+    access_answer,
+    access_question,
+    only_metadata,
+    read_review,
+    rules_answer,
+    who_answer,
+)
 
 log = logging.getLogger("ostiary.gateway")
 
-_JSON = "application/json"
-_ACCESS, _RULES, _WHO = "selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"
-_GROUPS = {_ACCESS: authorization.GROUP, _RULES: authorization.GROUP, _WHO: authentication.GROUP}
-_VERSIONS: dict[str, frozenset[str]] = {
-    authorization.GROUP: frozenset(authorization.VERSIONS),
-    authentication.GROUP: authentication.SELF_VERSIONS,
-}
+_KINDS = {"selfsubjectaccessreviews": ACCESS, "selfsubjectrulesreviews": RULES, "selfsubjectreviews": WHO}
 
 
 def is_self_review(info: RequestInfo) -> bool:
-    """Whether the gateway answers this itself, for an upstream that is a Kubernetes API."""
+    """Whether the gateway answers this itself, for an upstream that is a Kubernetes API.
+
+    Only v1: older versions are the upstream's to know, or not to know.
+    """
+    kind = _KINDS.get(info.resource)
     return (
-        info.resource in _GROUPS
+        kind is not None
         and info.verb == "create"
-        and info.api_group == _GROUPS[info.resource]
-        and _api_version(info) in _VERSIONS[info.api_group]
+        and f"{info.api_group}/{info.api_version}" == API_VERSIONS[kind]
         and not (info.name or info.namespace or info.subresource)
     )
 
 
+class ReviewRequest(NamedTuple):
+    """What a request says besides who asks: the body, and the headers and the query that tell how to read it."""
+
+    body: bytes
+    content_type: str = ""
+    accept: str = ""
+    user_agent: str = ""
+    query: str = ""
+
+
+class ReviewAnswer(NamedTuple):
+    code: int
+    content_type: str
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
 class SelfReviews:
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, clock: Clock = SYSTEM_CLOCK) -> None:
         self._authorizer = authorizer
+        self._clock = clock
 
     def answer(
-        self, info: RequestInfo, user: UserInfo, body: bytes, content_type: str = _JSON
-    ) -> Answer | Awaitable[Answer]:
+        self, info: RequestInfo, user: UserInfo, request: ReviewRequest
+    ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
         """The answer to *user*; something to await only if a provider must be asked elsewhere."""
+        wanted = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
+        if wanted is None:
+            return _not_acceptable()
+        kind = _KINDS[info.resource]
         try:
-            text = _as_json(body, content_type)
-            if text is None:
-                return status.unsupported_media_type(_JSON, protobuf.CONTENT_TYPE)
-            if info.resource == _WHO:
-                return _who(info, user, text)
-            return self._rules(info, user, text) if info.resource == _RULES else self._access(info, user, text)
-        except (ReviewError, ProtobufError) as error:
-            return status.bad_request(str(error))
-        except OstiaryError as error:
-            return _could_not_ask(error)
+            review = read_review(kind, request.body, content_type=request.content_type, query=request.query)
+        except ReviewRefused as refused:
+            return _refusal(refused, wanted)
+        user = with_implied_groups(user)
+        if kind == WHO:
+            now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            return _created(who_answer(user, now), wanted, review)
+        if kind == RULES:
+            rules = self._authorizer.rules_for(user, review.spec["namespace"])
+            return _created(rules_answer(rules), wanted, review)
+        return self._access(review, user, wanted)
 
-    def _rules(self, info: RequestInfo, user: UserInfo, text: bytes) -> Answer:
-        review = authorization.decode_rules_review(text)
-        _check_version(info, review.api_version)
-        return Answer(201, authorization.encode_rules(review, self._authorizer.rules_for(user, review.namespace)))
+    def _access(
+        self, review: SelfReview, user: UserInfo, wanted: Representation
+    ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
+        question, error = access_question(review)
+        attributes = Attributes(user, question)
 
-    def _access(self, info: RequestInfo, user: UserInfo, text: bytes) -> Answer | Awaitable[Answer]:
-        review = authorization.decode_review(text)
-        if review.kind != authorization.SELF:
-            raise ReviewError(f"kind must be {authorization.SELF}")
-        _check_version(info, review.api_version)
-        decision = self._authorizer.decide(review.attributes(user))
-        return self._ask(review, user) if decision is None else _access_answer(review, decision)
+        def answer(decision: Decision) -> ReviewAnswer:
+            return _created(access_answer(review, decision, error=error), wanted, review)
 
-    async def _ask(self, review: AccessReview, user: UserInfo) -> Answer:
+        async def ask() -> ReviewAnswer:
+            try:
+                return answer(await self._authorizer.authorize(attributes))
+            except OstiaryError as failure:
+                return _could_not_ask(failure, wanted)
+
         try:
-            return _access_answer(review, await self._authorizer.authorize(review.attributes(user)))
-        except OstiaryError as error:
-            return _could_not_ask(error)
+            decision = self._authorizer.decide(attributes)
+        except OstiaryError as failure:
+            return _could_not_ask(failure, wanted)
+        return ask() if decision is None else answer(decision)
 
 
-def _who(info: RequestInfo, user: UserInfo, text: bytes) -> Answer:
-    version = authentication.decode_self_review(text)
-    _check_version(info, version)
-    return Answer(201, authentication.encode_self_review(version, user))
+def _created(value: dict[str, Any], wanted: Representation, review: SelfReview) -> ReviewAnswer:
+    if wanted.metadata_version:
+        value = only_metadata(value, wanted.metadata_version)
+    return ReviewAnswer(201, *encode(value, wanted), review.warnings)
 
 
-def _access_answer(review: AccessReview, decision: Decision) -> Answer:
-    # Why it is refused is for the operator; that it is hidden must not show either.
-    reason = None if decision.allowed else ""
-    return Answer(201, authorization.encode_status(review, decision, reason=reason))
+def _refusal(refused: ReviewRefused, wanted: Representation) -> ReviewAnswer:
+    causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in refused.causes]
+    told = {"group": refused.group, "kind": refused.subject, "causes": causes}
+    details = {key: value for key, value in told.items() if value} if causes else None
+    reason = {400: "BadRequest", 415: "UnsupportedMediaType", 422: "Invalid"}[refused.code]
+    failure = status.failure_object(refused.code, reason, str(refused), details)
+    return ReviewAnswer(refused.code, *encode(failure, wanted), refused.warnings)
 
 
-def _as_json(body: bytes, content_type: str) -> bytes | None:
-    """The body as JSON; None if it is in an encoding that we do not read. CBOR clients then fall back to JSON."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type in ("", _JSON):
-        return body
-    return protobuf.review_as_json(body) if media_type == protobuf.CONTENT_TYPE else None
+def _not_acceptable() -> ReviewAnswer:
+    # Nothing that the client reads can be had, so it gets what people read.
+    message = f"only the following media types are accepted: {', '.join(MEDIA_TYPES)}"
+    failure = status.failure_object(406, "NotAcceptable", message)
+    return ReviewAnswer(406, "application/json", as_json(failure, pretty=True))
 
 
-def _api_version(info: RequestInfo) -> str:
-    return f"{info.api_group}/{info.api_version}"
-
-
-def _check_version(info: RequestInfo, api_version: str) -> None:
-    if api_version != _api_version(info):
-        raise ReviewError("the apiVersion in the body is not that of the path")
-
-
-def _could_not_ask(error: OstiaryError) -> Answer:
+def _could_not_ask(error: OstiaryError, wanted: Representation) -> ReviewAnswer:
     log.error("a self review cannot be answered", extra={"cause": error.cause or error.summary})
-    return status.internal()
+    failure = status.failure_object(500, "InternalError", "Internal error occurred")
+    return ReviewAnswer(500, *encode(failure, wanted))
+
+
+# --- between an exchange and a review ---
+
+
+def review_request(passage: Passage, body: bytes) -> ReviewRequest:
+    return ReviewRequest(
+        body,
+        content_type=_header(passage, b"content-type"),
+        accept=",".join(_headers(passage, b"accept")),
+        user_agent=_header(passage, b"user-agent"),
+        query=passage.exchange.request.target.partition(b"?")[2].decode("latin-1"),
+    )
+
+
+def _headers(passage: Passage, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name]
+
+
+def _header(passage: Passage, name: bytes) -> str:
+    return next(iter(_headers(passage, name)), "")
+
+
+def send_review(passage: Passage, answer: ReviewAnswer) -> int:
+    if passage.exchange.gone:
+        return 0
+    warnings = [(b"Warning", f'299 - "{_quoted(text)}"'.encode("utf-8", "replace")) for text in answer.warnings]
+    headers = [
+        (b"Audit-Id", passage.audit_id.encode()),
+        (b"Cache-Control", b"no-cache, private"),
+        (b"Content-Type", answer.content_type.encode()),
+    ]
+    passage.exchange.respond(answer.code, [*headers, *warnings], answer.body)
+    return answer.code
+
+
+def _quoted(text: str) -> str:
+    """A warning names fields as they were written; whatever a header cannot carry is dropped."""
+    kept = "".join(character for character in text if character.isprintable() and ord(character) < 0x7F)
+    return kept.replace("\\", "\\\\").replace('"', '\\"')

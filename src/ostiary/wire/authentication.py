@@ -1,4 +1,4 @@
-"""TokenReview and SelfSubjectReview (``authentication.k8s.io``): who is this token, who am I.
+"""TokenReview (``authentication.k8s.io``): who is this token; and a user as Kubernetes writes one.
 
 Called by the gateway's webhook and its self reviews. Pure. Typed decoding is the schema check. Errors never quote what
 could not be read: it may be the token.
@@ -15,11 +15,9 @@ from ostiary.model import UserInfo
 from ostiary.wire.authorization import MAX_BYTES, ReviewError
 
 GROUP = "authentication.k8s.io"
-V1, V1BETA1, V1ALPHA1 = (f"{GROUP}/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
+V1, V1BETA1 = (f"{GROUP}/{version}" for version in ("v1", "v1beta1"))
 TOKEN_VERSIONS = frozenset((V1, V1BETA1))
-SELF_VERSIONS = frozenset((V1, V1BETA1, V1ALPHA1))
 TOKEN_REVIEW = "TokenReview"  # noqa: S105
-SELF_REVIEW = "SelfSubjectReview"
 # Kubernetes writes this into its audit events, so a request there can be found by the session that it belongs to.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 
@@ -51,11 +49,6 @@ class _TokenReview(_Wire):
     spec: _TokenSpec
 
 
-class _SelfReview(_Wire):
-    kind: str
-    api_version: str
-
-
 class _User(_Wire):
     username: str = ""
     uid: str = ""
@@ -70,20 +63,15 @@ class _TokenStatus(_Wire):
     error: str = ""
 
 
-class _SelfStatus(_Wire):
-    user_info: _User
-
-
 class _Answer(_Wire):
     kind: str
     api_version: str
     metadata: dict[str, str]
-    status: _TokenStatus | _SelfStatus
+    status: _TokenStatus
 
 
 # Built once: building a decoder while another thread does the same crashes msgspec 0.22.
 _TOKEN_DECODER = msgspec.json.Decoder(_TokenReview)
-_SELF_DECODER = msgspec.json.Decoder(_SelfReview)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,18 +97,12 @@ def encode_unauthenticated(api_version: str, error: str) -> bytes:
     return _encode(_Answer(TOKEN_REVIEW, api_version, {}, _TokenStatus(False, error=error)))
 
 
-# --- SelfSubjectReview ---
+# --- who ---
 
 
-def decode_self_review(data: bytes) -> str:
-    """The apiVersion of a SelfSubjectReview, which asks nothing else; raises `ReviewError`."""
-    review: _SelfReview = _decode(_SELF_DECODER, data)
-    _check(review.kind, SELF_REVIEW, review.api_version, SELF_VERSIONS)
-    return review.api_version
-
-
-def encode_self_review(api_version: str, user: UserInfo) -> bytes:
-    return _encode(_Answer(SELF_REVIEW, api_version, {}, _SelfStatus(_user(user))))
+def user_fields(user: UserInfo, credential_id: str = "") -> dict[str, Any]:
+    """A user as plain values, without what is empty."""
+    return dict(msgspec.to_builtins(_user(user, credential_id)))
 
 
 # --- the parts ---

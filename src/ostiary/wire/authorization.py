@@ -27,7 +27,6 @@ VERSIONS = (V1, V1BETA1)
 SUBJECT = "SubjectAccessReview"
 SELF = "SelfSubjectAccessReview"
 LOCAL = "LocalSubjectAccessReview"
-SELF_RULES = "SelfSubjectRulesReview"
 
 MAX_BYTES = 1024 * 1024
 
@@ -67,15 +66,6 @@ class AccessReview:
         if user is None:
             raise ReviewError(f"a {self.kind} needs the user who asks")
         return Attributes(user, self.request)
-
-
-@dataclass(frozen=True, slots=True)
-class RulesReview:
-    """Asks for everything that the caller may do in `namespace`."""
-
-    api_version: str
-    namespace: str
-    spec: bytes = b"{}"
 
 
 # --- the shapes: attribute names are those of the JSON, in Python's spelling ---
@@ -145,10 +135,6 @@ class _SpecV1beta1(_SelfSpec):
     uid: str = ""
 
 
-class _RulesSpec(_Wire):
-    namespace: str = ""
-
-
 class _Status(_Wire):
     allowed: bool
     denied: bool = False
@@ -169,7 +155,6 @@ _SPECS: dict[str, msgspec.json.Decoder[Any]] = {
     V1: msgspec.json.Decoder(_SpecV1),
     V1BETA1: msgspec.json.Decoder(_SpecV1beta1),
 }
-_RULES_SPEC = msgspec.json.Decoder(_RulesSpec)
 _ANSWER = msgspec.json.Decoder(_Answer)
 _ENCODER = msgspec.json.Encoder()
 
@@ -194,15 +179,12 @@ def decode_review(data: bytes) -> AccessReview:
     return AccessReview(envelope.api_version, envelope.kind, request, review_user, namespace, spec=bytes(envelope.spec))
 
 
-def decode_rules_review(data: bytes) -> RulesReview:
-    """A SelfSubjectRulesReview; raises `ReviewError`."""
-    envelope = _decode_envelope(data)
-    if envelope.kind != SELF_RULES:
-        raise ReviewError(f"kind must be {SELF_RULES}")
-    namespace: str = _decode(_RULES_SPEC, envelope.spec).namespace
-    if not namespace:
-        raise ReviewError("spec.namespace is required")
-    return RulesReview(envelope.api_version, namespace, bytes(envelope.spec))
+def self_question(spec: dict[str, Any]) -> RequestInfo:
+    """What the spec of a SelfSubjectAccessReview asks; raises `ReviewError`."""
+    try:
+        return _request_info(msgspec.convert(spec, _SelfSpec))
+    except msgspec.ValidationError as error:
+        raise ReviewError(str(error)) from None
 
 
 def encode_status(review: AccessReview, decision: Decision, *, reason: str | None = None, error: str = "") -> bytes:
@@ -218,7 +200,8 @@ def encode_status(review: AccessReview, decision: Decision, *, reason: str | Non
     return _encode_answer(review.kind, review.api_version, review.spec, status)
 
 
-def encode_rules(review: RulesReview, rules: Rules) -> bytes:
+def rules_status(rules: Rules) -> dict[str, Any]:
+    """The status of a SelfSubjectRulesReview."""
     status: dict[str, Any] = {
         "resourceRules": [
             _without_empty(
@@ -239,7 +222,7 @@ def encode_rules(review: RulesReview, rules: Rules) -> bytes:
         "incomplete": rules.incomplete,
     }
     _add(status, evaluationError=rules.error)
-    return _encode_answer(SELF_RULES, review.api_version, review.spec, status)
+    return status
 
 
 # --- a question that we ask ---

@@ -12,3 +12,8 @@ _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 def go_json(value: Any) -> str:
     """Compact JSON, escaped as Go escapes it; the keys stay in their order."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_ESCAPES)
+
+
+def indented_go_json(value: Any) -> str:
+    """The same for people: two spaces for each level."""
+    return json.dumps(value, indent=2, ensure_ascii=False).translate(_ESCAPES)

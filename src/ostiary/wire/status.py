@@ -34,6 +34,11 @@ class Answer(NamedTuple):
 
 def failure(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> Answer:
     """A ``Status`` as Go encodes it, down to the line end."""
+    return Answer(code, (go_json(failure_object(code, reason, message, details)) + "\n").encode("utf-8", "replace"))
+
+
+def failure_object(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A ``Status`` before it is encoded."""
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     status["message"] = message
     if reason:
@@ -41,7 +46,7 @@ def failure(code: int, reason: str, message: str, details: dict[str, Any] | None
     if details is not None:
         status["details"] = details
     status["code"] = code
-    return Answer(code, (go_json(status) + "\n").encode("utf-8", "replace"))
+    return status
 
 
 # --- who, and may they ---

@@ -9,11 +9,10 @@ import pytest
 from ostiary.model import UserInfo
 from ostiary.wire.authentication import (
     CREDENTIAL_ID,
-    decode_self_review,
     decode_token_review,
     encode_authenticated,
-    encode_self_review,
     encode_unauthenticated,
+    user_fields,
 )
 from ostiary.wire.authorization import MAX_BYTES, ReviewError
 
@@ -102,12 +101,8 @@ def test_a_bad_token_is_answered_with_false() -> None:
     assert shown["status"] == {"authenticated": False, "error": "no"}
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha1"])
-def test_who_am_i(version: str) -> None:
-    api_version = f"authentication.k8s.io/{version}"
-    asked = json.dumps({"kind": "SelfSubjectReview", "apiVersion": api_version, "metadata": {}, "status": {}})
-    assert decode_self_review(asked.encode()) == api_version
-    shown = json.loads(encode_self_review(api_version, ANN))
-    assert (shown["kind"], shown["apiVersion"]) == ("SelfSubjectReview", api_version)
-    assert shown["status"]["userInfo"]["groups"] == ["dev", "a,b"]
-    assert CREDENTIAL_ID not in shown["status"]["userInfo"]["extra"]
+def test_a_user_as_plain_values() -> None:
+    fields = user_fields(ANN)
+    assert list(fields["groups"]) == ["dev", "a,b"]
+    assert CREDENTIAL_ID not in fields["extra"]
+    assert user_fields(UserInfo("ann")) == {"username": "ann"}

@@ -106,6 +106,12 @@ class Exchange:
         self.connection.read_on()
         return b"".join(waiting) if waiting else b""
 
+    def return_body(self, body: bytes) -> None:
+        """Let the next responder have the whole *body*, which somebody has read to look at it."""
+        self.responder = None
+        self.accepting = False
+        self._waiting = [body] if body else None
+
     def pause_body(self) -> None:
         self.connection.hold_reading()
 

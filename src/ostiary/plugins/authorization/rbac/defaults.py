@@ -131,7 +131,10 @@ DEFAULT_ROLES = (
         _rule(("create",), "authorization.k8s.io", "selfsubjectaccessreviews", "selfsubjectrulesreviews"),
         _rule(("create",), "authentication.k8s.io", "selfsubjectreviews"),
     ),
-    _role("system:discovery", _urls("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PUBLIC)),
+    _role(
+        "system:discovery",
+        _urls(*sorted(("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PUBLIC))),
+    ),
     _role("system:public-info-viewer", _urls(*_PUBLIC)),
     _role(
         MONITORING,
