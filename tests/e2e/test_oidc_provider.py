@@ -32,6 +32,12 @@ CLIENTS = [
         "redirect_uris": [CALLBACK],
         "token_endpoint_auth_method": "client_secret_post",
     },
+    {
+        "client_id": "offline",
+        "client_secret": SECRET,
+        "redirect_uris": [CALLBACK],
+        "grant_types": ["authorization_code", "refresh_token"],
+    },
     {"client_id": "public", "redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"},
 ]
 ACCOUNTS = {
@@ -166,6 +172,33 @@ async def test_the_gateway_attests_the_groups_that_matter(
         again = browser.get(f"{back.path}?{back.query}")
         assert again.status_code == 403
         assert SECRET not in site.audit_log.read_text()
+
+
+async def test_the_issuer_is_asked_at_each_renewal_with_its_refresh_token(
+    make: Callable[..., OidcIdentity], folder: Path, ca: trustme.CA, tmp_path: Path
+) -> None:
+    """A group that was taken away is gone with the next token, and a disabled account is out."""
+    site = Site(tmp_path / "site", ca)
+    with OidcProvider.running(folder, clients=CLIENTS, accounts=ACCOUNTS) as issuer:
+        scopes = ("email", "groups", "offline_access")
+        provider = make(issuer=issuer.url, client_id="offline", scopes=scopes, prompt="consent")
+        with (
+            served(site, provider, externalURL="https://gateway.example.com") as gateway,
+            gateway.http(headers=[("Accept", "application/json")]) as browser,
+        ):
+            away = browser.get("/auth")
+            back = urlsplit(await issuer.sign_in(away.headers["Location"], "alice"))
+            told = browser.get(f"{back.path}?{back.query}").json()
+            assert told["groups"] == ["developers"]
+            alice = {"email": "alice@example.com", "email_verified": True}
+            for groups, expected in ((["operators", "developers"], {"operators", "developers"}), ([], set())):
+                issuer.change_accounts({"alice": {**alice, "groups": groups}})
+                told = browser.post("/auth/renew", data={"renewal_token": told["renewal_token"]}).json()
+                assert set(told["groups"]) == expected
+            issuer.change_accounts({"alice": {**alice, "disabled": True}})
+            refused = browser.post("/auth/renew", data={"renewal_token": told["renewal_token"]})
+            assert refused.status_code == 401
+            assert gateway.get("/auth/whoami", told["token"]).status_code == 401
 
 
 def test_a_client_certificate_signs_in_at_the_listener(ca: trustme.CA, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ class Issuer(OAuthServer):
         self.key: Key = ec_key()
         self.published: list[Any] = [public(self.key)]
         self._nonces: dict[str, str] = {}
+        self.gives_refresh_tokens = False
+        self.refresh_tokens: set[str] = set()
+        self._refreshed = 0
 
     def rotate(self, key: Key) -> None:
         self.key, self.published = key, [public(key)]
@@ -117,13 +120,32 @@ class Issuer(OAuthServer):
         name, secret = self._client(asked)
         if (name, secret) not in ((self.client_id, self.client_secret), (self.client_id, None)):
             return Reply(401, {"error": "invalid_client"})
+        if asked.form.get("grant_type") == "refresh_token":
+            return self._refresh(asked.form["refresh_token"])
         code = asked.form.get("code", "")
         known: Code | None = self.codes.pop(code, None)
         if known is None or not known.fits({**asked.form, "client_id": name}):
             return Reply(400, {"error": "invalid_grant"})
         true = {"token_type": "Bearer", "access_token": "access-canary"}
         true["id_token"] = self.id_token(self._nonces[code], "access-canary")
-        return Reply(body=_changed(true, self.tokens))
+        return Reply(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
+
+    def _refresh(self, refresh_token: str) -> Reply:
+        """A refresh token is good once; the second use of one ends them all, as rotating issuers have it."""
+        if refresh_token not in self.refresh_tokens:
+            self.refresh_tokens.clear()
+            return Reply(400, {"error": "invalid_grant"})
+        self.refresh_tokens.remove(refresh_token)
+        true = {"token_type": "Bearer", "access_token": "access-canary"}
+        true["id_token"] = self.id_token(None, "access-canary")
+        return Reply(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
+
+    def _new_refresh_token(self) -> dict[str, str]:
+        if not self.gives_refresh_tokens:
+            return {}
+        self._refreshed += 1
+        self.refresh_tokens.add(f"refresh-canary-{self._refreshed}")
+        return {"refresh_token": f"refresh-canary-{self._refreshed}"}
 
     def _client(self, asked: Asked) -> tuple[str, str | None]:
         scheme, _, encoded = asked.headers.get("authorization", "").partition(" ")

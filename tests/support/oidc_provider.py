@@ -34,8 +34,18 @@ def installed(config: pytest.Config) -> Path:
 
 
 class OidcProvider:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
         self.url = url
+        self._process = process
+
+    def change_accounts(self, accounts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Other accounts, in the place of those before; one with ``disabled`` is unknown from now on."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(accounts) + "\n")
+        self._process.stdin.flush()
+        # It may have notices of its own to print before.
+        assert "changed\n" in self._process.stdout
 
     @classmethod
     @contextmanager
@@ -50,7 +60,7 @@ class OidcProvider:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             assert url, "oidc-provider does not start"
-            yield cls(url)
+            yield cls(url, process)
             process.stdin.close()
             process.wait(30)
 

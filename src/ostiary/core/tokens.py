@@ -24,6 +24,7 @@ from hashlib import sha256
 from zlib import crc32
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.sealing import seal_text, unseal_text
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import (
     Found,
@@ -210,13 +211,18 @@ class BrowserSession:
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What the providers say of a user: who it is, and for each group how it is known."""
+    """What the providers say of a user: who it is, and for each group how it is known.
+
+    `kept` is what the identity provider wants to have again when the session is renewed.
+    """
 
     user: UserInfo
     sources: tuple[tuple[str, str], ...] = ()
+    kept: Secret | None = None
 
 
 Recheck = Callable[[Session], Awaitable[Attested]]
+_KEPT = b"kept by an identity provider"
 
 
 class UnsavedRevocations:
@@ -287,30 +293,42 @@ class Tokens:
         client: str = "",
         at: datetime | None = None,
         sequence: int | None = None,
+        kept: Secret | None = None,
+        session_lifetime: timedelta | None = None,
     ) -> Issued:
         """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
 
         *at* is when the person signed in, if that was a while ago, and *sequence* what `sequence` said then: what was
-        revoked since then stays so.
+        revoked since then stays so. *kept* is sealed with the renewal token; *session_lifetime* is for a session that
+        shall end sooner than others.
         """
         now = self._clock.now()
-        session = self._session(user, provider, sources, client, now if at is None else min(at, now))
+        began = now if at is None else min(at, now)
+        session = self._session(user, provider, sources, client, began, session_lifetime)
         if sequence is None and at is None:
             sequence = await self.sequence()
         session = replace(session, sequence=sequence)
-        issued, records = self._pair(session, now)
-        await self.store.add(session, records)
-        await self._end_oldest(session)
+        issued, records = self._pair(session, now, kept)
+        await self.store.add(issued.session, records)
+        await self._end_oldest(issued.session)
         return issued
 
     async def issue_browser(
-        self, user: UserInfo, *, provider: str, sources: tuple[tuple[str, str], ...] = (), client: str = ""
+        self,
+        user: UserInfo,
+        *,
+        provider: str,
+        sources: tuple[tuple[str, str], ...] = (),
+        client: str = "",
+        kept: Secret | None = None,
+        session_lifetime: timedelta | None = None,
     ) -> BrowserSession:
         """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins."""
         now = self._clock.now()
-        session = self._session(user, provider, sources, client, now)
+        session = self._session(user, provider, sources, client, now, session_lifetime)
         session = replace(session, sequence=await self.sequence())
         secret = new_token(BROWSER_PREFIX)
+        session = _with_kept(session, kept, secret)
         record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
         await self.store.add(session, [record])
         await self._end_oldest(session)
@@ -328,14 +346,20 @@ class Tokens:
                 await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: too many sessions of this user")
 
     def _session(
-        self, user: UserInfo, provider: str, sources: tuple[tuple[str, str], ...], client: str, at: datetime
+        self,
+        user: UserInfo,
+        provider: str,
+        sources: tuple[tuple[str, str], ...],
+        client: str,
+        at: datetime,
+        lifetime: timedelta | None,
     ) -> Session:
         session = Session(
             id=_random_text(_SESSION_BITS, _SESSION_LENGTH),
             user=user,
             provider=provider,
             created_at=at,
-            expires_at=at + self._session_lifetime,
+            expires_at=at + min(self._session_lifetime, lifetime or self._session_lifetime),
             sources=sources,
             client=client,
         )
@@ -384,13 +408,16 @@ class Tokens:
             attested = await recheck(session)
             if attested.user.username != session.user.username:
                 raise LoginRefused("this session has ended: sign in again", cause="the user has another name now")
-        except LoginRefused:
-            await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: refused at renewal")
+        except LoginRefused as refusal:
+            # "Wait a moment" is not a no: another program of this person is being served.
+            if refusal.retry_after is None:
+                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: refused at renewal")
             raise
         now = self._clock.now()
         renewed = replace(session, user=attested.user, sources=attested.sources)
         _check_answer(renewed)
-        issued, records = self._pair(renewed, now)
+        issued, records = self._pair(renewed, now, attested.kept)
+        renewed = issued.session
         if not await self.store.renew(spent, at=now, session=renewed, tokens=records, since=since):
             # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
             await self._renewable(renewal, spent)
@@ -431,8 +458,16 @@ class Tokens:
         """Delete what has expired. Needed for space only: what has expired is found by nobody."""
         return await self.store.sweep()
 
-    def _pair(self, session: Session, now: datetime) -> tuple[Issued, list[TokenRecord]]:
+    async def keep(self, session: Session, secret: str, kept: Secret | None, *, expires_at: datetime) -> Session:
+        """Replace what is kept for a session whose client has *secret*; without anything, it may end sooner."""
+        changed = replace(session, expires_at=min(session.expires_at, expires_at))
+        changed = _with_kept(changed, kept, Secret(secret))
+        await self.store.add(changed, [])
+        return changed
+
+    def _pair(self, session: Session, now: datetime, kept: Secret | None) -> tuple[Issued, list[TokenRecord]]:
         token, renewal = new_token(ACCESS_PREFIX), new_token(RENEWAL_PREFIX)
+        session = _with_kept(session, kept, renewal)
         expires_at = min(now + self.lifetime, session.expires_at)
         records = [
             TokenRecord(digest(token.reveal()), session.id, now, expires_at, TokenKind.ACCESS),
@@ -460,6 +495,18 @@ class Tokens:
         by = "ostiary: a renewal token was used twice"
         await self.revoke(RevocationKind.SESSION, found.session.id, by=by)
         return _ended("the renewal token was used before")
+
+
+def kept_in(session: Session, secret: str | bytes) -> Secret | None:
+    """What the identity provider keeps for *session*, for the client that has *secret*."""
+    text = secret if isinstance(secret, str) else secret.decode("ascii", "replace")
+    kept = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
+    return None if kept is None else Secret(kept)
+
+
+def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session:
+    sealed = "" if kept is None else seal_text(kept.reveal(), _KEPT, secret.reveal())
+    return replace(session, sealed=sealed)
 
 
 def _ended(cause: str) -> LoginRefused:

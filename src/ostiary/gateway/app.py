@@ -172,6 +172,7 @@ class App:
             tokens=shared.tokens,
             external_url=config.external_url,
             authorities_pem=config.authorities_pem,
+            unchecked_session=config.tokens.unchecked_session,
             authorizer=self.authorizer,
             ended=self.ended,
             refusals=refusals,

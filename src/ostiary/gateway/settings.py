@@ -88,6 +88,7 @@ class Provider(Generic[T_co]):
 class TokenSettings:
     lifetime: timedelta = timedelta(minutes=15)
     session: timedelta = timedelta(hours=24)
+    unchecked_session: timedelta = timedelta(hours=1)
     sessions_per_user: int = 100
     sweep: timedelta = timedelta(minutes=1)
     max_stale: timedelta = timedelta(seconds=5)

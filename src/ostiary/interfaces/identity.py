@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from ostiary.model import UserInfo
+from ostiary.model import Secret, UserInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,18 @@ class Challenge:
     www_authenticate: str
 
 
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A user, and what the provider wants to have again when the session is renewed: a refresh token, say.
+
+    The gateway seals `kept` with a secret that only the client has, so whoever reads its store cannot use it. It goes
+    with one session: other sessions of the same sign-in have none.
+    """
+
+    user: UserInfo
+    kept: Secret = field(repr=False)
+
+
 class IdentityProvider(Protocol):
     """Says who is at the door.
 
@@ -70,9 +82,9 @@ class IdentityProvider(Protocol):
     group provider reads them: the gateway owns tokens, their lifetime, and what they attest.
     """
 
-    async def handle_client(self, request: LoginRequest) -> UserInfo | Redirect | Challenge: ...
+    async def handle_client(self, request: LoginRequest) -> UserInfo | Identified | Redirect | Challenge: ...
 
-    async def handle_provider(self, request: LoginRequest) -> UserInfo: ...
+    async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified: ...
 
 
 class SignIn(Enum):
@@ -123,3 +135,36 @@ class Revalidates(Protocol):
     """
 
     async def revalidate(self, user: UserInfo) -> UserInfo: ...
+
+
+@runtime_checkable
+class AsksAgain(Protocol):
+    """An identity provider that can ask its identity system about a user again, with what it kept at sign-in.
+
+    Called when a session is renewed for which something is kept, in place of `revalidate`. The answer is as fresh as
+    that of a sign-in, groups included; its `kept` takes the place of the old one. Raise `LoginRefused` when the user
+    is no longer known, or what was kept is no longer good; the session ends. Any other exception counts as an outage,
+    and the session can be renewed later with the old one. For one session it is called once at a time.
+    """
+
+    async def ask_again(self, user: UserInfo, kept: Secret) -> Identified: ...
+
+
+class RenewalCheck(Enum):
+    """Who is asked about a user when a session is renewed."""
+
+    ASKED = "asked"  # the identity system, always
+    WITH_KEPT = "with kept"  # the identity system, where it gave something to ask with (`AsksAgain`)
+    NOBODY = "nobody"  # nobody can be: the session ends sooner
+    ACCEPTED = "accepted"  # nobody, and the operator has said so: the session lasts as long as others
+    SIGN_IN = "sign in"  # nobody: the session is not renewed at all
+
+
+@runtime_checkable
+class TellsRenewalCheck(Protocol):
+    """An identity provider that says who is asked at renewals.
+
+    One that does not say is taken for `RenewalCheck.ASKED` if it has `revalidate`, and else for `RenewalCheck.NOBODY`.
+    """
+
+    renewal_check: RenewalCheck

@@ -28,6 +28,8 @@ class Session:
     sources: tuple[tuple[str, str], ...] = ()
     client: str = ""
     sequence: int | None = field(default=None, compare=False)
+    # What its identity provider keeps for it (a refresh token, say), sealed with a secret of the client's.
+    sealed: str = field(default="", repr=False)
 
 
 class TokenKind(Enum):

@@ -1,10 +1,12 @@
 // A certified OpenID Connect issuer on loopback, for the tests: anybody signs in, with any password.
 // Its one argument is JSON: {clients, accounts}. It prints its URL once it listens, and ends with its standard input.
+// A line there is JSON, too: other accounts, in the place of those before. It is answered with a line.
 import http from 'node:http';
+import { createInterface } from 'node:readline';
 
 import Provider from 'oidc-provider';
 
-const { clients, accounts } = JSON.parse(process.argv[2]);
+let { clients, accounts } = JSON.parse(process.argv[2]);
 
 const server = http.createServer();
 await new Promise((listening) => { server.listen(0, '127.0.0.1', listening); });
@@ -12,14 +14,17 @@ const url = `http://127.0.0.1:${server.address().port}`;
 
 const provider = new Provider(url, {
   clients,
+  scopes: ['openid', 'offline_access'],
   claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'] },
   // Claims about the person stand in the ID token too, as most issuers have it.
   conformIdTokenClaims: false,
   pkce: { required: () => true },
   cookies: { keys: ['only for tests'] },
-  findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
+  findAccount: (ctx, id) => (accounts[id]?.disabled ? undefined : { accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
 });
 
 server.on('request', provider.callback());
 process.stdout.write(`${url}\n`);
-process.stdin.on('end', () => process.exit(0)).resume();
+const lines = createInterface({ input: process.stdin });
+lines.on('line', (line) => { accounts = JSON.parse(line); process.stdout.write('changed\n'); });
+lines.on('close', () => process.exit(0));

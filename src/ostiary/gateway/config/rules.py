@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from itertools import combinations
 
 from ostiary.core.config import Fields
+from ostiary.core.duration import format_duration
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.values import Values, is_loopback, parse_origin
+from ostiary.gateway.renewal_check import renewal_check
 from ostiary.gateway.settings import GatewayConfig, Identity, Upstream
+from ostiary.interfaces.identity import RenewalCheck
 
 SYSTEM = "system:"
 
@@ -55,9 +60,40 @@ def warnings(config: GatewayConfig) -> list[str]:
     found += _warnings_of_upstreams(config.upstreams)
     if not config.upstreams and not config.webhooks.enabled:
         found.append("there is no upstream and no webhook: this gateway can sign people in and nothing else")
+    found += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
     if config.store.type == "memory":
         found.append("sessions are kept in memory: a restart ends them all")
     return found
+
+
+def _asks_nobody(identity: Identity) -> bool:
+    checks = (RenewalCheck.NOBODY, RenewalCheck.WITH_KEPT, RenewalCheck.ACCEPTED)
+    return renewal_check(identity.instance) in checks
+
+
+def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
+    """Whoever is disabled at the identity system should not be in for longer than the operator knows."""
+    shorter, session = _duration(config.tokens.unchecked_session), _duration(config.tokens.session)
+    match renewal_check(identity.instance):
+        case RenewalCheck.ACCEPTED:
+            return (
+                f'identity "{identity.name}" has renewal: session: somebody whose account is disabled stays signed in'
+                f" for up to {session} (tokens.session) if nobody can be asked"
+            )
+        case RenewalCheck.WITH_KEPT:
+            return (
+                f'identity "{identity.name}" asks at each renewal only where the issuer gives a refresh token (often'
+                f" with scopes: [offline_access]); other sessions end after {shorter} (tokens.uncheckedSession)"
+            )
+    return (
+        f'identity "{identity.name}" cannot be asked again about somebody who has signed in: its sessions end after'
+        f" {shorter} (tokens.uncheckedSession), and until then nobody notices a disabled account"
+    )
+
+
+def _duration(duration: timedelta) -> str:
+    """As people write it: 1h, and not 1h0m0s."""
+    return re.sub(r"(?<=h)0m0s$|(?<=m)0s$", "", format_duration(duration))
 
 
 def _warnings_of_upstreams(upstreams: tuple[Upstream, ...]) -> list[str]:

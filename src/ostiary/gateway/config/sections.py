@@ -160,6 +160,7 @@ def tokens(values: Values) -> TokenSettings:
     found = TokenSettings(
         lifetime=values.duration("lifetime", default.lifetime),
         session=values.duration("session", default.session),
+        unchecked_session=values.duration("uncheckedSession", default.unchecked_session),
         sessions_per_user=values.integer("sessionsPerUser", default.sessions_per_user, least=0),
         sweep=values.duration("sweep", default.sweep),
         max_stale=values.duration("maxStale", default.max_stale),

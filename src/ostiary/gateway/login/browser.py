@@ -10,20 +10,21 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Attested, Tokens
+from ostiary.core.tokens import Attested, Tokens, kept_in
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.cookies import Cookie
+from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.steps import SignedIn
 from ostiary.gateway.login.visit import browser_text
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Secret
 
-Recheck = Callable[[Session, LoginRequest], Awaitable[Attested]]
+Recheck = Callable[[Session, LoginRequest, Secret | None], Awaitable[Attested]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,11 @@ class Visitor:
 
 
 class Browsers:
-    def __init__(self, tokens: Tokens, recheck: Recheck, *, secure: bool, clock: Clock) -> None:
+    def __init__(
+        self, tokens: Tokens, recheck: Recheck, lengths: SessionLengths, *, secure: bool, clock: Clock
+    ) -> None:
         self._tokens = tokens
+        self._lengths = lengths
         self._recheck = recheck
         self._cookie = Cookie("session", secure=secure)
         self._clock = clock
@@ -56,7 +60,12 @@ class Browsers:
         """A new session, and the header that gives it to the browser. The one it had ends."""
         attested = signed.attested
         begun = await self._tokens.issue_browser(
-            attested.user, provider=signed.provider, sources=attested.sources, client=browser_text(request)
+            attested.user,
+            provider=signed.provider,
+            sources=attested.sources,
+            client=browser_text(request),
+            kept=attested.kept,
+            session_lifetime=self._lengths.of(signed.provider, kept=attested.kept is not None),
         )
         before = await self.find(request)
         if before is not None:
@@ -69,17 +78,42 @@ class Browsers:
         await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
 
     async def attested(self, visitor: Visitor, request: LoginRequest) -> Attested:
-        """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if nobody any more: signed out."""
+        """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if nobody any more: signed out.
+
+        What is kept for the browser's session stays there; `hand_over` gives it to another one.
+        """
+        return replace(await self._attested(visitor, request), kept=None)
+
+    async def hand_over(self, visitor: Visitor, request: LoginRequest) -> Attested:
+        """The same for a session that goes on longer than this one, a command line's: it gets what is kept, too.
+
+        Two sessions cannot have it: the identity system would take the second use of a refresh token for theft. The
+        browser's session is then one about which nobody can be asked, and ends as soon as those do.
+        """
+        attested = await self._attested(visitor, request)
+        if attested.kept is not None:
+            session = visitor.session
+            lasts = self._lengths.of(session.provider, kept=False)
+            ends = session.expires_at if lasts is None else session.created_at + lasts
+            await self._tokens.keep(session, visitor.secret.reveal(), None, expires_at=ends)
+        return attested
+
+    async def _attested(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
+        kept = kept_in(session, visitor.secret.reveal())
         if self._clock.now() - session.created_at < self._tokens.lifetime:
-            return Attested(session.user, session.sources)
+            return Attested(session.user, session.sources, kept)
         try:
-            attested = await self._recheck(session, request)
+            attested = await self._recheck(session, request, kept)
             if attested.user.username != session.user.username:
                 raise LoginRefused("this session has ended: sign in again", cause="the user has another name now")
-        except LoginRefused:
-            await self.end(session, "ostiary: refused when asked again")
+        except LoginRefused as refusal:
+            if refusal.retry_after is None:
+                await self.end(session, "ostiary: refused when asked again")
             raise
+        if attested.kept is not None:
+            secret = visitor.secret.reveal()
+            await self._tokens.keep(session, secret, attested.kept, expires_at=session.expires_at)
         return attested
 
     def forget(self) -> tuple[str, str]:

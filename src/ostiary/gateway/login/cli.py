@@ -25,10 +25,12 @@ from ostiary.core.tokens import Attested, Issued, Tokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.flows import CliGoal, pairs, user_from_json, user_json
 from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.steps import SignedIn
 from ostiary.gateway.login.visit import client_text, field, only, short
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RecordStore
+from ostiary.model import Secret
 
 CODE_LIFETIME = timedelta(seconds=60)
 MAX_STATE = 128
@@ -61,9 +63,10 @@ def callback(goal: CliGoal, **answer: str) -> str:
 class Codes:
     """What a person has signed in for, until the command line fetches it."""
 
-    def __init__(self, store: RecordStore, tokens: Tokens, *, clock: Clock) -> None:
+    def __init__(self, store: RecordStore, tokens: Tokens, lengths: SessionLengths, *, clock: Clock) -> None:
         self._records = Records(store, "cli code", CODE_LIFETIME, clock=clock)
         self._tokens = tokens
+        self._lengths = lengths
         self._clock = clock
 
     async def issue(self, goal: CliGoal, signed: SignedIn, request: LoginRequest) -> str:
@@ -82,7 +85,7 @@ class Codes:
             return None
         if not hmac.compare_digest(_challenge(verifier), grant["challenge"]):
             return None
-        return await issue_granted(self._tokens, grant)
+        return await issue_granted(self._tokens, self._lengths, grant)
 
 
 # --- what a person has granted to a program, as a record ---
@@ -91,13 +94,15 @@ class Codes:
 async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datetime) -> dict[str, Any]:
     attested = signed.attested
     user, sources = user_json(attested.user), attested.sources
+    kept = {} if attested.kept is None else {"kept": attested.kept.reveal()}
     granted = {"user": user, "sources": sources, "provider": signed.provider, "client": client}
-    return {**granted, "at": at.isoformat(), "sequence": await tokens.sequence()}
+    return {**granted, **kept, "at": at.isoformat(), "sequence": await tokens.sequence()}
 
 
-async def issue_granted(tokens: Tokens, grant: Mapping[str, Any]) -> Issued | None:
+async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Mapping[str, Any]) -> Issued | None:
     """The tokens; None if what was granted has been revoked since then."""
-    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]))
+    kept = Secret(grant["kept"]) if "kept" in grant else None
+    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), kept)
     try:
         return await tokens.issue(
             attested.user,
@@ -106,6 +111,8 @@ async def issue_granted(tokens: Tokens, grant: Mapping[str, Any]) -> Issued | No
             client=grant["client"],
             at=datetime.fromisoformat(grant["at"]),
             sequence=grant["sequence"],
+            kept=kept,
+            session_lifetime=lengths.of(grant["provider"], kept=kept is not None),
         )
     except LoginRefused:
         return None

@@ -23,6 +23,7 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.limits import Buckets, network
 from ostiary.gateway.login.cli import grant_json, issue_granted
 from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.steps import SignedIn
 from ostiary.gateway.login.visit import field, short
 from ostiary.interfaces.identity import LoginRequest
@@ -63,11 +64,14 @@ class Pending(Exception):
 
 
 class Devices:
-    def __init__(self, store: RecordStore, tokens: Tokens, *, external_url: str, clock: Clock) -> None:
+    def __init__(
+        self, store: RecordStore, tokens: Tokens, lengths: SessionLengths, *, external_url: str, clock: Clock
+    ) -> None:
         self._devices = Records(store, "device code", LIFETIME, clock=clock)
         self._asked = Records(store, "user code", LIFETIME, clock=clock)
         self._decided = Records(store, "device decision", LIFETIME, clock=clock)
         self._tokens = tokens
+        self._lengths = lengths
         self._uri = f"{external_url}/auth/device"
         self._clock = clock
         self._polls = Buckets(_POLLS_PER_SECOND, 1, clock=clock)
@@ -110,7 +114,7 @@ class Devices:
         if decision is None:
             raise Pending("authorization_pending")
         await self._devices.take(device_code)
-        issued = await issue_granted(self._tokens, decision["grant"]) if decision["grant"] else None
+        issued = await issue_granted(self._tokens, self._lengths, decision["grant"]) if decision["grant"] else None
         if issued is None:
             raise Pending("access_denied")
         return issued

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config_edit import dump
@@ -37,6 +38,7 @@ from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal
 from ostiary.gateway.login.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.pages import Pages
 from ostiary.gateway.login.records import record_store
+from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.sessions import SessionCalls
 from ostiary.gateway.login.steps import Elsewhere, Outcome, SignedIn, Step, Steps
 from ostiary.gateway.login.views import Site
@@ -59,6 +61,7 @@ __all__ = ["Login", "LoginAnswer", "LoginEvent", "LoginEventKind", "log_event"]
 PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
 STARTS_PER_MINUTE = 60.0
+UNCHECKED_SESSION = timedelta(hours=1)
 _PAGES = frozenset(("token", "sessions", "device", "admin"))
 
 
@@ -81,6 +84,7 @@ class Login:
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
         starts_per_minute: float = STARTS_PER_MINUTE,
+        unchecked_session: timedelta = UNCHECKED_SESSION,
     ) -> None:
         url = self._external_url = external_url.rstrip("/")
         secure = url.startswith("https://")
@@ -91,12 +95,15 @@ class Login:
         self._site = Site(url, authorities_pem)
         self._events = LoginEvents(on_event)
         self._starts = AddressLimit(Buckets(starts_per_minute / 60, starts_per_minute, clock=clock))
-        self._steps = Steps(self._identity, checks, external_url=url, provider_seconds=provider_seconds)
+        lengths = self._lengths = SessionLengths(self._identity, unchecked=unchecked_session)
+        self._steps = Steps(
+            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
+        )
         self._flows = Flows(store, secure=secure, clock=clock)
-        self._codes = Codes(store, tokens, clock=clock)
-        self._devices = Devices(store, tokens, external_url=url, clock=clock)
+        self._codes = Codes(store, tokens, lengths, clock=clock)
+        self._devices = Devices(store, tokens, lengths, external_url=url, clock=clock)
         self._sessions = SessionCalls(tokens, self._steps, self._events, clock=clock)
-        self._browsers = Browsers(tokens, self._steps.recheck, secure=secure, clock=clock)
+        self._browsers = Browsers(tokens, self._steps.recheck, lengths, secure=secure, clock=clock)
         self._pages = Pages(
             self._site,
             tokens=tokens,
@@ -106,6 +113,7 @@ class Login:
             devices=self._devices,
             sessions=self._sessions,
             events=self._events,
+            lengths=lengths,
             admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended),
         )
 
@@ -270,6 +278,8 @@ class Login:
         elif isinstance(goal, CliGoal):
             code = await self._codes.issue(goal, outcome, visit.request)
             url = cli.callback(goal, code=code)
+            # The command line goes on when the browser is closed: what the provider keeps is for its session.
+            outcome = replace(outcome, attested=replace(outcome.attested, kept=None))
         if visit.html:
             session, cookie = await self._browsers.begin(visit.request, outcome)
             self._events.record_session(LoginEventKind.ISSUED, visit.request, session, status=303)
@@ -279,7 +289,12 @@ class Login:
     async def _issued(self, request: LoginRequest, signed: SignedIn) -> LoginAnswer:
         attested = signed.attested
         pair = await self._tokens.issue(
-            attested.user, provider=signed.provider, sources=attested.sources, client=client_text(request)
+            attested.user,
+            provider=signed.provider,
+            sources=attested.sources,
+            client=client_text(request),
+            kept=attested.kept,
+            session_lifetime=self._lengths.of(signed.provider, kept=attested.kept is not None),
         )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
         return answers.issued(pair).with_headers(self._flows.forget())

@@ -20,7 +20,7 @@ from ostiary.gateway.login.records import Records, Value
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RecordStore
-from ostiary.model import UserInfo
+from ostiary.model import Secret, UserInfo
 
 LIFETIME = timedelta(minutes=10)
 
@@ -53,7 +53,8 @@ class Flow:
     `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
     `state` is the parameter that the redirect carried: the same must come back, or else somebody could finish a login
     of his own in another person's browser. `remember` is the provider's own. `user` is known once groups are being
-    asked for: by then the group providers before `position` have answered with `memberships`.
+    asked for: by then the group providers before `position` have answered with `memberships`, and `kept` is what the
+    identity provider wants to have again later.
     """
 
     identity: str = ""
@@ -63,6 +64,7 @@ class Flow:
     position: int = 0
     memberships: tuple[Membership, ...] = ()
     goal: Goal = None
+    kept: Secret | None = None
 
 
 class Flows:
@@ -133,6 +135,8 @@ def _to_json(flow: Flow) -> Value:
     if flow.user is not None:
         value |= {"user": user_json(flow.user), "position": flow.position}
         value["memberships"] = [(member.group, member.source) for member in flow.memberships]
+    if flow.kept is not None:
+        value["kept"] = flow.kept.reveal()
     if isinstance(goal, CliGoal):
         value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
     elif isinstance(goal, DeviceGoal):
@@ -154,4 +158,5 @@ def _from_json(value: Value) -> Flow:
         position=value.get("position", 0),
         memberships=tuple(Membership(*member) for member in value.get("memberships", ())),
         goal=goal,
+        kept=Secret(value["kept"]) if "kept" in value else None,
     )

@@ -60,7 +60,8 @@ class GroupChecks:
     ) -> tuple[Membership, ...] | Away:
         """The memberships, from the provider at *position* on; with *returning*, that one gets its second request.
 
-        At a renewal *before* are the groups that the session has, each with how it is known.
+        At a renewal *before* are the groups that the session has, each with how it is known; None where the identity
+        provider has just told everything anew, as at a sign-in.
         """
         relevant = _checked_relevant(await self._relevant_groups())
         for index in range(position, len(self._groups)):

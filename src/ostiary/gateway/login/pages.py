@@ -16,6 +16,7 @@ from ostiary.gateway.login.cli import Codes, callback
 from ostiary.gateway.login.device import Devices, normal_code
 from ostiary.gateway.login.events import LoginEventKind, LoginEvents
 from ostiary.gateway.login.flows import CliGoal, Flow, Flows
+from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.sessions import SessionCalls
 from ostiary.gateway.login.steps import SignedIn
 from ostiary.gateway.login.views import Site
@@ -38,6 +39,7 @@ class Pages:
         devices: Devices,
         sessions: SessionCalls,
         events: LoginEvents,
+        lengths: SessionLengths,
         admin: AdminPages | None,
     ) -> None:
         self._site = site
@@ -48,6 +50,7 @@ class Pages:
         self._devices = devices
         self._sessions = sessions
         self._events = events
+        self._lengths = lengths
         self._admin = admin
 
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -61,7 +64,10 @@ class Pages:
         admin = await self._is_admin(visitor)
         match steps:
             case ["token"]:
-                return views.home(self._site, visitor, lifetime=self._tokens.lifetime, admin=admin)
+                asks_nobody = self._lengths.asks_nobody(visitor.session.provider, kept=bool(visitor.session.sealed))
+                return views.home(
+                    self._site, visitor, lifetime=self._tokens.lifetime, admin=admin, asks_nobody=asks_nobody
+                )
             case ["sessions"]:
                 return await self._own_sessions(visitor, admin=admin)
             case ["device"]:
@@ -92,6 +98,10 @@ class Pages:
     async def _signed(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         return SignedIn(visitor.session.provider, await self._browsers.attested(visitor, request))
 
+    async def _handed_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
+        """For a program that goes on by itself when the browser is closed."""
+        return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
+
     # --- tokens and sessions ---
 
     async def _new_token(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -101,6 +111,7 @@ class Pages:
             provider=signed.provider,
             sources=signed.attested.sources,
             client=client_text(request, "token page"),
+            session_lifetime=self._lengths.of(signed.provider, kept=False),
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)
@@ -154,7 +165,7 @@ class Pages:
             return answers.error(400, "the form does not say what was decided")
         if wait := self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
-        signed = await self._signed(visitor, request) if decision == "approve" else None
+        signed = await self._handed_over(visitor, request) if decision == "approve" else None
         asked = await self._devices.decide(code, signed) if code else None
         if asked is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
@@ -179,7 +190,7 @@ class Pages:
         if field(request, "decision") != "approve":
             denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, self._back(callback(goal, error="access_denied")))
-        code = await self._codes.issue(goal, await self._signed(visitor, request), request)
+        code = await self._codes.issue(goal, await self._handed_over(visitor, request), request)
         return self._back(callback(goal, code=code))
 
     def _back(self, url: str) -> LoginAnswer:

@@ -10,21 +10,15 @@ nor what belongs to them: a PKCE verifier and a nonce are of use to others as lo
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ostiary.core.clock import Clock
 from ostiary.core.records import MemoryRecords
+from ostiary.core.sealing import derived_key, seal, unseal
 from ostiary.errors import ProviderError
 from ostiary.interfaces.token_store import RecordStore, TokenStore
-
-_NONCE_BYTES = 12
 
 Value = Mapping[str, Any]
 
@@ -40,39 +34,34 @@ class Records:
 
     async def put(self, secret: str, value: Value) -> bool:
         """False if there is such a secret already, which random ones of 256 bits never are."""
-        nonce = os.urandom(_NONCE_BYTES)
-        plain = json.dumps(value, separators=(",", ":")).encode()
-        sealed = nonce + AESGCM(self._derived(b"seal", secret)).encrypt(nonce, plain, self._kind)
+        sealed = seal(json.dumps(value, separators=(",", ":")).encode(), self._kind, secret)
         try:
-            return await self._store.put_record(
-                self._derived(b"find", secret), sealed, self._clock.now() + self._lifetime
-            )
+            return await self._store.put_record(self._found_by(secret), sealed, self._clock.now() + self._lifetime)
         except ValueError:
             cause = "what must be remembered until the person returns is too large"
             raise ProviderError("the login cannot go on", cause=cause) from None
 
     async def find(self, secret: str) -> Value | None:
-        return self._opened(secret, await self._store.find_record(self._derived(b"find", secret)))
+        return self._opened(secret, await self._store.find_record(self._found_by(secret)))
 
     async def take(self, secret: str) -> Value | None:
         """The value, once."""
-        return self._opened(secret, await self._store.take_record(self._derived(b"find", secret)))
+        return self._opened(secret, await self._store.take_record(self._found_by(secret)))
 
     def _opened(self, secret: str, sealed: bytes | None) -> Value | None:
         if sealed is None:
             return None
-        key = AESGCM(self._derived(b"seal", secret))
+        plain = unseal(sealed, self._kind, secret)
         try:
-            value = json.loads(key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._kind))
-        except (InvalidTag, ValueError):
-            # Somebody wrote into the store who does not have the secret.
+            # None: somebody wrote into the store who does not have the secret.
+            value = None if plain is None else json.loads(plain)
+        except ValueError:
             return None
         return value if isinstance(value, dict) else None
 
-    def _derived(self, use: bytes, secret: str) -> bytes:
+    def _found_by(self, secret: str) -> bytes:
         # Looking up a digest also tells nothing by its timing about the secrets there are.
-        text = secret.encode("utf-8", "surrogatepass")
-        return sha256(b"ostiary\0" + use + b"\0" + self._kind + b"\0" + text).digest()
+        return derived_key(b"find", self._kind, secret)
 
 
 def record_store(store: TokenStore, clock: Clock) -> RecordStore:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest
+from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest, kept_in
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
@@ -47,7 +47,9 @@ class SessionCalls:
         return answers.issued(pair)
 
     async def _renew(self, renewal: str, request: LoginRequest) -> Issued:
-        pair = await self._tokens.renew(renewal, lambda session: self._steps.recheck(session, request))
+        pair = await self._tokens.renew(
+            renewal, lambda session: self._steps.recheck(session, request, kept_in(session, renewal))
+        )
         self._events.record_session(LoginEventKind.RENEWED, request, pair.session)
         return pair
 

@@ -14,23 +14,27 @@ import asyncio
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.headers import BadHeader, HeaderNames, identity_lines
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.flows import Flow, Goal, state_of
 from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
+from ostiary.gateway.login.records import Records
 from ostiary.gateway.settings import Identity
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
-from ostiary.interfaces.token_store import Session
-from ostiary.model import UserInfo
+from ostiary.interfaces.identity import AsksAgain, Challenge, Identified, LoginRequest, Redirect
+from ostiary.interfaces.token_store import RecordStore, Session
+from ostiary.model import Secret, UserInfo
 
 T = TypeVar("T")
+_ENDED = "this session has ended: sign in again"
 
 
 class Step(Enum):
@@ -60,12 +64,20 @@ Outcome = SignedIn | Elsewhere | Challenge
 
 class Steps:
     def __init__(
-        self, identity: Mapping[str, Identity], checks: GroupChecks, *, external_url: str, provider_seconds: float
+        self,
+        identity: Mapping[str, Identity],
+        checks: GroupChecks,
+        store: RecordStore,
+        *,
+        external_url: str,
+        provider_seconds: float,
+        clock: Clock,
     ) -> None:
         self._identity = identity
         self._checks = checks
         self._external_url = external_url
         self._seconds = provider_seconds
+        self._asking = Records(store, "asking again", timedelta(seconds=2 * provider_seconds), clock=clock)
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
         request = self._shown(provider, request, Step.RETURN)
@@ -74,7 +86,7 @@ class Steps:
             return Challenge(_header_value(provider, said.www_authenticate))
         if isinstance(said, Redirect):
             return _elsewhere(said, Flow(provider.name, goal=goal))
-        return await self._identified(provider, _user_of(provider, said), request, goal)
+        return await self._identified(provider, _identified_by(provider, said), request, goal)
 
     async def returned(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         good = flow is not None and flow.identity == provider.name and flow.user is None
@@ -82,10 +94,10 @@ class Steps:
         shown = replace(self._shown(provider, request, Step.RETURN), remembered=remembered)
         # The provider sees every return, also those that nobody in this browser began.
         said: object = await self._within(provider.instance.handle_provider(shown))
-        user = _user_of(provider, said)
+        identified = _identified_by(provider, said)
         if flow is None or not good:
             raise _not_begun_here()
-        return await self._identified(provider, user, shown, flow.goal)
+        return await self._identified(provider, identified, shown, flow.goal)
 
     async def returned_with_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
@@ -96,36 +108,61 @@ class Steps:
             found = await self._within(
                 self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
             )
-            return _attested(signed, found, flow.goal)
+            return _attested(signed, found, flow.goal, flow.kept)
 
-    async def recheck(self, session: Session, request: LoginRequest) -> Attested:
-        """Who the session's user is today. Raises `LoginRefused` if nobody any more."""
+    async def recheck(self, session: Session, request: LoginRequest, kept: Secret | None = None) -> Attested:
+        """Who the session's user is today. Raises `LoginRefused` if nobody any more.
+
+        *kept* is what the identity provider keeps for this session.
+        """
         with _about(session.user.username):
-            return await self._recheck(session, request)
+            return await self._recheck(session, request, kept)
 
-    async def _recheck(self, session: Session, request: LoginRequest) -> Attested:
+    async def _recheck(self, session: Session, request: LoginRequest, kept: Secret | None) -> Attested:
         provider = self._identity.get(session.provider)
         if provider is None or not session.user.username.startswith(provider.prefix):
-            raise LoginRefused("this session has ended: sign in again", cause="its identity provider is gone")
+            raise LoginRefused(_ENDED, cause="its identity provider is gone")
+        if session.sealed and kept is None:
+            raise LoginRefused(_ENDED, cause="what the identity provider kept for it cannot be opened")
         own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
         revalidate = getattr(provider.instance, "revalidate", None)
-        if revalidate is not None:
+        before: tuple[tuple[str, str], ...] | None = session.sources
+        if kept is not None and isinstance(provider.instance, AsksAgain):
+            own, kept = await self._ask_again(provider.instance, provider, session, own, kept)
+            before = None
+        elif revalidate is not None:
             own = _user_of(provider, await self._within(revalidate(own)))
         signed = _signed(provider, own)
-        # What the providers see of it has no token in it.
+        # What the providers see of it has no token in it. Where everything is told anew, it is as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
-        shown = without_ours(replace(request, form=(), headers=headers))
-        found = await self._within(self._checks.ask(signed, shown, before=session.sources))
+        path = request.path if before is not None else "/auth"
+        shown = without_ours(replace(request, path=path, form=(), headers=headers))
+        found = await self._within(self._checks.ask(signed, shown, before=before))
         if isinstance(found, Away):
-            raise LoginRefused("this session has ended: sign in again", cause="groups cannot be had without the person")
-        return _with_groups(signed, found)
+            raise LoginRefused(_ENDED, cause="groups cannot be had without the person")
+        return _with_groups(signed, found, kept)
 
-    async def _identified(self, provider: Identity, own: UserInfo, request: LoginRequest, goal: Goal) -> Outcome:
-        signed = _signed(provider, own)
+    async def _ask_again(
+        self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
+    ) -> tuple[UserInfo, Secret]:
+        # Two programs at two workers must not use one refresh token: the issuer would take the second for a thief.
+        if not await self._asking.put(session.id, {}):
+            summary = "this session is being renewed: wait a moment"
+            raise LoginRefused(summary, cause="another program of the same session renews it", retry_after=1.0)
+        try:
+            identified: object = await self._within(instance.ask_again(own, kept))
+        finally:
+            await self._asking.take(session.id)
+        if not isinstance(identified, Identified):
+            raise _broken(provider, f"it answered with {type(identified).__name__}, where a user was due")
+        return _identified_by(provider, identified).user, identified.kept
+
+    async def _identified(self, provider: Identity, identified: _Known, request: LoginRequest, goal: Goal) -> Outcome:
+        signed = _signed(provider, identified.user)
         # Groups return to a path of their own, and what identity asked to remember is none of their business.
         request = replace(request, callback_url=self._callback(provider, Step.GROUPS), remembered=())
         with _about(signed.user.username):
-            return _attested(signed, await self._within(self._checks.ask(signed, request)), goal)
+            return _attested(signed, await self._within(self._checks.ask(signed, request)), goal, identified.kept)
 
     def _shown(self, provider: Identity, request: LoginRequest, step: Step) -> LoginRequest:
         return replace(without_ours(request), callback_url=self._callback(provider, step))
@@ -149,14 +186,15 @@ def _about(username: str) -> Iterator[None]:
         raise
 
 
-def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal) -> Outcome:
+def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal, kept: Secret | None) -> Outcome:
     if isinstance(found, Away):
-        flow = Flow(signed.identity, user=signed.own, position=found.position, memberships=found.memberships, goal=goal)
+        position, memberships = found.position, found.memberships
+        flow = Flow(signed.identity, user=signed.own, position=position, memberships=memberships, goal=goal, kept=kept)
         return _elsewhere(found.redirect, flow)
-    return SignedIn(signed.identity, _with_groups(signed, found))
+    return SignedIn(signed.identity, _with_groups(signed, found, kept))
 
 
-def _with_groups(signed: Signed, memberships: Sequence[Membership]) -> Attested:
+def _with_groups(signed: Signed, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
     """What a token may attest: upstreams are told of it in headers, and found out now it is told to the person."""
     user, sources = attest(signed.user, memberships)
     extra = (value for _, values in user.extra for value in values)
@@ -166,7 +204,7 @@ def _with_groups(signed: Signed, memberships: Sequence[Membership]) -> Attested:
         except BadHeader as error:
             summary = "your name, or that of one of your groups, cannot be used here: ask whoever runs this gateway"
             raise LoginRefused(summary, cause=f'"{signed.identity}" knows {name!a}: {error}') from None
-    return Attested(user, sources)
+    return Attested(user, sources, kept)
 
 
 def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
@@ -193,6 +231,22 @@ def _remembered(value: object, provider: str) -> tuple[tuple[str, str], ...]:
 
 def _is_pair(item: object) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Whom a provider has identified, and what it keeps for the session, if anything."""
+
+    user: UserInfo
+    kept: Secret | None
+
+
+def _identified_by(provider: Identity, said: object) -> _Known:
+    if not isinstance(said, Identified):
+        return _Known(_user_of(provider, said), None)
+    if not isinstance(said.kept, Secret) or not isinstance(provider.instance, AsksAgain):
+        raise _broken(provider, "it keeps something that is no secret, or that it cannot ask with")
+    return _Known(_user_of(provider, said.user), said.kept)
 
 
 def _user_of(provider: Identity, said: object) -> UserInfo:

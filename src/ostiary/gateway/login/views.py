@@ -37,6 +37,7 @@ _WHAT_TO_DO = {
     500: "Something is wrong here, not with you. Tell whoever runs this gateway.",
     503: "Try again in a moment. If it stays like this, tell whoever runs this gateway.",
 }
+_UNCHECKED = "not before you sign in again: this way to sign in cannot be asked about you in between"
 _HEADINGS = {401: "You are not signed in", 403: "This was refused", 404: "There is nothing here", 429: "Too often"}
 
 
@@ -115,7 +116,7 @@ def _leads_to(goal: Goal) -> str:
 # --- signed in ---
 
 
-def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool) -> LoginAnswer:
+def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks_nobody: bool) -> LoginAnswer:
     session = visitor.session
     body = fill(
         "home.html",
@@ -123,6 +124,7 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool) -> L
         provider=session.provider,
         groups=_groups(session),
         until=time_text(session.expires_at),
+        checked=_UNCHECKED if asks_nobody else f"every {_span(lifetime)}, while you work",
         lifetime=_span(lifetime),
         command=ostiary_command(site.kubeconfig),
         context=site.context,

@@ -29,10 +29,11 @@ class ClientCertificateIdentity(ClaimedGroups):
     sign_in = SignIn.AMBIENT
 
     def __init__(
-        self, *, credential_id: bool = True, renewal: Renewal = Renewal.SESSION, clock: Clock = SYSTEM_CLOCK
+        self, *, credential_id: bool = True, renewal: Renewal = Renewal.DEFAULT, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._credential_id = credential_id
         self._clock = clock
+        self.renewal_check = renewal.check()
         if renewal is Renewal.SIGN_IN:
             self.revalidate = sign_in_again
 

@@ -1,7 +1,8 @@
 """People sign in at an OpenID Connect issuer: the authorization code flow, with PKCE (S256), state and nonce always.
 
     handle_client    discovery -> Redirect to the issuer; the gateway remembers state, nonce and verifier
-    handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> UserInfo
+    handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> user
+    ask_again        refresh token to the token endpoint -> ID token or UserInfo -> the user as of now
 
     identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
 
@@ -11,6 +12,7 @@ issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups of a c
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -24,8 +26,8 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, Produces, Redirect
-from ostiary.model import UserInfo
+from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect
+from ostiary.model import Secret, UserInfo
 from ostiary.plugins.authorization_code import Returned, begin, returned
 from ostiary.plugins.group.claims import ClaimedGroups
 from ostiary.plugins.identity.oidc_claims import ClaimNames, read_claim_names
@@ -49,6 +51,13 @@ BASIC, POST = "client_secret_basic", "client_secret_post"
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _AGAIN = "this login cannot be finished: begin again"
 _NOT_BELIEVED = "the identity system's answer is not believed"
+_ENDED = "this session has ended: sign in again"
+# What the person is told, and what the operator, when the issuer does not take what we have (RFC 6749, 5.2).
+_REFUSED = {
+    "authorization_code": (_AGAIN, "the issuer does not take the code: used, expired, or not for us"),
+    "refresh_token": (_ENDED, "the issuer no longer takes the refresh token: the account or its sign-in has ended"),
+}
+PROMPTS = ("consent", "login", "select_account")
 
 
 class OidcIdentity(ClaimedGroups):
@@ -56,7 +65,8 @@ class OidcIdentity(ClaimedGroups):
 
     *client_authentication* is for a client that is registered for the one way only; left out, the issuer tells.
     Further *audiences* may stand in an ID token beside the client. With *user_info* the claims about the person come
-    from the issuer's UserInfo endpoint, and none of them from the ID token.
+    from the issuer's UserInfo endpoint, and none of them from the ID token. A refresh token is kept if one is given;
+    *prompt* is for issuers that give one only after consent.
     """
 
     def __init__(
@@ -72,7 +82,8 @@ class OidcIdentity(ClaimedGroups):
         algorithms: Iterable[str] = ALGORITHMS,
         user_info: bool = False,
         clock_skew: timedelta = CLOCK_SKEW,
-        renewal: Renewal = Renewal.SESSION,
+        prompt: str = "",
+        renewal: Renewal = Renewal.DEFAULT,
         outbound: Outbound | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -84,6 +95,9 @@ class OidcIdentity(ClaimedGroups):
         self._scope = " ".join(dict.fromkeys(("openid", *scopes)))
         self._claims = claims
         self._user_info = user_info
+        self._prompt = prompt
+        self._renews = renewal is not Renewal.SIGN_IN
+        self.renewal_check = renewal.check(with_kept=True)
         self._clock = clock
         self._rules = Rules(
             issuer=issuer,
@@ -111,6 +125,7 @@ class OidcIdentity(ClaimedGroups):
             algorithms=read_algorithms(fields),
             user_info=fields.boolean("userInfo"),
             clock_skew=read_skew(fields),
+            prompt=_prompt(fields),
             renewal=read_renewal(fields),
             outbound=read_outbound(fields, context),
             clock=context.clock,
@@ -133,11 +148,12 @@ class OidcIdentity(ClaimedGroups):
             "client_id": self._client_id,
             "scope": self._scope,
             "nonce": nonce,
+            **({"prompt": self._prompt} if self._prompt else {}),
         }
         redirect = begin(urlunsplit(endpoint._replace(query="")), parameters, request)
         return replace(redirect, remember=(*redirect.remember, (NONCE, nonce)))
 
-    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+    async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified:
         came = returned(request, "the identity system")
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
@@ -145,7 +161,23 @@ class OidcIdentity(ClaimedGroups):
         metadata = await self._issuer.metadata()
         self._check_sender(request, metadata)
         tokens = await self._exchange(came, request.callback_url, metadata)
-        return self._claims.user(await self._claims_of(tokens, nonce, metadata))
+        claims, subject = await self._claims_of(tokens, nonce, metadata)
+        user = self._claims.user(claims)
+        refresh_token = tokens.get("refresh_token")
+        if not self._renews or not isinstance(refresh_token, str) or not refresh_token:
+            return user
+        return Identified(user, _kept(refresh_token, subject))
+
+    async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
+        refresh_token, subject = _read_kept(kept)
+        metadata = await self._issuer.metadata()
+        tokens = await self._ask_tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, metadata)
+        claims = await self._claims_again(tokens, subject, metadata)
+        # An issuer that rotates refresh tokens takes the old one for stolen from now on.
+        newer = tokens.get("refresh_token")
+        return Identified(
+            self._claims.user(claims), _kept(newer if isinstance(newer, str) and newer else refresh_token, subject)
+        )
 
     async def close(self) -> None:
         await self._outbound.close()
@@ -165,6 +197,9 @@ class OidcIdentity(ClaimedGroups):
             "redirect_uri": redirect_uri,
             "code_verifier": came.verifier.reveal(),
         }
+        return await self._ask_tokens(form, metadata)
+
+    async def _ask_tokens(self, form: dict[str, str], metadata: Metadata) -> Mapping[str, object]:
         headers: dict[str, str] = {}
         secret = None if self._secret is None else self._secret.current()
         if secret is not None and self._sends_basic(metadata):
@@ -176,42 +211,66 @@ class OidcIdentity(ClaimedGroups):
             if secret is not None:
                 form["client_secret"] = secret.reveal()
         url = metadata.token_endpoint
-        return self._tokens(await self._outbound.ask("POST", url, headers=headers, form=form), url)
+        answer = await self._outbound.ask("POST", url, headers=headers, form=form)
+        return self._tokens(answer, url, refused=_REFUSED[form["grant_type"]])
 
     def _sends_basic(self, metadata: Metadata) -> bool:
         if self._authentication:
             return self._authentication == BASIC
         return BASIC in metadata.authentication_methods
 
-    def _tokens(self, answer: Answer, url: str) -> Mapping[str, object]:
+    def _tokens(self, answer: Answer, url: str, *, refused: tuple[str, str]) -> Mapping[str, object]:
         if answer.status == 200 and isinstance(answer.body, dict):
             return answer.body
         error = answer.text("error")
         if answer.status == 400 and error == "invalid_grant":
-            raise LoginRefused(_AGAIN, cause="the issuer does not take the code: used, expired, or not for us")
+            summary, cause = refused
+            raise LoginRefused(summary, cause=cause)
         told = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
         hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
         raise self._outbound.failed(url, f"it answered a code with status {answer.status}{told}", hint)
 
     # --- what the tokens say ---
 
-    async def _claims_of(self, tokens: Mapping[str, object], nonce: str, metadata: Metadata) -> Claims:
-        id_token, access = tokens.get("id_token"), tokens.get("access_token")
-        if not isinstance(id_token, str):
+    async def _claims_of(self, tokens: Mapping[str, object], nonce: str, metadata: Metadata) -> tuple[Claims, str]:
+        """What the issuer says of the person, and its name for them."""
+        if not isinstance(tokens.get("id_token"), str):
             hint = "the scope openid must be allowed there"
             raise self._outbound.failed(metadata.token_endpoint, "it gave no ID token", hint)
-        access_token = access if isinstance(access, str) else None
-        now = self._clock.now()
+        claims = await self._verified(tokens, nonce)
+        subject = str(claims["sub"])
+        if self._user_info:
+            return await self._user_info_of(subject, tokens, metadata), subject
+        return claims, subject
+
+    async def _claims_again(self, tokens: Mapping[str, object], subject: str, metadata: Metadata) -> Claims:
+        """The same at a refresh, where an ID token need not come along (OpenID Connect Core, 12.2)."""
+        if isinstance(tokens.get("id_token"), str):
+            claims = await self._verified(tokens, None)
+            if claims["sub"] != subject:
+                raise LoginRefused(_NOT_BELIEVED, cause="the ID token of the refresh is about another person")
+            if not self._user_info:
+                return claims
+        if not metadata.user_info_endpoint:
+            cause = "at a refresh the issuer gives no ID token, and it has no UserInfo endpoint"
+            raise LoginRefused(_ENDED, cause=cause)
+        return await self._user_info_of(subject, tokens, metadata)
+
+    async def _verified(self, tokens: Mapping[str, object], nonce: str | None) -> Claims:
         try:
-            claims = await verify_with(
-                self._issuer, id_token, self._rules, now=now, nonce=nonce, access_token=access_token
+            return await verify_with(
+                self._issuer,
+                str(tokens["id_token"]),
+                self._rules,
+                now=self._clock.now(),
+                nonce=nonce,
+                access_token=_access_token(tokens),
             )
         except TokenRefused as refused:
             raise LoginRefused(_NOT_BELIEVED, cause=f"ID token: {refused}") from None
-        return await self._user_info_of(claims, access_token, metadata) if self._user_info else claims
 
-    async def _user_info_of(self, claims: Claims, access_token: str | None, metadata: Metadata) -> Claims:
-        url = metadata.user_info_endpoint
+    async def _user_info_of(self, subject: str, tokens: Mapping[str, object], metadata: Metadata) -> Claims:
+        url, access_token = metadata.user_info_endpoint, _access_token(tokens)
         if not url or access_token is None:
             why = "it has no UserInfo endpoint, or gave no access token"
             raise self._outbound.failed(metadata.token_endpoint, why, "leave out userInfo")
@@ -219,9 +278,35 @@ class OidcIdentity(ClaimedGroups):
         if answer.status != 200 or not isinstance(answer.body, dict):
             raise self._outbound.failed(url, f"its UserInfo is not a JSON object (status {answer.status})")
         # OpenID Connect Core 5.3.2: else it may be about anybody.
-        if answer.body.get("sub") != claims["sub"]:
+        if answer.body.get("sub") != subject:
             raise LoginRefused(_NOT_BELIEVED, cause="UserInfo is about another person")
         return answer.body
+
+
+def _access_token(tokens: Mapping[str, object]) -> str | None:
+    access = tokens.get("access_token")
+    return access if isinstance(access, str) else None
+
+
+def _kept(refresh_token: str, subject: str) -> Secret:
+    return Secret(json.dumps([refresh_token, subject]))
+
+
+def _read_kept(kept: Secret) -> tuple[str, str]:
+    try:
+        refresh_token, subject = json.loads(kept.reveal())
+        return str(refresh_token), str(subject)
+    except (ValueError, TypeError):
+        pass
+    raise LoginRefused(_ENDED, cause="what was kept of the sign-in cannot be read")
+
+
+def _prompt(fields: Fields) -> str:
+    prompt = fields.string("prompt")
+    if prompt not in ("", *PROMPTS):
+        fields.problem(f"it must be {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}", "prompt")
+        return ""
+    return prompt
 
 
 def _authentication(fields: Fields) -> str:

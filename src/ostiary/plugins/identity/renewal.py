@@ -1,10 +1,11 @@
 """What becomes of a session when nobody can be asked about its user without the user.
 
-    renewal: session     the session is renewed until it ends; who leaves is out by then at the latest, or when revoked
-    renewal: signIn      it is not renewed: with its first token the person, or the program, has to sign in again
+    (left out)          a refresh token is used where there is one; else the session ends sooner, uncheckedSession
+    renewal: session    the same, but without a refresh token it lasts as long as others: the operator accepts it
+    renewal: signIn     it is not renewed: with its first token the person, or the program, has to sign in again
 
-An OpenID Connect issuer, a proxy, a cookie and a certificate say who somebody is at the moment they are presented, and
-we keep nothing that could be presented again in their place: no refresh token lies in the store of a gateway.
+A proxy, a cookie and a certificate say who somebody is at the moment they are presented, and there is nothing that
+could be presented again in their place. An OpenID Connect issuer may give a refresh token.
 """
 
 from __future__ import annotations
@@ -13,21 +14,32 @@ from enum import Enum
 
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
+from ostiary.interfaces.identity import RenewalCheck
 from ostiary.model import UserInfo
 
 
 class Renewal(Enum):
+    DEFAULT = ""
     SESSION = "session"
     SIGN_IN = "signIn"
+
+    def check(self, *, with_kept: bool = False) -> RenewalCheck:
+        """Who is asked at renewals by a provider that has this setting."""
+        if self is Renewal.SIGN_IN:
+            return RenewalCheck.SIGN_IN
+        if self is Renewal.SESSION:
+            return RenewalCheck.ACCEPTED
+        return RenewalCheck.WITH_KEPT if with_kept else RenewalCheck.NOBODY
 
 
 def read_renewal(fields: Fields) -> Renewal:
     text = fields.optional_string("renewal")
-    try:
-        return Renewal.SESSION if text is None else Renewal(text)
-    except ValueError:
-        fields.problem(f"it must be {' or '.join(choice.value for choice in Renewal)}", "renewal")
-        return Renewal.SESSION
+    if text is None:
+        return Renewal.DEFAULT
+    if text in (Renewal.SESSION.value, Renewal.SIGN_IN.value):
+        return Renewal(text)
+    fields.problem(f"it must be {Renewal.SESSION.value} or {Renewal.SIGN_IN.value}", "renewal")
+    return Renewal.DEFAULT
 
 
 async def sign_in_again(user: UserInfo) -> UserInfo:

@@ -55,7 +55,7 @@ class SsoCookieIdentity(ClaimedGroups):
         claims: ClaimNames = ClaimNames(),  # noqa: B008  # frozen
         algorithms: Iterable[str] = ALGORITHMS,
         clock_skew: timedelta = CLOCK_SKEW,
-        renewal: Renewal = Renewal.SESSION,
+        renewal: Renewal = Renewal.DEFAULT,
         outbound: Outbound | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -71,6 +71,7 @@ class SsoCookieIdentity(ClaimedGroups):
             types=TYPES,
             skew=clock_skew,
         )
+        self.renewal_check = renewal.check()
         if renewal is Renewal.SIGN_IN:
             self.revalidate = sign_in_again
 

@@ -42,12 +42,13 @@ class TrustedHeaderIdentity(ClaimedGroups):
         user_header: str = USER,
         group_header: str = GROUP,
         uid_header: str = "",
-        renewal: Renewal = Renewal.SESSION,
+        renewal: Renewal = Renewal.DEFAULT,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._names = frozenset(names) - {""}
         self._user, self._group, self._uid = (name.lower() for name in (user_header, group_header, uid_header))
         self._clock = clock
+        self.renewal_check = renewal.check()
         if renewal is Renewal.SIGN_IN:
             self.revalidate = sign_in_again
 

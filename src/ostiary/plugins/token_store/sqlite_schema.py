@@ -222,7 +222,8 @@ def is_alive(row: Sequence[Any], now: int) -> bool:
 
 def session(row: Sequence[Any]) -> Session:
     session_id, username, created_at, expires_at, body, sequence = row
-    uid, groups, extra, provider, sources, client = json.loads(body)
+    # What is sealed came later: sessions of an earlier version have none.
+    uid, groups, extra, provider, sources, client, *sealed = json.loads(body)
     return Session(
         id=session_id,
         user=UserInfo(username, uid, tuple(groups), tuple([(key, tuple(values)) for key, values in extra])),
@@ -232,12 +233,13 @@ def session(row: Sequence[Any]) -> Session:
         sources=tuple([(group, source) for group, source in sources]),
         client=client,
         sequence=sequence,
+        sealed=sealed[0] if sealed else "",
     )
 
 
 def _body(of: Session) -> str:
     user = of.user
-    parts = [user.uid, user.groups, user.extra, of.provider, of.sources, of.client]
+    parts = [user.uid, user.groups, user.extra, of.provider, of.sources, of.client, of.sealed]
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 

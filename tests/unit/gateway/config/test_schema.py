@@ -69,6 +69,7 @@ identity:
   scopes: [openid, groups]
   audiences: [other]
   userInfo: true
+  prompt: consent
   claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
   algorithms: [ES256]
   clockSkew: 10s

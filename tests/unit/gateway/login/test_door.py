@@ -44,7 +44,7 @@ from tests.unit.gateway.signing_in import (
 
 async def test_a_user_gets_a_token_that_attests_user_and_groups(make: Make) -> None:
     """S8, S11, S17, S20, S21, S22, S25, S28."""
-    gateway = make(Says(UserInfo("alice", uid="7")), groups=[SaysGroups(members("developers"))])
+    gateway = make(Revalidating(UserInfo("alice", uid="7")), groups=[SaysGroups(members("developers"))])
     answer = await gateway.get()
     told = body(answer)
     assert answer.status == 200

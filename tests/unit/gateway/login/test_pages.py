@@ -290,7 +290,7 @@ async def test_other_challenges_go_to_the_browser_itself(make: Make) -> None:
 async def test_the_session_cookie_is_for_this_host_and_out_of_reach_of_scripts(make: Make) -> None:
     """L4."""
     for url, start, secure in ((URL, f"{SESSION}=osb_", True), ("http://127.0.0.1:1", "ostiary-session=osb_", False)):
-        answer = await Browser(make(Says(UserInfo("alice")), external_url=url)).get("/auth")
+        answer = await Browser(make(Revalidating(UserInfo("alice")), external_url=url)).get("/auth")
         (cookie,) = [value for name, value in answer.headers if name == "Set-Cookie" and "-session=" in value]
         assert cookie.startswith(start)
         assert all(part in cookie for part in ("Path=/", "HttpOnly", "SameSite=Lax", "Max-Age=86400"))

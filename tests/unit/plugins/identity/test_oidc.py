@@ -17,8 +17,8 @@ import trustme
 from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
-from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.model import UserInfo
+from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
+from ostiary.model import Secret, UserInfo
 from ostiary.plugins.identity.oidc import OidcIdentity
 from ostiary.plugins.identity.oidc_claims import ClaimNames
 from ostiary.plugins.identity.oidc_issuer import KEYS_SECONDS, METADATA_SECONDS, REFETCH_SECONDS
@@ -74,7 +74,16 @@ def provider(make: Make) -> OidcIdentity:
 
 
 async def sign_in(provider: OidcIdentity, issuer: Issuer) -> UserInfo:
-    return await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
+    identified = await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
+    assert isinstance(identified, UserInfo)
+    return identified
+
+
+async def sign_in_and_keep(provider: OidcIdentity, issuer: Issuer) -> Identified:
+    issuer.gives_refresh_tokens = True
+    identified = await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
+    assert isinstance(identified, Identified)
+    return identified
 
 
 async def refusal(provider: OidcIdentity, request: LoginRequest) -> LoginRefused:
@@ -246,8 +255,8 @@ async def test_two_issuers_at_once_do_not_mix(make: Make, issuer: Issuer, ca: tr
         other.person = {"sub": "bob"}
         one, two = make(), make(issuer=other.url)
         back_one, back_two = [who.visit(await each.handle_client(VISIT)) for who, each in ((issuer, one), (other, two))]
-        assert (await one.handle_provider(back_one)).username == "7f3a"
-        assert (await two.handle_provider(back_two)).username == "bob"
+        assert await one.handle_provider(back_one) == UserInfo("7f3a")
+        assert await two.handle_provider(back_two) == UserInfo("bob")
         mixed = replace(issuer.visit(await one.handle_client(VISIT)), remembered=back_two.remembered)
         await refusal(two, mixed)
         assert len(other.paths("/token")) == 1
@@ -339,7 +348,7 @@ async def test_many_logins_while_the_keys_change_ask_once(provider: OidcIdentity
     issuer.rotate(ec_key("ec-2"))
     backs = [issuer.visit(await provider.handle_client(VISIT)) for _ in range(10)]
     users = await asyncio.gather(*(provider.handle_provider(back) for back in backs))
-    assert {user.username for user in users} == {"7f3a"}
+    assert users == [UserInfo("7f3a")] * 10
     assert len(issuer.paths("/keys")) == 2
 
 
@@ -585,3 +594,87 @@ def test_the_page_about_it_says_what_works(tmp_path: Path) -> None:
     assert reading.problems == []
     settings = set(entry._asked) - {"name", "type"}
     assert {name for name in settings if f"`{name}`" not in page and f"`{name}." not in page} == set()
+
+
+# --- asked again, with a refresh token ---
+
+GROUPS = ClaimNames(username="email", groups="groups")
+
+
+async def test_at_renewal_the_issuer_is_asked_and_tells_name_and_groups_as_of_now(make: Make, issuer: Issuer) -> None:
+    issuer.person["groups"] = ["developers", "operators"]
+    provider = make(claims=GROUPS)
+    kept = (await sign_in_and_keep(provider, issuer)).kept
+    issuer.person["groups"] = ["developers"]
+    for _ in range(3):
+        # A rotating issuer takes each refresh token once, so the newest one must be kept each time.
+        again = await provider.ask_again(UserInfo("alice@example.com"), kept)
+        assert again.user == UserInfo("alice@example.com", groups=("developers",))
+        kept = again.kept
+
+
+async def test_somebody_whose_account_has_ended_is_refused_at_renewal(make: Make, issuer: Issuer) -> None:
+    provider = make()
+    kept = (await sign_in_and_keep(provider, issuer)).kept
+    issuer.refresh_tokens.clear()
+    with pytest.raises(LoginRefused, match="sign in again") as refused:
+        await provider.ask_again(UserInfo("7f3a"), kept)
+    assert "refresh-canary" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize("status", [401, 500, 503])
+async def test_an_issuer_that_cannot_be_asked_at_renewal_is_an_outage_and_no_refusal(
+    make: Make, issuer: Issuer, status: int
+) -> None:
+    provider = make()
+    kept = (await sign_in_and_keep(provider, issuer)).kept
+    issuer.failures["/token"] = Reply(status, {"error": "temporarily_unavailable"})
+    with pytest.raises(ProviderError):
+        await provider.ask_again(UserInfo("7f3a"), kept)
+
+
+@pytest.mark.parametrize("user_info", [False, True])
+async def test_without_an_id_token_at_the_refresh_the_issuers_user_info_tells(
+    make: Make, issuer: Issuer, user_info: bool
+) -> None:
+    provider = make(claims=GROUPS, user_info=user_info)
+    kept = (await sign_in_and_keep(provider, issuer)).kept
+    issuer.tokens = {"id_token": ABSENT, "refresh_token": ABSENT}
+    issuer.user_info = {"groups": ["new"]}
+    again = await provider.ask_again(UserInfo("alice@example.com"), kept)
+    assert again.user.groups == ("new",)
+    # The old one stays good where no newer one comes.
+    assert again.kept.reveal() == kept.reveal()
+
+
+async def test_an_answer_about_another_person_is_not_believed_at_renewal(make: Make, issuer: Issuer) -> None:
+    provider = make()
+    kept = (await sign_in_and_keep(provider, issuer)).kept
+    issuer.person["sub"] = "another"
+    with pytest.raises(LoginRefused, match="not believed"):
+        await provider.ask_again(UserInfo("7f3a"), kept)
+    issuer.tokens = {"id_token": ABSENT}
+    kept = Secret(kept.reveal().replace("-1", "-2"))
+    with pytest.raises(LoginRefused, match="not believed"):
+        await provider.ask_again(UserInfo("7f3a"), kept)
+
+
+async def test_what_was_kept_in_another_form_ends_the_session(make: Make) -> None:
+    for text in ("", "{}", "[1]", "x"):
+        with pytest.raises(LoginRefused, match="sign in again"):
+            await make().ask_again(UserInfo("a"), Secret(text))
+
+
+async def test_nothing_is_kept_where_sessions_are_not_renewed(make: Make, issuer: Issuer) -> None:
+    issuer.gives_refresh_tokens = True
+    assert await sign_in(make(renewal=Renewal.SIGN_IN), issuer) == UserInfo("7f3a")
+
+
+def test_who_is_asked_at_renewals_is_said_beforehand(make: Make) -> None:
+    told = [make(renewal=renewal).renewal_check for renewal in Renewal]
+    assert told == [RenewalCheck.WITH_KEPT, RenewalCheck.ACCEPTED, RenewalCheck.SIGN_IN]
+
+
+async def test_the_issuer_is_told_what_to_ask_the_person(make: Make) -> None:
+    redirect = await make(prompt="consent").handle_client(VISIT)
+    assert parse_qs(urlsplit(redirect.url).query)["prompt"] == ["consent"]

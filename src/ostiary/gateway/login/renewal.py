@@ -1,0 +1,35 @@
+"""How long a session lasts, about whose user nobody can be asked again.
+
+Called by `gateway.login` for each session that begins. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from ostiary.gateway.renewal_check import renewal_check
+from ostiary.gateway.settings import Identity
+from ostiary.interfaces.identity import RenewalCheck
+
+
+class SessionLengths:
+    """How long sessions last: *unchecked* is for those about whose user nobody can be asked again."""
+
+    def __init__(self, identity: Mapping[str, Identity], *, unchecked: timedelta) -> None:
+        self._identity = identity
+        self._unchecked = unchecked
+
+    def of(self, provider: str, *, kept: bool) -> timedelta | None:
+        """None: as long as any other. *kept* tells that the provider keeps something to ask with."""
+        accepted = self._check(provider) is RenewalCheck.ACCEPTED
+        return None if accepted or not self.asks_nobody(provider, kept=kept) else self._unchecked
+
+    def asks_nobody(self, provider: str, *, kept: bool) -> bool:
+        """Whether such a session is renewed without anybody being asked about its user."""
+        check = self._check(provider)
+        return not kept and check not in (RenewalCheck.ASKED, RenewalCheck.SIGN_IN)
+
+    def _check(self, provider: str) -> RenewalCheck:
+        configured = self._identity.get(provider)
+        return RenewalCheck.NOBODY if configured is None else renewal_check(configured.instance)
