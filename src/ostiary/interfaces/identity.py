@@ -42,12 +42,14 @@ class Redirect:
     """Send the browser to *url*, where the identity system asks the person.
 
     The gateway keeps `remember` on the server until the browser returns (a PKCE verifier, a nonce), for one return and
-    ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. A ``state``
-    parameter in the URL must come back unchanged, or the provider is told of no memory.
+    ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. The parameter
+    `state_name` of the URL must come back unchanged under the same name, or the provider is told of no memory; in SAML
+    it is called ``RelayState``.
     """
 
     url: str
     remember: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    state_name: str = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,20 @@ class TellsWhatItProduces(Protocol):
     """
 
     def produces(self) -> Produces: ...
+
+
+@runtime_checkable
+class ReturnsByPost(Protocol):
+    """An identity provider to which browsers return with a form that the identity system's page posts.
+
+    So does the POST binding of SAML, and ``response_mode=form_post`` of OpenID Connect. `handle_provider` then gets a
+    request with the method POST and the form, as it was sent. Each of its redirects must have the parameter that
+    `Redirect.state_name` names, with a value that nobody can guess: a form of another site comes without the browser's
+    cookies, so the gateway takes it in, has the browser come back by itself, and then compares that value with the one
+    that this very browser was sent away with.
+    """
+
+    returns_by_post: bool
 
 
 class Revalidates(Protocol):

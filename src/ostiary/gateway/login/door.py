@@ -34,13 +34,13 @@ from ostiary.gateway.login.browser import Browsers
 from ostiary.gateway.login.cli import Codes
 from ostiary.gateway.login.device import Devices, Pending, normal_code
 from ostiary.gateway.login.events import LoginEvent, LoginEventKind, LoginEvents, OnEvent, log_event
-from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal
+from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.pages import Pages
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.sessions import SessionCalls
-from ostiary.gateway.login.steps import Elsewhere, Outcome, SignedIn, Step, Steps
+from ostiary.gateway.login.steps import Elsewhere, Outcome, SignedIn, Step, Steps, returns_by_post
 from ostiary.gateway.login.views import Site
 from ostiary.gateway.login.visit import (
     AddressLimit,
@@ -100,6 +100,7 @@ class Login:
             self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
         )
         self._flows = Flows(store, secure=secure, clock=clock)
+        self._parked = ParkedReturns(store, clock=clock)
         self._codes = Codes(store, tokens, lengths, clock=clock)
         self._devices = Devices(store, tokens, lengths, external_url=url, clock=clock)
         self._sessions = SessionCalls(tokens, self._steps, self._events, clock=clock)
@@ -129,12 +130,18 @@ class Login:
 
     async def _answered(self, visit: Visit) -> LoginAnswer:
         request = visit.request
-        if request.method == "POST" and not comes_from(request, self._external_url):
-            return answers.error(403, "this form does not come from here")
         match request.path.split("/"):
             case ["", "auth", *steps]:
+                foreign = request.method == "POST" and not comes_from(request, self._external_url)
+                if foreign and not self._takes_foreign_form(steps):
+                    return answers.error(403, "this form does not come from here")
                 return await self._route(visit, steps)
         return answers.error(404, "there is nothing here")
+
+    def _takes_foreign_form(self, steps: list[str]) -> bool:
+        """Whether this is where an identity system's page sends a form back to. Nothing is done with it at once."""
+        provider, rest = self._provider(steps)
+        return provider is not None and rest == ["provider"] and returns_by_post(provider)
 
     async def _route(self, visit: Visit, steps: list[str]) -> LoginAnswer:
         request = visit.request
@@ -195,6 +202,8 @@ class Login:
                 return await self._visit(visit, provider, None)
             case ["start"]:
                 return await self._start(visit, provider)
+            case ["provider"] if returns_by_post(provider):
+                return await self._return_by_post(visit, provider)
             case ["provider"]:
                 return await self._return(visit, provider, Step.RETURN)
             case ["groups", "provider"]:
@@ -246,6 +255,19 @@ class Login:
         except Exception as error:
             # The refusal itself must be told all the same.
             return self._failed(error, visit, provider.name, goal)
+
+    async def _return_by_post(self, visit: Visit, provider: Identity) -> LoginAnswer:
+        """The form waits here until the browser comes by itself, with the cookie that says which login it began."""
+        request = visit.request
+        try:
+            if request.method == "POST":
+                if wait := self._starts.wait(request):
+                    return answers.too_many(wait)
+                return answers.redirect(await self._parked.park(request), 303)
+            visit = replace(visit, request=await self._parked.claim(request))
+        except Exception as error:
+            return self._events.record_failure(error, request, provider.name)
+        return await self._return(visit, provider, Step.RETURN)
 
     async def _return(self, visit: Visit, provider: Identity, step: Step) -> LoginAnswer:
         flow: Flow | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +23,8 @@ from ostiary.interfaces.token_store import RecordStore
 from ostiary.model import Secret, UserInfo
 
 LIFETIME = timedelta(minutes=10)
+# A browser goes on at once.
+PARKED_LIFETIME = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,9 @@ class Flow:
     """Where a login stands.
 
     `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
-    `state` is the parameter that the redirect carried: the same must come back, or else somebody could finish a login
-    of his own in another person's browser. `remember` is the provider's own. `user` is known once groups are being
+    `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
+    somebody could finish a login of his own in another person's browser. `remember` is the provider's own. `user` is
+    known once groups are being
     asked for: by then the group providers before `position` have answered with `memberships`, and `kept` is what the
     identity provider wants to have again later.
     """
@@ -65,6 +68,7 @@ class Flow:
     memberships: tuple[Membership, ...] = ()
     goal: Goal = None
     kept: Secret | None = None
+    state_name: str = "state"
 
 
 class Flows:
@@ -83,7 +87,7 @@ class Flows:
         flow = await self._take(request)
         if flow is None or not flow.identity:
             return None
-        returned = [value for name, value in (*request.query, *request.form) if name == "state"]
+        returned = [value for name, value in (*request.query, *request.form) if name == flow.state_name]
         return flow if flow.state is None or returned == [flow.state] else None
 
     async def goal(self, request: LoginRequest) -> Goal:
@@ -107,9 +111,37 @@ class Flows:
         return self._cookie.forget()
 
 
-def state_of(url: str) -> str | None:
-    """The ``state`` parameter of a redirect, if it has one."""
-    found = parse_qs(urlsplit(url).query, keep_blank_values=True).get("state")
+class ParkedReturns:
+    """Forms with which an identity system sends a browser back, until the browser comes again with its own cookies.
+
+    A form of another site comes without them (SameSite=Lax), so nobody can tell yet whose login it is. The browser is
+    sent on to the same path with a ticket, which is good once. A ticket is no proof of anything: whoever follows a link
+    with somebody else's has a form there that does not fit the login of their own browser.
+    """
+
+    TICKET = "ostiary_return"
+
+    def __init__(self, store: RecordStore, *, clock: Clock) -> None:
+        self._records = Records(store, "parked return", PARKED_LIFETIME, clock=clock)
+
+    async def park(self, request: LoginRequest) -> str:
+        """Keep the form of *request*; returns where the browser has to go."""
+        ticket = secrets.token_urlsafe(32)
+        await self._records.put(ticket, {"path": request.path, "query": request.query, "form": request.form})
+        return f"{request.path}?{self.TICKET}={ticket}"
+
+    async def claim(self, request: LoginRequest) -> LoginRequest:
+        """*request* as the identity system sent it, if it has a good ticket; else as it is."""
+        tickets = [value for name, value in request.query if name == self.TICKET]
+        value = await self._records.take(tickets[0]) if len(tickets) == 1 else None
+        if value is None or value["path"] != request.path:
+            return request
+        return replace(request, method="POST", query=pairs(value["query"]), form=pairs(value["form"]))
+
+
+def state_of(url: str, name: str = "state") -> str | None:
+    """The parameter of a redirect that must come back, if it has one."""
+    found = parse_qs(urlsplit(url).query, keep_blank_values=True).get(name)
     return found[0] if found else None
 
 
@@ -132,6 +164,7 @@ def pairs(value: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 def _to_json(flow: Flow) -> Value:
     goal = flow.goal
     value: dict[str, Any] = {"identity": flow.identity, "state": flow.state, "remember": flow.remember}
+    value["state_name"] = flow.state_name
     if flow.user is not None:
         value |= {"user": user_json(flow.user), "position": flow.position}
         value["memberships"] = [(member.group, member.source) for member in flow.memberships]
@@ -159,4 +192,5 @@ def _from_json(value: Value) -> Flow:
         memberships=tuple(Membership(*member) for member in value.get("memberships", ())),
         goal=goal,
         kept=Secret(value["kept"]) if "kept" in value else None,
+        state_name=value.get("state_name", "state"),
     )

@@ -29,7 +29,7 @@ from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChec
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.settings import Identity
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import AsksAgain, Challenge, Identified, LoginRequest, Redirect
+from ostiary.interfaces.identity import AsksAgain, Challenge, Identified, LoginRequest, Redirect, ReturnsByPost
 from ostiary.interfaces.token_store import RecordStore, Session
 from ostiary.model import Secret, UserInfo
 
@@ -85,7 +85,10 @@ class Steps:
         if isinstance(said, Challenge):
             return Challenge(_header_value(provider, said.www_authenticate))
         if isinstance(said, Redirect):
-            return _elsewhere(said, Flow(provider.name, goal=goal))
+            away = _elsewhere(said, Flow(provider.name, goal=goal))
+            if returns_by_post(provider) and not away.flow.state:
+                raise _broken(provider, f"it returns by POST, and its redirect has no {said.state_name}")
+            return away
         return await self._identified(provider, _identified_by(provider, said), request, goal)
 
     async def returned(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
@@ -176,6 +179,11 @@ class Steps:
             return await asking
 
 
+def returns_by_post(provider: Identity) -> bool:
+    """Whether browsers come back to *provider* with a form of the identity system's page."""
+    return isinstance(provider.instance, ReturnsByPost) and provider.instance.returns_by_post is True
+
+
 @contextmanager
 def _about(username: str) -> Iterator[None]:
     """What goes wrong inside is about this user: the operator's log says so."""
@@ -219,7 +227,11 @@ def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
         cause = "it redirects to what is no page"
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
     remember = _remembered(redirect.remember, flow.identity)
-    return Elsewhere(redirect.url, replace(flow, state=state_of(redirect.url), remember=remember))
+    name: object = redirect.state_name
+    if not isinstance(name, str) or not name:
+        raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
+    state = state_of(redirect.url, name)
+    return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
 
 
 def _remembered(value: object, provider: str) -> tuple[tuple[str, str], ...]:

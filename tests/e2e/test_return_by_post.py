@@ -1,0 +1,126 @@
+"""In a real browser: an identity system on another site sends people back with a form, and so does an attacker."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+import trustme
+
+from ostiary.errors import LoginRefused
+from ostiary.gateway.settings import GatewayConfig, Identity
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.model import UserInfo
+from tests.support.chromium import Chromium
+from tests.support.gateway import Site
+
+pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
+
+
+class FormPost:
+    """A provider whose identity system answers with a form, as SAML's POST binding and form_post do."""
+
+    returns_by_post = True
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    async def handle_client(self, request: LoginRequest) -> Redirect:
+        state = secrets.token_urlsafe(16)
+        query = urlencode({"back": request.callback_url, "state": state})
+        return Redirect(f"{self.page}/sso?{query}", remember=(("begun", "yes"),))
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        if request.method != "POST" or dict(request.remembered) != {"begun": "yes"}:
+            raise LoginRefused("this login did not begin here: begin again")
+        return UserInfo(dict(request.form)["assertion"])
+
+
+@contextmanager
+def identity_system() -> Iterator[tuple[str, dict[str, str]]]:
+    """A page at another site; what it posts back by itself can be changed."""
+    posts = {"assertion": "alice"}
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+            fields = {"state": asked.get("state", ""), **posts}
+            inputs = "".join(f'<input name="{name}" value="{escape(value)}">' for name, value in fields.items())
+            form = f'<form method="post" action="{escape(asked["back"])}">{inputs}</form>'
+            body = f"<!doctype html><title>idp</title>{form}<script>document.forms[0].submit()</script>".encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *parts: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", posts
+        server.shutdown()
+
+
+@dataclass
+class Running:
+    chromium: Chromium
+    url: str
+    page: str
+    posts: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def running(
+    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    site = Site(tmp_path_factory.mktemp("gateway"), ca)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"https://localhost:{port}"
+    with identity_system() as (page, posts), Chromium.running(request.config) as chromium:
+
+        def change(config: GatewayConfig) -> GatewayConfig:
+            return replace(config, identity=(Identity("saml", "sample", FormPost(page)),))
+
+        with site.in_process(change, listen={"address": f"127.0.0.1:{port}"}, externalURL=url):
+            yield Running(chromium, url, page, posts)
+
+
+def test_a_person_is_signed_in_by_a_form_of_another_site(running: Running) -> None:
+    chromium = running.chromium
+    chromium.person()
+    chromium.go(f"{running.url}/auth")
+    chromium.see("You are signed in")
+    assert "alice" in chromium.text
+    assert chromium.url == f"{running.url}/auth/token"
+
+
+@pytest.mark.parametrize("under_way", [False, True], ids=["began nothing", "has a login under way"])
+def test_an_attackers_page_signs_nobody_in(running: Running, under_way: bool) -> None:
+    """Its form is posted by the victim's own browser, with an assertion and a state of the attacker's own login."""
+    chromium = running.chromium
+    chromium.person()
+    attack = urlencode({"back": f"{running.url}/auth/provider", "state": "of-the-attackers-own-login"})
+    if under_way:
+        # The victim is sent to the identity system and has not come back yet.
+        running.posts["state"] = "the victim has not answered"
+        chromium.go(f"{running.url}/auth")
+        chromium.see("begin again")
+        running.posts.pop("state")
+    running.posts["assertion"] = "mallory"
+    try:
+        chromium.go(f"{running.page}/sso?{attack}")
+        chromium.see("begin again")
+    finally:
+        running.posts["assertion"] = "alice"
+    assert not [cookie for cookie in chromium("cookies") if cookie["name"].endswith("-session")]
