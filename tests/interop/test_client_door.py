@@ -17,6 +17,7 @@ from ostiary.client.connection import Connection, connect
 from ostiary.testing import FakeClock
 from tests.interop.support.cluster import RealCluster, issue, token_for
 from tests.interop.support.kubectl import RealKubectl
+from tests.interop.support.people import account
 from tests.interop.support.process import wait_until
 from tests.interop.support.programs import versions
 from tests.support.plugins import PluginScript, exec_credential, exec_user
@@ -87,8 +88,7 @@ def test_a_token_that_the_api_server_refuses_is_replaced_and_the_request_sent_ag
     cluster: RealCluster, connection: Connection, plugin: PluginScript
 ) -> None:
     """Its service account was deleted and made again: the old token is refused, though it has not expired."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reborn", "namespace": "team"}}
-    cluster.apply(account)
+    cluster.apply(account("reborn", "team"))
     old = token_for(cluster.admin, "team", "reborn")
     plugin.answer(token=old)
     with connection.httpx() as http:
@@ -96,7 +96,7 @@ def test_a_token_that_the_api_server_refuses_is_replaced_and_the_request_sent_ag
         cluster.admin.output("delete", "serviceaccount", "reborn", "-n", "team")
         refused = cluster.with_token(old)
         wait_until(lambda: refused("auth", "whoami").returncode == 1, what="the end of the token")
-        cluster.apply(account)
+        cluster.apply(account("reborn", "team"))
         plugin.answer(token=token_for(cluster.admin, "team", "reborn"))
         assert who(http) == "system:serviceaccount:team:reborn"
     assert plugin.runs == 2

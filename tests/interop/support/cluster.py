@@ -140,10 +140,10 @@ class RealCluster:
         shown = ("get", "serviceaccount", "default", "-n", name, "--ignore-not-found", "-o", "name")
         wait_until(lambda: bool(self.admin.output(*shown)), what=f"the service account of {name}")
 
-    def roles(self) -> str:
-        """All roles and bindings, as the how-to page dumps them."""
+    def roles(self, selector: str = "") -> str:
+        """All roles and bindings, as the how-to page dumps them; or those whose labels fit *selector*."""
         kinds = "clusterroles,clusterrolebindings,roles,rolebindings"
-        return self.admin.output("get", kinds, "-A", "-o", "yaml")
+        return self.admin.output("get", kinds, "-A", "-o", "yaml", "-l", selector)
 
     # --- its servers ---
 

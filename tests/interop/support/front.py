@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +31,11 @@ POLICY = {"chain": [{"name": "policy", "type": "rbac", "paths": ["policy"]}]}
 class ClusterSite(Site):
     """The folder of a gateway that stands before *cluster*, with the cluster's people as its users."""
 
-    def __init__(self, folder: Path, cluster: RealCluster) -> None:
+    def __init__(self, folder: Path, cluster: RealCluster, *, people: Iterable[str] = tuple(GROUP_OF)) -> None:
         super().__init__(folder, trustme.CA())
         self.cluster = cluster
-        self.users(*GROUP_OF)
-        self.groups({group: [user] for user, group in GROUP_OF.items()})
+        self.users(*people)
+        self.groups({GROUP_OF[user]: [user] for user in people})
         shutil.copy(cluster.folder / "ca.pem", folder / "cluster-ca.pem")
         self._write_leaf("front-proxy", cluster.front_proxy_certificate())
         self.token("none-yet")
@@ -45,8 +45,8 @@ class ClusterSite(Site):
         """The gateway's own token at the cluster."""
         self._write("cluster-token", token)
 
-    def take_over_roles(self) -> None:
-        self._write("policy/policy.yaml", self.cluster.roles())
+    def take_over_roles(self, selector: str = "") -> None:
+        self._write("policy/policy.yaml", self.cluster.roles(selector))
 
     def by_impersonation(self, **more: Any) -> dict[str, Any]:
         return self._upstream("cluster", identity="impersonation", tokenFile="cluster-token", **more)

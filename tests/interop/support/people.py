@@ -45,11 +45,16 @@ def service_account(name: str, namespace: str) -> dict[str, Any]:
     return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
 
 
+def account(name: str, namespace: str) -> dict[str, Any]:
+    """A service account to be made."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+
+
 def manifests() -> list[dict[str, Any]]:
     """Alice works in team, bob reads there, carol may do everything, mallory next to nothing."""
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "gateway", "namespace": "ostiary"}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot", "namespace": "team"}},
+        account("gateway", "ostiary"),
+        account("robot", "team"),
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden", "namespace": "other"}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hidden", "namespace": "other"}},
         binding("dev", "admin", group("dev"), namespace="team"),
