@@ -10,10 +10,12 @@ never raise and never hold up a request.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import select
 import stat
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +30,7 @@ WRITE_BYTES = 64 * 1024
 # What is kept while nothing can be written. More than this is dropped, and counted.
 LARGEST_BUFFER = 16 * 1024 * 1024
 ROTATION_SECONDS = 1.0
+LOCK_SECONDS = 0.05
 # What the system writes to a pipe in one piece, so that the lines of two workers do not run into each other.
 PIPE_BYTES = select.PIPE_BUF
 _PATIENCE_MS = 1000
@@ -205,7 +208,8 @@ class _Descriptor:
 
 
 class FileSink(_Descriptor):
-    """Appends to a file that only we may read. Several workers may share it.
+    """Appends to a file that only we may read. Several workers may share it: one writes at a time, and each looks
+    first whether the one before was cut off in the middle of a line, on a full disk or by its end.
 
     A file that was moved away (logrotate) is noticed within a second, or at once by `reopen`, which is what a
     SIGHUP shall call. With *fsync*, every write waits for the disk, and so does everything else in this worker.
@@ -266,14 +270,41 @@ class FileSink(_Descriptor):
             self._open()
         elif self._clock.monotonic() >= self._look_again_at:
             self._follow_rotation()
-        written = os.write(self._file, data)
+        written = self._append(data)
         if self._fsync:
             os.fsync(self._file)
         return written
 
+    def _append(self, data: bytes) -> int:
+        """How much of *data* was written, on lines of its own."""
+        locked = _lock(self._file)
+        try:
+            torn = b"\n" if self._ends_inside_a_line() else b""
+            return max(0, os.write(self._file, torn + data) - len(torn))
+        finally:
+            if locked:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _ends_inside_a_line(self) -> bool:
+        try:
+            size = os.fstat(self._file).st_size
+            return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        except OSError:
+            # It cannot be read; then we know of our own writes only.
+            return self._inside_a_line
+
+    def _line_break(self) -> bytes:
+        # The file itself says how it ends, whoever wrote to it last.
+        return b""
+
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
-        self._file = os.open(self._path, flags, 0o600)
+        flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        try:
+            # Read, too: a torn line is seen in the file. A pipe must not be kept open by its own writer.
+            mode = os.O_WRONLY if self._path.is_fifo() else os.O_RDWR
+            self._file = os.open(self._path, flags | mode, 0o600)
+        except PermissionError:
+            self._file = os.open(self._path, flags | os.O_WRONLY, 0o600)
         self._look_again_at = self._clock.monotonic() + ROTATION_SECONDS
 
     def _follow_rotation(self) -> None:
@@ -288,8 +319,6 @@ class FileSink(_Descriptor):
             # Not before the new one is open: if there is none to be had, the old one is better than nothing.
             self._open()
             os.close(before)
-            # Half a line, if there was one, stands in the other file.
-            self._inside_a_line = False
 
 
 class StdoutSink(_Descriptor):
@@ -339,6 +368,21 @@ class StdoutSink(_Descriptor):
         while done < len(data) and self._poll.poll(0):
             done += os.write(self._descriptor, data[done : _end_of_piece(data, done)])
         return done
+
+
+def _lock(descriptor: int) -> bool:
+    """Keep the other workers from writing meanwhile. They take microseconds; a stranger who holds it does not count."""
+    give_up_at = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < give_up_at:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.0001)
+        except OSError:
+            # A file system without locks.
+            return False
+    return False
 
 
 def _end_of_piece(data: bytes, start: int) -> int:

@@ -339,3 +339,73 @@ async def test_a_reader_that_went_away_ends_nothing_but_the_record(
     await sink.close()
     assert sink.dropped == 1
     assert "cannot be stored" in caplog.text
+
+
+# --- several workers ---
+
+
+def records(file: Path) -> tuple[list[object], list[str]]:
+    """The events, and the lines that are only a part of one."""
+    whole, torn = [], []
+    for line in file.read_text().splitlines():
+        try:
+            whole.append(json.loads(line))
+        except ValueError:
+            torn.append(line)
+    return whole, torn
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_line_torn_by_one_worker_swallows_no_event_of_another(tmp_path: Path, blocking: bool) -> None:
+    file = tmp_path / "audit.log"
+    first, second = FileSink(file, blocking=blocking), FileSink(file, blocking=blocking)
+    for sink in (first, second):
+        sink.open()
+    first.accept(A)
+    await first.flush()
+    with files_no_larger_than(len(A) + 3):
+        if blocking:
+            with pytest.raises(AuditUnavailable):
+                first.accept(B)
+        else:
+            first.accept(B)
+            await first.flush()
+    assert file.read_text() == A + B[:3]
+    second.accept(C)
+    await second.flush()
+    whole, torn = records(file)
+    assert (whole, torn) == ([{"a": 1}, {"c": 3}], [B[:3]])
+    for sink in (first, second):
+        await sink.close()
+    if not blocking:
+        assert records(file)[0] == [{"a": 1}, {"c": 3}, {"b": 2}]
+
+
+async def test_a_worker_that_died_in_the_middle_of_a_line_swallows_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "audit.log"
+    file.write_text(A + B[:4])
+    sink = FileSink(file, blocking=True)
+    sink.accept(C)
+    assert records(file) == ([{"a": 1}, {"c": 3}], [B[:4]])
+    await sink.close()
+
+
+async def test_somebody_who_locks_the_file_for_ever_holds_up_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "audit.log"
+    sink = FileSink(file, blocking=True)
+    with file.open("ab") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_EX)
+        sink.accept(A)
+    assert file.read_text() == A
+    await sink.close()
+
+
+async def test_a_file_that_we_may_only_write_to_is_good_enough(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    sink = FileSink(f"/proc/self/fd/{write_end}", blocking=True)
+    sink.accept(A)
+    assert os.read(read_end, 100) == A.encode()
+    await sink.close()
+    os.close(write_end)
+    assert os.read(read_end, 1) == b"", "the sink does not keep the pipe open by itself"
+    os.close(read_end)
