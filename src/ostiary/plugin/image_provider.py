@@ -9,7 +9,9 @@ hides for hours cannot be made: an answer kept for a whole registry whose key is
 from __future__ import annotations
 
 import functools
+import inspect
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +37,16 @@ from ostiary.wire.credential_provider import (
 )
 from ostiary.wire.go_json import go_json
 
+HELP = """\
+usage: {name} [ARGUMENT...] < REQUEST
+
+{about}
+
+An image credential provider: it reads a CredentialProviderRequest as JSON on stdin and prints a
+CredentialProviderResponse. The kubelet runs it. To try it by hand:
+
+  ostiary registry check --image IMAGE {name}
+"""
 LARGEST_REQUEST = 1 << 20
 NOT_KEPT = timedelta(0)
 _API_VERSIONS = ("v1/", "v2/")
@@ -136,6 +148,18 @@ class ImageProgram(Program):
     def __init__(self, function: Function) -> None:
         self._provide = function
         functools.update_wrapper(self, function)
+
+    def __call__(self, *, environ: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Answer one request, as `Program` does; with ``--help`` alone, say what this program is, and read nothing."""
+        if sys.argv[1:] in (["--help"], ["-h"]):
+            print(self._help(), end="")  # noqa: T201
+            return
+        super().__call__(environ=environ, clock=clock)
+
+    def _help(self) -> str:
+        about = inspect.cleandoc(self._provide.__doc__ or "")
+        name = os.path.basename(sys.argv[0])
+        return HELP.format(name=printable(name), about=about.replace("``", "") or "It does not say more of itself.")
 
     def answer(
         self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK, stdin: bytes | None = None

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 NO_SERVER = "no credentials server URL"
 NOT_IMPLEMENTED = "not implemented: ostiary reads credentials from providers"
 USAGE = "usage: docker-credential-ostiary get|store|erase|list|version"
+HELP = f"""\
+{USAGE}
+
+A docker credential helper: docker, podman, skopeo and crane run it, with the address of a registry on stdin.
+The logins come from the credential providers of $OSTIARY_REGISTRY_CONFIG, else ~/.config/ostiary/registry.yaml.
+To see why a registry gets a login or none: ostiary registry explain IMAGE
+"""
 OK, FAILED = 0, 1
 LARGEST_INPUT = 1 << 20
 # Clients name a registry to their helpers and no image.
@@ -34,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command of the helper protocol and return its exit code."""
     words = sys.argv[1:] if argv is None else argv
     commands = {"get": _get, "store": _store, "erase": _erase, "list": _list, "version": _version}
+    if words in (["--help"], ["-h"]):
+        print(HELP, end="")  # noqa: T201
+        return OK
     if len(words) != 1 or words[0] not in commands:
         print(USAGE, file=sys.stderr)  # noqa: T201
         return FAILED

@@ -48,6 +48,15 @@ from ostiary.wire.credential_provider import (
 
 PROGRAM = "ostiary-credential-provider"
 USAGE = f"usage: {PROGRAM} --config FILE"
+HELP = f"""\
+{USAGE} < REQUEST
+
+One image credential provider for many registries, by configuration alone: docker credential helpers, auth files,
+commands and token exchanges. It reads a CredentialProviderRequest as JSON on stdin and prints a
+CredentialProviderResponse. The kubelet runs it. To try it by hand:
+
+  ostiary registry check --image IMAGE {PROGRAM} --config FILE
+"""
 IMAGE_VARIABLE = "OSTIARY_IMAGE"
 OK, FAILED, WRONG_USAGE = 0, 1, 2
 
@@ -200,7 +209,11 @@ def _said(outcome: Outcome) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Answer one request of the kubelet and return the exit code."""
-    path = _config_path(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words in (["--help"], ["-h"]):
+        print(HELP, end="")  # noqa: T201
+        return OK
+    path = _config_path(words)
     if path is None:
         print(USAGE, file=sys.stderr)  # noqa: T201
         return WRONG_USAGE

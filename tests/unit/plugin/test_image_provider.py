@@ -72,6 +72,14 @@ def test_the_answer_is_in_the_version_that_was_asked_for(tmp_path: Path, version
     assert done.stderr == b"early\n"
 
 
+def test_help_tells_what_the_author_wrote_about_it(tmp_path: Path) -> None:
+    run(tmp_path, '"""A login for ``acme``."""\nraise AssertionError("it is not asked")')
+    done = subprocess.run([tmp_path / "acme-provider", "--help"], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: acme-provider" in done.stdout
+    assert "A login for acme." in done.stdout
+
+
 def test_who_asks_in_the_words_of_the_proposal_is_answered_in_them(clock: FakeClock) -> None:
     @image_provider
     def main(request: ImageRequest) -> ImageCredentials:

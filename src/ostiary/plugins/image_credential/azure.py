@@ -136,7 +136,11 @@ def mirrors_of(arguments: Sequence[str]) -> dict[str, str]:
 
 @image_provider
 def main(request: ImageRequest) -> ImageCredentials | None:
-    """``ostiary-azure-credential-provider``"""
+    """A login for Azure Container Registry, with the node's managed identity or what else Azure's library finds.
+
+    --registry-mirror=SOURCE:TARGET,...   images of SOURCE are pulled from the registry TARGET
+    Needs azure-identity: pip install 'ostiary[azure]'
+    """
     return AzureProvider(mirrors=mirrors_of(sys.argv[1:])).credentials(request)
 
 

@@ -166,7 +166,12 @@ def _login(token: object) -> tuple[str, Secret] | None:
 
 @image_provider
 def main(request: ImageRequest) -> ImageCredentials | None:
-    """``ostiary-ecr-credential-provider``"""
+    """A login for Amazon ECR, private and public, with the node's own credentials or those of a pod's service account.
+
+    With tokenAttributes the pod's role is assumed: that of the annotation eks.amazonaws.com/ecr-role-arn, or else of
+    $AWS_ECR_ROLE_ARN.
+    Needs botocore: pip install 'ostiary[ecr]'
+    """
     return EcrProvider().credentials(request)
 
 

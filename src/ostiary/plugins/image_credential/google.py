@@ -97,7 +97,10 @@ def is_google(registry: str) -> bool:
 
 @image_provider
 def main(request: ImageRequest) -> ImageCredentials | None:
-    """``ostiary-google-credential-provider``"""
+    """A login for Google Artifact Registry and Container Registry, with the application default credentials.
+
+    Needs google-auth: pip install 'ostiary[google]'
+    """
     return GoogleProvider().credentials(request)
 
 
