@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_installed_program import SECONDS, build, installed
+from tests.support.wheel import ROOT, SECONDS, build, install_with_extras
 
-ROOT = Path(__file__).parents[2]
 IMAGE = "a.registry.example.com/app"
 CONFIG = """\
 apiVersion: kubelet.config.k8s.io/v1
@@ -31,12 +29,7 @@ BARE = {"PATH": os.defpath, "HOME": "/nonexistent"}
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
-    wheel = build("standard", folder)
-    found = installed(wheel, folder / "venv")
-    # What the wheel depends on, as pip would have fetched it; ostiary itself is the wheel's.
-    packages = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return found
+    return install_with_extras(build(folder), folder / "venv")
 
 
 def run(*command: Path | str, folder: Path) -> subprocess.CompletedProcess[str]:

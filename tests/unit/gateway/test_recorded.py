@@ -143,7 +143,7 @@ def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> No
     first.write_text(event("GET", "/healthz", id="one") + "half a li\n")
     second.write_text("\n" + event("GET", "/metrics", id="two"))
     found = find([first, second], " TWO ")
-    assert found is not None
+    assert isinstance(found, Recorded)
     assert found.attributes.request.path == "/metrics"
     assert find([first, second], "tw") is None
     with pytest.raises(ConfigurationError) as raised:
