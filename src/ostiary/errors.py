@@ -2,6 +2,7 @@
 
     OstiaryError
     ├── ConfigurationError       a file or an option is wrong: mend it, then try again
+    │   ├── LibraryMissing       an extra is not installed: the hint says what to install
     │   └── ImageNameError       a text is not the name of an image
     ├── CredentialError          there is no credential, so no request was sent
     │   ├── PluginRefused        the policy of this program does not let the command run
@@ -50,6 +51,8 @@ CODES: dict[str, str] = {
     "exec-plugin-answer-invalid": "the exec plugin's answer holds no usable credential",
     "exec-plugin-answer-expired": "the exec plugin's answer had already expired when it came",
     "exec-plugin-backing-off": "the exec plugin failed a moment ago and is not run again yet",
+    "auth-provider-unusable": "the auth-provider of the kubeconfig's user is not known, was removed, or is incomplete",
+    "oidc-token-unavailable": "the oidc auth-provider has no id-token that is still good, and cannot get one",
     "thread-limit-reached": "no thread could be started to run an exec plugin or a credential provider in",
     "credential-provider-not-found": "the credential provider's executable does not exist",
     "credential-provider-not-executable": "the credential provider's executable cannot be executed",
@@ -155,6 +158,12 @@ class ConfigurationError(OstiaryError):
         elif self.problems and not parts.get("cause"):
             parts["cause"] = "\n".join(_with_hint(problem) for problem in self.problems)
         super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class LibraryMissing(ConfigurationError, ModuleNotFoundError):
+    """An extra is not installed. Also a `ModuleNotFoundError`, for programs that look for one."""
+
+    default_code = "library-missing"
 
 
 class ImageNameError(ConfigurationError):

@@ -36,7 +36,11 @@ def source_of(vector: Vector) -> bytes:
 def accepted(name: str) -> dict[int, str]:
     """The lines of a file, counted from 1, that are meant to differ, and why. Each names its decision record."""
     listed = json.loads(ACCEPTED.read_text("utf-8")).get(name, {})
-    return {int(line): f"{entry['reason']} ({entry['decision']})" for line, entry in listed.items()}
+    return {
+        int(line): f"{entry['reason']} ({entry['decision']})"
+        for lines, entry in listed.items()
+        for line in lines.split()
+    }
 
 
 def replay(name: str, difference: Callable[[Vector], str | None]) -> None:

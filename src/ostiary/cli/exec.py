@@ -7,7 +7,7 @@ import json
 import sys
 
 from ostiary.cli.arguments import JSON, add_output, environment, seconds
-from ostiary.cli.exec_choice import choice
+from ostiary.cli.exec_choice import DIALECTS, PROPOSAL, SHIPPED, choice, wrong_dialect
 from ostiary.cli.exec_explanation import explanation, static_credential
 from ostiary.cli.output import print_json, print_note, rows
 from ostiary.cli.report import print_report
@@ -39,12 +39,13 @@ from being used. Values of environment variables are not shown.
 CHECK_HELP = """\
 Judge an exec plugin, written in any language, by the rules that clients live by. The plugin is run about
 five times, without a person, and must be able to answer: sign in first if it needs that. Nothing that it
-prints is shown.
+prints on stdout is shown; if it fails, what it says on stderr is, without what may be a secret.
 """
 CHECK_EXAMPLES = """\
 examples:
   ostiary exec check ./my-plugin get-token
   ostiary exec check --api-version v1 --env REGION=north acme-login --quiet
+  ostiary exec check --dialect proposal ./plugin-of-2018
 """
 
 
@@ -75,6 +76,7 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
         choices=names,
         help="a version that it should speak; may be repeated (default: v1 and v1beta1)",
     )
+    _add_dialect(parser)
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="add to its environment")
     parser.add_argument("--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="for one run")
     add_output(parser)
@@ -83,7 +85,17 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=check_plugin)
 
 
+def _add_dialect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dialect",
+        choices=DIALECTS,
+        default=SHIPPED,
+        help="proposal: speak to a v1alpha1 plugin in the words of the 2018 proposal (ExecInfo, ExecCredentials)",
+    )
+
+
 def _add_choice(parser: argparse.ArgumentParser) -> None:
+    _add_dialect(parser)
     parser.add_argument("--kubeconfig", metavar="FILE", help="instead of $KUBECONFIG or ~/.kube/config")
     parser.add_argument("--context", metavar="NAME", help="instead of the current context")
     parser.add_argument("--user", metavar="NAME", help="instead of the context's user")
@@ -110,7 +122,8 @@ def run_plugin(arguments: argparse.Namespace) -> int:
     if arguments.output == HEADER:
         print(_header(credential))
         return 0
-    text = encode_answer(_answer(credential), api_version=plugin.config.api_version)
+    as_proposed = chosen.settings.as_proposed
+    text = encode_answer(_answer(credential), api_version=plugin.config.api_version, as_proposed=as_proposed)
     if arguments.output == JSON:
         print(text, end="")
     else:
@@ -157,11 +170,15 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def check_plugin(arguments: argparse.Namespace) -> int:
+    as_proposed = arguments.dialect == PROPOSAL
+    if as_proposed and arguments.api_version not in (None, ["v1alpha1"]):
+        raise wrong_dialect("--api-version names another version")
     names = arguments.api_version or [V1.rpartition("/")[2], V1BETA1.rpartition("/")[2]]
     report = check(
         (arguments.command, *arguments.arguments),
         env=environment(arguments.env),
         versions=[version for version in API_VERSIONS if version.rpartition("/")[2] in names],
+        as_proposed=as_proposed,
         seconds=arguments.timeout,
     )
     print_report(report, as_json=arguments.output == JSON)

@@ -13,6 +13,10 @@ from ostiary.client.exec_plugin import ExecPlugin, ExecSettings
 from ostiary.client.kubeconfig import ExecConfig, Kubeconfig, Selection
 from ostiary.client.kuberc import from_kuberc
 from ostiary.errors import ConfigurationError
+from ostiary.wire.client_authentication import V1ALPHA1
+
+SHIPPED, PROPOSAL = "shipped", "proposal"
+DIALECTS = (SHIPPED, PROPOSAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,10 @@ class Choice:
         """The plugin, exactly as a client of this selection would run it."""
         selection, exec_config = self.selection, self._exec_config()
         connection = Connection(selection, settings=self.settings)
-        if isinstance(connection.source, Authenticator):
+        if isinstance(connection.source, Authenticator) and isinstance(connection.source.plugin, ExecPlugin):
             return connection.source.plugin
         # Something else signs for this user. What the plugin would be told is wanted all the same.
-        told = cluster_info(selection.cluster, connection.server) if exec_config.provide_cluster_info else None
+        told = cluster_info(selection.cluster) if exec_config.provide_cluster_info else None
         return ExecPlugin(exec_config, user=selection.user.name, cluster=told, settings=self.settings)
 
     def without_a_person(self) -> Choice:
@@ -48,8 +52,22 @@ class Choice:
         return user.exec
 
 
+def wrong_dialect(cause: str) -> ConfigurationError:
+    return ConfigurationError(
+        "the dialect of the 2018 proposal cannot be spoken here",
+        cause=cause,
+        hint="it was spoken with apiVersion client.authentication.k8s.io/v1alpha1 alone",
+        code="usage",
+    )
+
+
 def choice(arguments: argparse.Namespace) -> Choice:
-    """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster`` and ``--timeout`` choose."""
+    """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster``, ``--dialect`` and ``--timeout`` choose."""
+    as_proposed = arguments.dialect == PROPOSAL
     config = kubeconfigs.load(arguments.kubeconfig)
     selection = kubeconfigs.select(config, context=arguments.context, cluster=arguments.cluster, user=arguments.user)
-    return Choice(config, selection, ExecSettings(policy=from_kuberc(), seconds=arguments.timeout))
+    exec_config = selection.user.exec
+    if as_proposed and exec_config is not None and exec_config.api_version != V1ALPHA1:
+        raise wrong_dialect(f"the kubeconfig says {exec_config.api_version!r} in {exec_config.place}")
+    settings = ExecSettings(policy=from_kuberc(), seconds=arguments.timeout, as_proposed=as_proposed)
+    return Choice(config, selection, settings)

@@ -24,6 +24,10 @@ def print_report(report: Report, *, as_json: bool) -> None:
     for finding in report.findings:
         for row in _finding_rows(finding, width):
             print(row)
+    if report.stderr:
+        print("\nit said on stderr:")
+        for line in report.stderr.splitlines():
+            print(f"  {line}")
     counts = [f"{report.count(result)} {result.value}" for result in Result if report.count(result)]
     name = os.path.basename(report.command)
     print(f"\n{name}: {', '.join(counts)}, in {report.runs} {'run' if report.runs == 1 else 'runs'}")
@@ -40,7 +44,8 @@ def _report_json(report: Report) -> dict[str, object]:
         }
         for finding in report.findings
     ]
-    return {"command": report.command, "ok": report.ok, "runs": report.runs, "findings": findings}
+    fields = {"command": report.command, "ok": report.ok, "runs": report.runs, "findings": findings}
+    return {**fields, "stderr": report.stderr} if report.stderr else fields
 
 
 def _finding_rows(finding: Finding, width: int) -> list[str]:

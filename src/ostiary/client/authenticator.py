@@ -1,4 +1,4 @@
-"""Holds the current credential of one exec plugin and decides when the plugin runs again.
+"""Holds the current credential of one exec plugin, or auth-provider, and decides when the plugin runs again.
 
 Any number of threads and event loops share one authenticator. The first caller that finds the credential
 missing starts the plugin through `core.flight`; all others wait for the same future. So the sync and the
@@ -15,19 +15,32 @@ import weakref
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 from ostiary.client.exchange import Rejection
-from ostiary.client.exec_plugin import ExecPlugin
 from ostiary.client.metrics import ExecMetrics, NoMetrics
 from ostiary.core import rotation
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.flight import THREAD_LIMIT_REACHED, SingleFlight
 from ostiary.core.rotation import State, Verdict
 from ostiary.core.waiting import wait, wait_async
-from ostiary.errors import AnswerInvalid, BackingOff, CredentialError
+from ostiary.errors import BackingOff, CredentialError
 from ostiary.model import Credential
 
 log = logging.getLogger("ostiary.client")
+
+
+class Plugin(Protocol):
+    """What an authenticator runs to obtain a credential: an exec plugin, or an auth-provider."""
+
+    def is_interactive(self) -> bool:
+        """Whether a run now may ask a person; raises `CredentialError` when it must and cannot."""
+
+    def run(self, rejection: Rejection | None) -> Credential:
+        """A credential; raises `CredentialError`. Called in a thread of its own, one run at a time."""
+
+    def expired_error(self, cause: str) -> CredentialError:
+        """The error for a credential that had expired when it came."""
 
 
 class Authenticator:
@@ -35,7 +48,7 @@ class Authenticator:
 
     def __init__(
         self,
-        plugin: ExecPlugin,
+        plugin: Plugin,
         *,
         clock: Clock | None = None,
         metrics: ExecMetrics | None = None,
@@ -166,14 +179,8 @@ class Authenticator:
         if not rotation.is_expired(credential, now):
             return rotation.succeeded(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())
         assert credential.expires_at is not None
-        error = AnswerInvalid(
-            f"no credential for user {self.plugin.user!r}",
-            cause=f"exec plugin {self.plugin.config.command!r} answered with a credential that had expired "
-            f"{(now - credential.expires_at).total_seconds():.0f} s before",
-            where=self.plugin.config.place,
-            hint="compare this machine's clock with the server's, and clear the plugin's own cache",
-            code="exec-plugin-answer-expired",
-        )
+        age = (now - credential.expires_at).total_seconds()
+        error = self.plugin.expired_error(f"answered with a credential that had expired {age:.0f} s before")
         return rotation.came_spent(state, credential, error, monotonic=monotonic, jitter=self._jitter())
 
     def _measure(self, old: Credential | None, new: Credential) -> None:
@@ -182,6 +189,14 @@ class Authenticator:
         self._metrics.expires(self, after.not_after if after else None)
         if before is not None and before != after and before.not_before is not None:
             self._metrics.rotated(age_seconds=(self._clock.now() - before.not_before).total_seconds())
+
+
+class OidcAuthenticator(Authenticator):
+    """The same for an ``oidc`` auth-provider. As in client-go, a 401 is no reason to ask the issuer again."""
+
+    def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
+        latest = self.latest
+        return latest if latest is not rejected else None
 
 
 def _or_none(run: Future[Credential]) -> Future[Credential | None]:

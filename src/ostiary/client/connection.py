@@ -11,22 +11,24 @@ import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from ostiary.client import kubeconfig as kubeconfigs
 from ostiary.client.credentials import Source, has_credentials, source_for
 from ostiary.client.exchange import Headers
 from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
-from ostiary.client.kubeconfig import Kubeconfig, Overrides, Selection, User
+from ostiary.client.kubeconfig import Cluster, Kubeconfig, Overrides, Selection, User
 from ostiary.client.kuberc import from_kuberc
 from ostiary.client.metrics import ExecMetrics, default_metrics
 from ostiary.client.policy import PluginPolicy
 from ostiary.client.proxy import proxy_for
+from ostiary.client.server_address import DEFAULT_PORTS, AddressError, ServerAddress, has_scheme, parse_server
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.extras import needing
 from ostiary.core.text import fits_header
 from ostiary.core.tls import SealedContext, TlsSettings, build_context
 from ostiary.errors import ConfigurationError, TransportError
-from ostiary.model import ClientCertificate
+from ostiary.model import ClientCertificate, Secret
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -42,7 +44,6 @@ log = logging.getLogger("ostiary.client")
 
 # client-go reads certificate authority files again after five minutes.
 AUTHORITIES_SECONDS = 300.0
-DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 def connect(
@@ -101,29 +102,28 @@ class Connection:
         self.namespace = selection.namespace
         self.retry_on_401 = retry_on_401
         self._clock = clock or SYSTEM_CLOCK
-        parts = _server_parts(selection)
-        self.server = parts.geturl().rstrip("/")
-        self._origin = (
-            parts.scheme,
-            (parts.hostname or "").lower(),
-            parts.port or DEFAULT_PORTS[parts.scheme],
+        address = _address(cluster)
+        self.server = str(address)
+        self._origin = address.origin
+        self.proxy = proxy_for(
+            urlsplit(self.server), configured=cluster.proxy_url, environ=os.environ if environ is None else environ
         )
-        self.proxy = proxy_for(parts, configured=cluster.proxy_url, environ=os.environ if environ is None else environ)
         self.compression = not cluster.disable_compression
         self.verifies = not cluster.insecure_skip_tls_verify
         self.impersonation: Headers = _impersonation(selection.user)
         self.source: Source | None = None
-        if parts.scheme == "https":
+        self.authorization: Secret | None = None
+        """The ``Authorization`` that the server's own address asks for, with ``user:password@`` in it."""
+        if address.is_secure:
+            self.authorization = address.authorization
             self.source = source_for(
                 selection,
-                server=parts.geturl(),
                 settings=settings or ExecSettings(),
                 metrics=metrics or default_metrics(),
                 clock=self._clock,
             )
-        elif has_credentials(selection.user):
-            # As kubectl, which sends no credential where anybody could read it; but not in silence.
-            log.warning("no credential is sent to %s: it is not https", self.server)
+        else:
+            _warn_of_plain_http(self.server, selection, has_authorization=address.authorization is not None)
         self._lock = threading.Lock()
         self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
         self._authorities: str | None = None
@@ -203,92 +203,103 @@ class Connection:
 
     def httpx(self, **options: Any) -> Client:
         """An `httpx.Client` whose base URL is the cluster, always signed in."""
-        from ostiary.client.httpx import client
+        with needing("httpx", purpose="this client"):
+            from ostiary.client.httpx import client
 
-        return client(self, **options)
+            return client(self, **options)
 
     def httpx_async(self, **options: Any) -> AsyncClient:
-        from ostiary.client.httpx import async_client
+        with needing("httpx", purpose="this client"):
+            from ostiary.client.httpx import async_client
 
-        return async_client(self, **options)
+            return async_client(self, **options)
 
     def requests(self, **options: Any) -> Session:
         """A `requests.Session`; paths are relative to the cluster's address."""
-        from ostiary.client.requests import session
+        with needing("requests", purpose="this client"):
+            from ostiary.client.requests import session
 
-        return session(self, **options)
+            return session(self, **options)
 
     def urllib3(self, **options: Any) -> PoolManager:
-        from ostiary.client.urllib3 import pool_manager
+        with needing("urllib3", purpose="this client"):
+            from ostiary.client.urllib3 import pool_manager
 
-        return pool_manager(self, **options)
+            return pool_manager(self, **options)
 
     def aiohttp(self, **options: Any) -> ClientSession:
-        from ostiary.client.aiohttp import session
+        with needing("aiohttp", purpose="this client"):
+            from ostiary.client.aiohttp import session
 
-        return session(self, **options)
+            return session(self, **options)
 
     def kubernetes(self, **options: Any) -> Any:
         """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
-        from ostiary.client.kubernetes import api_client
+        with needing("kubernetes", purpose="this client"):
+            from ostiary.client.kubernetes import api_client
 
-        return api_client(self, **options)
+            return api_client(self, **options)
 
     def kubernetes_aio(self) -> Any:
         """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
-        from ostiary.client.kubernetes_aio import api_client
+        with needing("kubernetes", purpose="this client"):
+            from ostiary.client.kubernetes_aio import api_client
 
-        return api_client(self, library="kubernetes.aio")
+            return api_client(self, library="kubernetes.aio")
 
     def kubernetes_asyncio(self) -> Any:
         """An `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
-        from ostiary.client.kubernetes_aio import api_client
+        with needing("kubernetes-asyncio", purpose="this client"):
+            from ostiary.client.kubernetes_aio import api_client
 
-        return api_client(self, library="kubernetes_asyncio")
+            return api_client(self, library="kubernetes_asyncio")
 
     def lightkube(self, **options: Any) -> LightkubeClient:
-        from ostiary.client.lightkube import client
+        with needing("lightkube", purpose="this client"):
+            from ostiary.client.lightkube import client
 
-        return client(self, **options)
+            return client(self, **options)
 
     def lightkube_async(self, **options: Any) -> LightkubeAsyncClient:
-        from ostiary.client.lightkube import async_client
+        with needing("lightkube", purpose="this client"):
+            from ostiary.client.lightkube import async_client
 
-        return async_client(self, **options)
+            return async_client(self, **options)
 
     def kr8s(self, **options: Any) -> SyncApi:
         """A `kr8s.Api`; close it, or use it in a ``with``."""
-        from ostiary.client.kr8s import sync_api
+        with needing("kr8s", purpose="this client"):
+            from ostiary.client.kr8s import sync_api
 
-        return sync_api(self, **options)
+            return sync_api(self, **options)
 
     async def kr8s_async(self, **options: Any) -> AsyncApi:
-        from ostiary.client.kr8s import api
+        with needing("kr8s", purpose="this client"):
+            from ostiary.client.kr8s import api
 
-        return await api(self, **options)
+            return await api(self, **options)
 
 
-def _server_parts(selection: Selection) -> SplitResult:
-    """The server's address. Without a scheme it is http, unless something says TLS, as in client-go."""
-    cluster, user = selection.cluster, selection.user
-    server = cluster.server
-    if "://" not in server:
-        authority = cluster.certificate_authority or cluster.certificate_authority_data
-        tls = authority or cluster.insecure_skip_tls_verify or user.has_certificate
-        server = f"{'https' if tls else 'http'}://{server}"
+def _address(cluster: Cluster) -> ServerAddress:
     try:
-        parts = urlsplit(server)
-        usable = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
+        return parse_server(cluster.server)
+    except AddressError as error:
         raise TransportError(
             f"the server of cluster {cluster.name!r} is not an address",
-            cause="it is not of the form https://host:port",
+            cause=str(error),
             where=cluster.place,
-            hint="correct server in the kubeconfig",
-        )
-    return parts._replace(query="", fragment="")
+            hint="write it as https://host:port in the kubeconfig",
+        ) from None
+
+
+def _warn_of_plain_http(server: str, selection: Selection, *, has_authorization: bool) -> None:
+    """As kubectl, we send no credential where anybody could read it; but not in silence."""
+    cluster = selection.cluster
+    why = "it is not https" if has_scheme(cluster.server) else "without https:// in front, its address means http"
+    if has_authorization or has_credentials(selection.user):
+        log.warning("no credential is sent to %s: %s", server, why)
+    if cluster.certificate_authority or cluster.certificate_authority_data or cluster.tls_server_name:
+        log.warning("the certificate authority or name of %s is not checked: %s", server, why)
 
 
 def _impersonation(user: User) -> Headers:

@@ -1,25 +1,28 @@
-"""Which source signs for a user: what stands in the kubeconfig, files that it names, or its exec plugin.
+"""Which source signs for a user: what stands in the kubeconfig, files that it names, its exec plugin or auth-provider.
 
-The precedence is client-go's: a token, a username, or a certificate with its key beats the plugin,
-which is then never run.
+The precedence is client-go's: a token, a username, or a certificate with its key beats the plugin, which is then
+never run. A token or a username beats the auth-provider; a certificate goes along with it. Whatever is configured is
+checked, whether it takes effect or not.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from typing import Protocol, cast
 
-from ostiary.client.authenticator import Authenticator, shared
+from ostiary.client.auth_provider import OidcProvider, oidc_issuer
+from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared
 from ostiary.client.exchange import CredentialSource
-from ostiary.client.exec_plugin import ExecPlugin, ExecSettings
-from ostiary.client.kubeconfig import Cluster, ExecConfig, Selection, User
+from ostiary.client.exec_plugin import ExecPlugin, ExecSettings, check_api_version
+from ostiary.client.kubeconfig import AuthProvider, Cluster, ExecConfig, Selection, User
 from ostiary.client.metrics import ExecMetrics
+from ostiary.client.server_address import server_for_plugins
 from ostiary.client.static import Files, FileSource, FixedSource
 from ostiary.core.clock import Clock
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import ConfigurationError
-from ostiary.model import ClientCertificate, Credential
+from ostiary.model import ClientCertificate, Credential, Secret
 from ostiary.wire.client_authentication import V1, ClusterInfo, ExecInfo, encode_info
 
 
@@ -30,20 +33,33 @@ class Source(CredentialSource, Protocol):
     def latest(self) -> Credential | None: ...
 
 
-def source_for(
-    selection: Selection, *, server: str, settings: ExecSettings, metrics: ExecMetrics, clock: Clock
-) -> Source | None:
+def source_for(selection: Selection, *, settings: ExecSettings, metrics: ExecMetrics, clock: Clock) -> Source | None:
     """The source for the selected user; None when it has no credential at all."""
     user = selection.user
+    if user.exec is not None:
+        check_api_version(user.exec, user=user.name)
+    if user.auth_provider is not None:
+        oidc_issuer(user, user.auth_provider)
     if user.exec is not None and user.uses_exec:
-        return _authenticator(user.exec, selection, server, settings, metrics, clock)
+        return _authenticator(user.exec, selection, settings, metrics, clock)
+    if user.auth_provider is not None and not user.has_header:
+        return _oidc_authenticator(user, user.auth_provider, clock)
     return _static_source(user, clock) if has_credentials(user) else None
 
 
 def has_credentials(user: User) -> bool:
     """Whether requests of *user* are signed at all."""
-    static = user.token or user.token_file or user.username or (user.has_certificate and user.has_key)
-    return bool(static) or user.exec is not None
+    static = user.has_header or (user.has_certificate and user.has_key)
+    return static or user.exec is not None or user.auth_provider is not None
+
+
+def _oidc_authenticator(user: User, provider: AuthProvider, clock: Clock) -> OidcAuthenticator:
+    def make() -> OidcAuthenticator:
+        latest = _static_source(user, clock).latest if user.has_certificate else None
+        certificate = latest.certificate if latest is not None else None
+        return OidcAuthenticator(OidcProvider(user, provider, clock=clock, certificate=certificate), clock=clock)
+
+    return cast("OidcAuthenticator", shared(("oidc", user, user.place.file, clock), make))
 
 
 def _static_source(user: User, clock: Clock) -> Source:
@@ -59,7 +75,8 @@ def _static_source(user: User, clock: Clock) -> Source:
     base = Credential(
         token=user.token or None,
         certificate=None if rotating else _fixed_certificate(user),
-        basic=(user.username, user.password) if user.username and user.password is not None else None,
+        # As with kubectl, the password may be empty.
+        basic=(user.username, user.password or Secret("")) if user.username else None,
     )
     if not rotating and not user.token_file:
         return FixedSource(base)
@@ -94,12 +111,11 @@ def _read(path: str | None) -> bytes:
 def _authenticator(
     config: ExecConfig,
     selection: Selection,
-    server: str,
     settings: ExecSettings,
     metrics: ExecMetrics,
     clock: Clock,
 ) -> Authenticator:
-    cluster = cluster_info(selection.cluster, server) if config.provide_cluster_info else None
+    cluster = cluster_info(selection.cluster) if config.provide_cluster_info else None
     plugin = ExecPlugin(
         config, user=selection.user.name, cluster=cluster, settings=settings, metrics=metrics, clock=clock
     )
@@ -109,7 +125,7 @@ def _authenticator(
     return shared(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
 
 
-def cluster_info(cluster: Cluster, server: str) -> ClusterInfo:
+def cluster_info(cluster: Cluster) -> ClusterInfo:
     """What a plugin with ``provideClusterInfo`` is told; the authority's file is read now."""
     try:
         authority = cluster.certificate_authority_data or (
@@ -123,7 +139,7 @@ def cluster_info(cluster: Cluster, server: str) -> ClusterInfo:
             hint="correct certificate-authority, or set provideClusterInfo: false",
         ) from None
     return ClusterInfo(
-        server=server,
+        server=server_for_plugins(cluster.server),
         tls_server_name=cluster.tls_server_name or "",
         insecure_skip_tls_verify=cluster.insecure_skip_tls_verify,
         certificate_authority_data=authority,

@@ -1,6 +1,7 @@
 """One request and its answer, signed: what every adapter does, written once.
 
     has Authorization already?  -> send as it is, whatever comes back
+    user:password@ in server?   -> that signs, and of the credential only the certificate is used
     else                        -> obtain the credential, send
     401?                        -> have the credential replaced, once per generation; send once more
                                    if the body can be sent again
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from ostiary.core.waiting import wait, wait_async
-from ostiary.model import Credential
+from ostiary.model import Credential, Secret
 
 Headers = Sequence[tuple[str, str]]
 Answer = TypeVar("Answer")
@@ -56,6 +57,9 @@ class Signer(Protocol):
 
     @property
     def retry_on_401(self) -> bool: ...
+
+    @property
+    def authorization(self) -> Secret | None: ...
 
     @property
     def impersonation(self) -> Headers: ...
@@ -102,12 +106,14 @@ class AsyncCarrier(Protocol[Answer]):
 class Signing:
     """The decisions about one request."""
 
-    __slots__ = ("_signer", "_source", "impersonation")
+    __slots__ = ("_by_address", "_signer", "_source", "impersonation")
 
     def __init__(self, signer: Signer, carrier: Carrier[Answer] | AsyncCarrier[Answer]) -> None:
         self._signer = signer
         # A caller who signs the request himself is neither helped nor corrected, as with client-go.
-        self._source = None if carrier.has("Authorization") else signer.source
+        signed = carrier.has("Authorization")
+        self._source = None if signed else signer.source
+        self._by_address = None if signed or signer.authorization is None else signer.authorization.reveal()
         self.impersonation = signer.impersonation
         if self.impersonation and carrier.has("Impersonate-User"):
             self.impersonation = ()
@@ -116,7 +122,9 @@ class Signing:
         return None if self._source is None else self._source.current()
 
     def headers(self, credential: Credential | None) -> Headers:
-        authorization = None if credential is None else authorization_header(credential)
+        authorization = self._by_address
+        if authorization is None and credential is not None:
+            authorization = authorization_header(credential)
         if authorization is None:
             return self.impersonation
         return (("Authorization", authorization), *self.impersonation)
@@ -125,7 +133,7 @@ class Signing:
         self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
     ) -> Credential | Future[Credential | None] | None:
         """What to sign with instead, now that the answer has come; None when the answer stands."""
-        if credential is None or self._source is None:
+        if credential is None or self._source is None or self._by_address is not None:
             return None
         if status == UNAUTHORIZED:
             return self._source.replacement(credential, Rejection(status, headers))

@@ -3,7 +3,8 @@
     each version, without and with cluster info  ->  once more with a terminal at hand  ->  Evidence  ->  Report
 
 The plugin is run as a client without a person runs it: nothing on stdin, no terminal, a time limit. What the
-evidence means is for `exec_rules` to say. Nothing that the plugin printed leaves this module.
+evidence means is for `exec_rules` to say. Nothing that the plugin printed on stdout leaves this module; what a
+plugin that failed said on stderr does, without what may be a secret.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ostiary.client.exec_rules import judge
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.conformance import Report, is_held
 from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
+from ostiary.core.redact import redact, tail
 from ostiary.errors import ConfigurationError
 from ostiary.wire.client_authentication import (
     API_VERSIONS,
@@ -34,6 +36,8 @@ from ostiary.wire.client_authentication import (
 SECONDS = 60.0
 # The whole of it, not a tail: a secret may stand in the first line.
 STDERR_BYTES = 1 << 20
+STDERR_SHOWN = 2048
+SHORTEST_SECRET = 6
 SAMPLE_CLUSTER = ClusterInfo(server="https://exec-check.invalid:6443")
 SOME_LINES = b"\n" * 8
 LOOK_AT_TERMINAL_SECONDS = 0.2
@@ -59,6 +63,7 @@ def check(
     *,
     env: Mapping[str, str] | None = None,
     versions: Sequence[str] = (V1, V1BETA1),
+    as_proposed: bool = False,
     seconds: float = SECONDS,
     cluster: ClusterInfo = SAMPLE_CLUSTER,
     clock: Clock = SYSTEM_CLOCK,
@@ -67,7 +72,8 @@ def check(
 
     *env* is added to our environment, as ``exec.env`` of a kubeconfig is. *versions* are the API versions
     that the plugin should speak, and *seconds* is what one run may take. *cluster* is what it is told where
-    ``provideClusterInfo`` is tried.
+    ``provideClusterInfo`` is tried. *as_proposed* asks in the words of the 2018 proposal, in which *versions*
+    do not count.
     """
     if not command or not versions or not set(versions) <= set(API_VERSIONS):
         raise ConfigurationError(
@@ -75,8 +81,19 @@ def check(
             cause="a command and at least one known API version are needed",
             hint=f"the versions are {', '.join(API_VERSIONS)}",
         )
-    evidence = _Examination(command, env or {}, versions, seconds, cluster, clock).evidence()
-    return Report(command[0], len(evidence.runs), judge(evidence))
+    infos = list(_proposed_infos() if as_proposed else _shipped_infos(versions, cluster))
+    evidence = _Examination(command, env or {}, infos, seconds, clock).evidence()
+    return Report(command[0], len(evidence.runs), judge(evidence), _said(evidence, env or {}))
+
+
+def _said(evidence: Evidence, env: Mapping[str, str]) -> str:
+    """What a plugin that failed says about it, without what stood on stdout in any run: that may be the token."""
+    failed = next((run for run in evidence.runs if not run.printed), None)
+    if failed is None:
+        return ""
+    words = [word for run in evidence.runs for word in run.stdout.decode("utf-8", "replace").split()]
+    secrets = [text for text in (*env.values(), *words) if len(text) >= SHORTEST_SECRET]
+    return redact(tail(failed.stderr, STDERR_SHOWN), secrets=secrets).strip()
 
 
 class _CannotStart(Exception):
@@ -92,14 +109,13 @@ class _Examination:
         self,
         command: Sequence[str],
         env: Mapping[str, str],
-        versions: Sequence[str],
+        infos: Sequence[ExecInfo],
         seconds: float,
-        cluster: ClusterInfo,
         clock: Clock,
     ) -> None:
         self._command = tuple(command)
         self._env = env
-        self._infos = [info for version in versions for info in _infos(version, cluster)]
+        self._infos = infos
         self._limits = Limits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
         self._clock = clock
         self._stdin: Stdin | bytes = Stdin.NOTHING
@@ -136,6 +152,7 @@ class _Examination:
         return Run(
             api_version=info.api_version,
             with_cluster=info.cluster is not None,
+            as_proposed=info.as_proposed,
             ending=outcome.ending,
             exit_code=outcome.exit_code,
             seconds=self._clock.monotonic() - began,
@@ -195,11 +212,19 @@ class _Examination:
             )
 
 
-def _infos(version: str, cluster: ClusterInfo) -> Iterator[ExecInfo]:
-    yield ExecInfo(version, interactive=False)
-    # v1alpha1 has no place to tell of the cluster.
-    if version != V1ALPHA1:
-        yield ExecInfo(version, interactive=False, cluster=cluster)
+def _shipped_infos(versions: Sequence[str], cluster: ClusterInfo) -> Iterator[ExecInfo]:
+    for version in versions:
+        yield ExecInfo(version, interactive=False)
+        # v1alpha1 has no place to tell of the cluster.
+        if version != V1ALPHA1:
+            yield ExecInfo(version, interactive=False, cluster=cluster)
+
+
+def _proposed_infos() -> Iterator[ExecInfo]:
+    yield ExecInfo(V1ALPHA1, interactive=False, as_proposed=True)
+    # The same after a 401, which is what the proposal tells a plugin of.
+    rejection = (401, {"Www-Authenticate": ("Bearer",)})
+    yield ExecInfo(V1ALPHA1, interactive=False, rejection=rejection, as_proposed=True)
 
 
 class _Terminal:

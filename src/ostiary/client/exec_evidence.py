@@ -28,11 +28,13 @@ class Run:
     ended_at: datetime
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
+    as_proposed: bool = False
 
     @property
     def asked_for(self) -> str:
         version = self.api_version.rpartition("/")[2]
-        return f"asked for {version}{' with cluster info' if self.with_cluster else ''}"
+        how = " with cluster info" if self.with_cluster else " as proposed in 2018" if self.as_proposed else ""
+        return f"asked for {version}{how}"
 
     @property
     def ended_well(self) -> bool:
@@ -43,12 +45,17 @@ class Run:
         return self.ended_well and bool(self.stdout.strip())
 
     @cached_property
-    def text(self) -> str | None:
-        """Its stdout; None if it is not UTF-8."""
+    def text(self) -> str:
+        """Its stdout, with a replacement for what is not UTF-8: so does client-go."""
+        return self.stdout.decode("utf-8-sig", "replace")
+
+    @cached_property
+    def is_utf8(self) -> bool:
         try:
-            return self.stdout.decode("utf-8-sig")
+            self.stdout.decode("utf-8")
         except UnicodeDecodeError:
-            return None
+            return False
+        return True
 
     @cached_property
     def fields(self) -> Mapping[str, object] | None:

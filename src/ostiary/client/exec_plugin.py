@@ -101,13 +101,7 @@ class ExecPlugin:
         self._settings = settings or ExecSettings()
         self._metrics = metrics or NoMetrics()
         self._hints = HintThrottle(clock or SYSTEM_CLOCK)
-        if config.api_version not in API_VERSIONS:
-            raise ConfigurationError(
-                f"user {user!r} cannot sign in",
-                cause=f"exec plugin: invalid apiVersion {config.api_version!r}",
-                where=config.place,
-                hint=f"use one of {', '.join(API_VERSIONS)}",
-            )
+        check_api_version(config, user=user)
 
     def is_interactive(self) -> bool:
         """Whether a run now may ask a person; raises when it must and cannot."""
@@ -206,6 +200,10 @@ class ExecPlugin:
 
     # --- what went wrong, in words ---
 
+    def expired_error(self, cause: str) -> AnswerInvalid:
+        hint = "compare this machine's clock with the server's, and clear the plugin's own cache"
+        return AnswerInvalid(**self._parts(f"{self._name} {cause}", hint=hint), code="exec-plugin-answer-expired")
+
     @property
     def _name(self) -> str:
         return f"exec plugin {self.config.command!r}"
@@ -285,6 +283,17 @@ class ExecPlugin:
 
     def _notice(self, seconds: float) -> None:
         print(f"ostiary: still waiting for {self._name} ({seconds:.0f} s)", file=sys.stderr)  # noqa: T201
+
+
+def check_api_version(config: ExecConfig, *, user: str) -> None:
+    """Raise `ConfigurationError` for a version that nobody speaks; also, as in client-go, if the plugin never runs."""
+    if config.api_version not in API_VERSIONS:
+        raise ConfigurationError(
+            f"user {user!r} cannot sign in",
+            cause=f"exec plugin: invalid apiVersion {config.api_version!r}",
+            where=config.place,
+            hint=f"use one of {', '.join(API_VERSIONS)}",
+        )
 
 
 class HintThrottle:

@@ -18,6 +18,7 @@ from itertools import combinations
 from ostiary.client.exec_evidence import Evidence, Run
 from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong, check_exit, findings, judge_runs
 from ostiary.core.process import Ending
+from ostiary.wire.client_authentication import PROPOSAL_ANSWER_KIND
 
 BOM = b"\xef\xbb\xbf"
 SLOW_SECONDS = 5.0
@@ -27,6 +28,7 @@ SHORTEST_SECRET = 6
 
 TOP_FIELDS = ("apiVersion", "kind", "status")
 STATUS_FIELDS = ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
+PROPOSED_FIELDS = ("apiVersion", "kind", "token", "clientCertificateData", "clientKeyData", "expiry")
 PORTABLE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
@@ -67,16 +69,12 @@ def _printed(run: Run) -> bool:
     return run.printed
 
 
-def _is_text(run: Run) -> bool:
-    return run.printed and run.text is not None
-
-
 def _is_object(run: Run) -> bool:
     return run.fields is not None
 
 
 def _is_json(run: Run) -> bool:
-    return run.fields is not None and (run.text or "").lstrip().startswith("{")
+    return run.fields is not None and run.text.lstrip().startswith("{")
 
 
 def _has_status(run: Run) -> bool:
@@ -166,7 +164,7 @@ def _surroundings(run: Run) -> tuple[str, str] | None:
     """The text around the JSON object, if there is one and something stands around it."""
     if run.fields is not None:
         return None
-    found = _object_at(run.text or "")
+    found = _object_at(run.text)
     if found is None or not _looks_like_an_answer(found[1]):
         return None
     before, _, after = found
@@ -203,7 +201,11 @@ def _check_duplicates(run: Run) -> Wrong | None:
         repeated = repeated or len(found) != len(pairs)
         return found
 
-    json.loads(run.text or "", object_pairs_hook=note)
+    try:
+        json.loads(run.text, object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        # After a byte order mark it is read as YAML, which takes more.
+        raise NothingToJudge from None
     return _if(repeated, "a key stands twice in one object")
 
 
@@ -220,6 +222,12 @@ def _wire(rule: str) -> RunJudgement:
     return check
 
 
+def _check_dialect(run: Run) -> Wrong | None:
+    kind = (run.fields or {}).get("kind")
+    seen = f"it was asked as proposed in 2018, and its answer is no {PROPOSAL_ANSWER_KIND}"
+    return _if(run.as_proposed and kind != PROPOSAL_ANSWER_KIND, seen)
+
+
 def _check_has_kind(run: Run) -> Wrong | None:
     return _if((run.fields or {}).get("kind") in (None, ""), "its answer has no kind")
 
@@ -227,7 +235,7 @@ def _check_has_kind(run: Run) -> Wrong | None:
 def _check_names(run: Run) -> Wrong | None:
     fields = run.fields or {}
     status = fields.get("status")
-    resembled = [*_resembled(fields, TOP_FIELDS)]
+    resembled = [*_resembled(fields, PROPOSED_FIELDS if run.as_proposed else TOP_FIELDS)]
     if isinstance(status, dict):
         resembled += _resembled(status, STATUS_FIELDS)
     # The known name is shown, never the one that was printed.
@@ -319,7 +327,7 @@ RULES: tuple[Rule[Evidence], ...] = (
          "without a person it must end by itself: give its network calls time limits, and ask nobody",
          _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "the time limit ended it"))),
     Rule("exit-code", "it ends with exit code 0", FAIL,
-         "exit 0 with a credential; run it by hand to see what it says on stderr", _exit_code),
+         "exit 0 with a credential; what it said on stderr is shown below", _exit_code),
     Rule("works-with-cluster-info", "it works when it is told of the cluster", FAIL,
          "with provideClusterInfo, spec.cluster is in KUBERNETES_EXEC_INFO: ignore it if you do not need it",
          _cluster_info(lambda plain, told: plain.ended_well and not told.ended_well,
@@ -342,15 +350,16 @@ RULES: tuple[Rule[Evidence], ...] = (
          _told(lambda evidence: evidence.left_something_behind, "a process of it still held stdout after its end")),
     Rule("output-size", "it prints no more than a credential", FAIL, _TO_STDERR,
          _each(_in_time, lambda run: _if(run.ending is Ending.TOO_MUCH_OUTPUT, "it printed more than 1 MiB"))),
-    Rule("prints-an-answer", "it prints something on stdout", FAIL, "print one ExecCredential object on stdout",
+    Rule("prints-an-answer", "it prints something on stdout", FAIL,
+         "print one ExecCredential object on stdout; a Python file with @exec_plugin must also call main()",
          _each(_ended_well, lambda run: _if(not run.stdout.strip(), "it printed nothing on stdout"))),
-    Rule("is-utf-8", "stdout is UTF-8", FAIL, "print JSON in UTF-8, or in ASCII with escapes",
-         _each(_printed, lambda run: _if(run.text is None, "stdout holds bytes that are not UTF-8"))),
+    Rule("is-utf-8", "stdout is UTF-8", WARN, "print JSON in UTF-8, or in ASCII with escapes",
+         _each(_printed, lambda run: _if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
     Rule("has-no-bom", "stdout begins without a byte order mark", WARN, "write UTF-8 without its byte order mark",
          _each(_printed, lambda run: _if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
-    Rule("no-text-before", "nothing stands before the object", FAIL, _TO_STDERR, _each(_is_text, _check_before)),
-    Rule("no-text-after", "nothing stands after the object", FAIL, _TO_STDERR, _each(_is_text, _check_after)),
-    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, _each(_is_text, _check_one_object)),
+    Rule("no-text-before", "nothing stands before the object", FAIL, _TO_STDERR, _each(_printed, _check_before)),
+    Rule("no-text-after", "nothing stands after the object", FAIL, _TO_STDERR, _each(_printed, _check_after)),
+    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, _each(_printed, _check_one_object)),
     Rule("is-json", "the object is JSON", WARN, "print JSON: kubectl takes YAML, and other clients refuse it",
          _each(_is_object, lambda run: _if(not _is_json(run), "it is YAML"))),
     Rule("no-duplicate-keys", "every key stands once", WARN, "print each key once: clients differ in which one counts",
@@ -358,6 +367,9 @@ RULES: tuple[Rule[Evidence], ...] = (
     Rule("has-kind", "it has a kind", WARN, 'print "kind": "ExecCredential": kubectl can do without, others cannot',
          _each(_is_object, _check_has_kind)),
     Rule("kind", "its kind is ExecCredential", FAIL, "", _each(_is_object, _wire("kind"))),
+    Rule("dialect", "asked in the words of 2018, it answers in them", FAIL,
+         'answer with "kind": "ExecCredentials", and token and expiry beside it',
+         _each(_is_object, _check_dialect)),
     Rule("api-version", "it answers in the apiVersion it was asked for", FAIL, "",
          _each(_is_object, _wire("api-version"))),
     Rule("status", "it has a status", FAIL, "", _each(_is_object, _wire("status"))),

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from ostiary.client.connection import Connection
 from ostiary.client.exchange import Headers, exchange, exchange_async
+from ostiary.core.extras import needing
 from ostiary.core.tls import SealedContext
 from ostiary.errors import ConfigurationError, TransportError
 
@@ -77,9 +78,10 @@ def async_transport(
 def _chosen(library: ModuleType | None) -> ModuleType:
     if library is not None:
         return library
-    import httpx
+    with needing("httpx", purpose="this client"):
+        import httpx
 
-    return httpx
+        return httpx
 
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,7 +323,7 @@ def _proxy(connection: Connection, library: ModuleType) -> Any:
     if connection.proxy is None:
         return None
     scheme = urlsplit(connection.proxy).scheme
-    if scheme == "socks5" and find_spec("socksio") is None:
+    if scheme.startswith("socks5") and find_spec("socksio") is None:
         raise TransportError(
             "the proxy for this server cannot be used",
             cause="it is a SOCKS proxy, and the package socksio is not installed",

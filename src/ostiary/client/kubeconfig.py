@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.client.in_cluster import DEFAULT_NAMESPACE, SERVICE_ACCOUNT, find_service_account
-from ostiary.client.kubeconfig_validation import cluster_problems, user_problems
-from ostiary.core.config import Document, Fields, Json, Reading, Source, parse, read
+from ostiary.client.kubeconfig_validation import cluster_problems, unused_fields, user_problems
+from ostiary.client.server_address import is_secure_server
+from ostiary.core.config import CLIENTCMD, Document, Fields, Json, Reading, Source, parse, read
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Secret
@@ -49,6 +50,18 @@ class ExecConfig:
     interactive_mode: str = ""
     place: Place = field(default=Place(), compare=False)
     command_place: Place = field(default=Place(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthProvider:
+    """What kubectl had before exec plugins: a name, and settings that may hold tokens."""
+
+    name: str
+    config: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    place: Place = field(default=Place(), compare=False)
+
+    def get(self, key: str) -> str:
+        return dict(self.config).get(key, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +102,7 @@ class User:
     password: Secret | None = None
     impersonate: Impersonation = Impersonation()
     exec: ExecConfig | None = None
-    # The name of an auth-provider, a thing of the past that nobody runs any more.
-    auth_provider: str | None = None
+    auth_provider: AuthProvider | None = None
     place: Place = field(default=Place(), compare=False)
 
     @property
@@ -104,8 +116,12 @@ class User:
     @property
     def uses_exec(self) -> bool:
         """Whether the exec plugin signs the requests: any static credential beats it, as with kubectl."""
-        certified = self.has_certificate and self.has_key
-        return self.exec is not None and not (self.token or self.token_file or self.username or certified)
+        return self.exec is not None and not (self.has_header or (self.has_certificate and self.has_key))
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a token or a username signs the requests. As with kubectl, the password may be empty."""
+        return bool(self.token or self.token_file or self.username)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +211,7 @@ def load(
 
 def loads(text: Source, *, name: str | None = None) -> Kubeconfig:
     """A kubeconfig that is not a file: relative paths in it stay as they are. *name* stands in errors."""
-    config, problems = _kubeconfig(parse(text, file=name), base=None)
+    config, problems = _kubeconfig(parse(text, file=name, dialect=CLIENTCMD), base=None)
     if problems:
         raise _unusable(problems, "config-invalid")
     return replace(config, files=() if name is None else (name,))
@@ -233,7 +249,7 @@ def _load_files(paths: Iterable[str], *, must_exist: bool = False) -> Kubeconfig
     codes: list[str] = []
     for path in paths:
         try:
-            config, mistakes = _kubeconfig(read(path), base=os.path.dirname(os.path.abspath(path)))
+            config, mistakes = _kubeconfig(read(path, dialect=CLIENTCMD), base=os.path.dirname(os.path.abspath(path)))
             configs.append(replace(config, files=(path,)))
         except ConfigurationError as error:
             if isinstance(error.__cause__, FileNotFoundError) and not must_exist:
@@ -284,13 +300,20 @@ def _named(fields: Fields, key: str, build: Callable[[str, Fields], T]) -> dict[
     for item in fields.sections(key):
         name = item.string("name")
         if name in found:
-            item.problem(f"the name {name!r} stands twice in this list", "name")
+            item.problem(f"duplicate entry {name!r}", "name")
         found.setdefault(name, build(name, item))
     return found
 
 
 def _extensions(fields: Fields) -> dict[str, Json]:
-    return _named(fields, "extensions", lambda _, item: item.plain("extension"))
+    extensions: dict[str, Json] = {}
+    for item in fields.sections("extensions"):
+        name, extension = item.string("name"), item.plain("extension")
+        # As kubectl: an extension that holds nothing does not take the name.
+        if extensions.get(name) is not None:
+            item.problem(f"duplicate entry {name!r}", "name")
+        extensions[name] = extension
+    return extensions
 
 
 def _context(name: str, fields: Fields) -> Context:
@@ -346,13 +369,19 @@ def _exec(fields: Fields, base: str | None) -> ExecConfig:
         # A bare name is looked up in PATH; anything else is a path, relative to the kubeconfig.
         command=_resolved(command, base) if os.sep in command else command,
         args=fields.strings("args"),
-        env=tuple((item.string("name"), item.string("value")) for item in fields.sections("env")),
+        env=tuple(_variable(item.string("name"), item.string("value")) for item in fields.sections("env")),
         install_hint=printable(fields.string("installHint")),
         provide_cluster_info=fields.boolean("provideClusterInfo"),
         interactive_mode=fields.string("interactiveMode") or ("IfAvailable" if version in _MODE_OPTIONAL else ""),
         place=fields.place(),
         command_place=fields.place("command"),
     )
+
+
+def _variable(name: str, value: str) -> tuple[str, str]:
+    # To a process, the name ends at the first equals sign. A policy must judge the name that takes effect.
+    name, equals, more = name.partition("=")
+    return name, more + equals + value if equals else value
 
 
 def _impersonation(fields: Fields) -> Impersonation:
@@ -365,12 +394,13 @@ def _impersonation(fields: Fields) -> Impersonation:
     )
 
 
-def _auth_provider(fields: Fields) -> str | None:
+def _auth_provider(fields: Fields) -> AuthProvider | None:
     provider = fields.optional_section("auth-provider")
     if provider is None:
         return None
-    provider.ignore("config")
-    return provider.string("name")
+    config = provider.section("config")
+    settings = tuple((key, config.string(key)) for key in config)
+    return AuthProvider(provider.string("name"), settings, provider.place())
 
 
 def _secret(fields: Fields, key: str) -> Secret | None:
@@ -424,7 +454,7 @@ def choose(
     found = None if asked or config.current_context else in_cluster(environ, service_account)
     if found is not None:
         return _checked(_overridden(found, overrides), policy_problems)
-    return select(
+    selection = select(
         config,
         context=context,
         cluster=cluster,
@@ -432,6 +462,14 @@ def choose(
         overrides=overrides,
         policy_problems=policy_problems,
     )
+    _warn_of_unused(config.users.get(selection.user.name, selection.user))
+    return selection
+
+
+def _warn_of_unused(user: User) -> None:
+    """Of the kubeconfig's own user: what the caller gives in place of its fields is no mistake of it."""
+    for name, reason in unused_fields(user):
+        log.warning("user %r: %s in the kubeconfig is not used: %s", user.name, name, reason)
 
 
 def in_cluster(environ: Mapping[str, str], root: Path = SERVICE_ACCOUNT) -> Selection | None:
@@ -485,7 +523,9 @@ def select(
 
 
 def _checked(selection: Selection, policy_problems: Sequence[Problem]) -> Selection:
-    problems = [*user_problems(selection.user), *cluster_problems(selection.cluster)]
+    # Without TLS no credential is sent, so its files are not asked for.
+    is_secure = is_secure_server(selection.cluster.server)
+    problems = [*user_problems(selection.user, is_secure=is_secure), *cluster_problems(selection.cluster)]
     if selection.user.exec is not None:
         problems += policy_problems
     if problems:

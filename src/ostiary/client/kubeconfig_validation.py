@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ostiary.client.kubeconfig import Cluster, ExecConfig, User
 
 INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
-PROXY_SCHEMES = ("http", "https", "socks5")
+PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
@@ -35,13 +35,26 @@ def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
     yield from _readable(place, "certificate-authority", cluster.certificate_authority)
 
 
-def user_problems(user: User) -> Iterator[Problem]:
+def unused_fields(user: User) -> Iterator[tuple[str, str]]:
+    """The credential fields of *user* that take no effect beside its others, and why; as with kubectl."""
+    if user.password and not user.username:
+        yield "password", "there is no username"
+    if user.has_key and not user.has_certificate:
+        yield "client-key", "there is no client-certificate"
+    if user.exec is not None and not user.uses_exec:
+        yield "exec", "a token, a username or a client certificate takes precedence"
+    if user.auth_provider is not None and user.has_header:
+        yield "auth-provider", "a token or a username takes precedence"
+
+
+def user_problems(user: User, *, is_secure: bool = True) -> Iterator[Problem]:
     place = user.place
     if user.has_certificate:
         yield from _certificate_problems(user)
-    if not user.token:
+    if not user.token and is_secure:
         yield from _readable(place, "tokenFile", user.token_file)
-    if (user.token or user.token_file) and (user.username or user.password):
+    # A token file counts only if it is read, and a password alone only beside a token; as with kubectl.
+    if (user.token and (user.username or user.password)) or (is_secure and user.token_file and user.username):
         yield Problem("there is a token and also a username or password", place, "keep one of the two")
     impersonate = user.impersonate
     if not impersonate.user and (impersonate.uid or impersonate.groups or impersonate.extra):

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.extras import needing
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -76,7 +77,8 @@ class PrometheusMetrics:
     """Counts in *registry*, which is prometheus_client's own unless given."""
 
     def __init__(self, registry: CollectorRegistry | None = None, clock: Clock | None = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Histogram
+        with needing("metrics", purpose="PrometheusMetrics"):
+            from prometheus_client import REGISTRY, Counter, Histogram
 
         self._expiries = Expiries(clock or SYSTEM_CLOCK)
         self._rotation_age = Histogram(

@@ -61,11 +61,16 @@ class FileSource:
         self._clock = clock or SYSTEM_CLOCK
         self._lock = threading.Lock()
         self._interval = CERTIFICATE_FILE_SECONDS if files.certificate else TOKEN_FILE_SECONDS
-        self.latest: Credential | None = None
+        self._latest: Credential | None = None
         self._read_again_at = float("-inf")
 
+    @property
+    def latest(self) -> Credential:
+        """What was read last. A request that its caller signs presents the certificate all the same."""
+        return self._latest or self.current()
+
     def current(self) -> Credential:
-        latest = self.latest
+        latest = self._latest
         if latest is not None and self._clock.monotonic() < self._read_again_at:
             return latest
         with self._lock:
@@ -84,18 +89,27 @@ class FileSource:
         try:
             token, certificate = self._token(), self._certificate()
         except (OSError, ValueError) as error:
-            if self.latest is None:
+            if self._latest is None:
                 raise self._unreadable(error) from None
             log.warning("the credential's files cannot be read (%s); going on with what they held before", _why(error))
-            return self.latest
-        if self.latest is None or (token, certificate) != (self.latest.token, self.latest.certificate):
-            self.latest = Credential(token, certificate, basic=self._base.basic)
-        return self.latest
+            return self._latest
+        if self._latest is None or (token, certificate) != (self._latest.token, self._latest.certificate):
+            self._latest = Credential(token, certificate, basic=self._base.basic)
+        return self._latest
 
     def _token(self) -> Secret | None:
         if self._files.token is None:
             return self._base.token
-        with open(self._files.token, encoding="utf-8") as file:
+        try:
+            return self._token_in(self._files.token)
+        except (OSError, ValueError):
+            # As in client-go, the token beside the file serves for as long as the file does not.
+            if self._base.token is None:
+                raise
+            return self._base.token
+
+    def _token_in(self, path: str) -> Secret:
+        with open(path, encoding="utf-8") as file:
             text = file.read().strip()
         if not text:
             raise ValueError("the token file is empty")

@@ -196,7 +196,8 @@ class _Request:
     def send(self, headers: Headers) -> BaseHTTPResponse:
         signed = HTTPHeaderDict(self._headers)
         for name, value in headers:
-            signed.add(name, value)
+            # http.client writes Latin-1, and everybody else UTF-8: in this way the bytes are UTF-8.
+            signed.add(name, value.encode().decode("latin-1"))
         options = {**self._options, "body_pos": self._position}
         return self._pool.send(self._method, self._url, self._body, signed, **options)
 
@@ -265,6 +266,6 @@ def _socks_manager(proxy: str, options: dict[str, Any]) -> urllib3.PoolManager:
             code="proxy-invalid",
         ) from None
     parts = urlsplit(proxy)
-    # socks5h: the proxy looks the name up, as with kubectl. Names inside a private network need that.
+    # For socks5 too, as with kubectl, the proxy looks the name up. Names inside a private network need that.
     address = f"socks5h://{parts.netloc}" + ("" if parts.port else f":{SOCKS_PORT}")
     return SOCKSProxyManager(address, **options)

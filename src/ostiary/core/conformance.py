@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -77,6 +77,8 @@ class Report:
     command: str
     runs: int
     findings: tuple[Finding, ...]
+    stderr: str = field(default="", repr=False)
+    """What the program said on stderr in the first run that failed, without what may be a secret."""
 
     @property
     def ok(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from unicodedata import category
 
 # Letters, marks, numbers, punctuation, symbols and separators. The other categories hold what steers a
 # terminal or hides text: controls, format characters, surrogates, private use.
 _SHOWN = frozenset("LMNPSZ")
 _LAYOUT = frozenset("\t\n\v\f\r")
+# What Go's net/http refuses in the value of a header. A lone surrogate has no bytes.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -23,8 +26,11 @@ def fits_token_header(token: str) -> bool:
 
 
 def fits_header(value: str) -> bool:
-    """Whether a header can carry *value*: text without a line break or another control character."""
-    return value.isprintable() and value == value.strip()
+    """Whether a header can carry *value* and the server reads the same: no control character, no space at an end.
+
+    As with Go, characters outside ASCII go as UTF-8.
+    """
+    return not _CONTROL.search(value) and value == value.strip(" \t")
 
 
 def _is_shown(char: str) -> bool:

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ostiary.core.pem import certificates, private_key
 from ostiary.errors import TransportError
 from ostiary.model import ClientCertificate, Secret
 
 PIPE_HOLDS = 16 * 1024
+_NO_PAIR = "the client certificate and key cannot be loaded as PEM, or are not a pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class SealedContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLSocket:
-        name = self.server_name or server_hostname
+        name = self._name(server_hostname)
         return super().wrap_socket(sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session)
 
     # Spelled out, as above: some libraries give the name by position, others by keyword.
@@ -67,7 +69,12 @@ class SealedContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
+        return super().wrap_bio(incoming, outgoing, server_side, self._name(server_hostname), session)
+
+    def _name(self, dialled: str | bytes | None) -> str | bytes | None:
+        """The name that the server must prove. The dot of a fully qualified name is DNS's: no certificate has it."""
+        name = self.server_name or dialled
+        return name.rstrip(b".") if isinstance(name, bytes) else name.rstrip(".") if name else name
 
     def set_alpn_protocols(self, alpn_protocols: Any) -> None:
         # httpcore and urllib3 set the same list before every handshake. Setting it again would change
@@ -125,11 +132,15 @@ def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
     # Imported here: 30 ms that only those pay whose credential is a certificate.
     from cryptography import x509
 
+    # What OpenSSL reads beyond what Go reads would work here and fail with kubectl.
+    chain_pem, key_pem = certificates(chain_pem), private_key(key_pem)
     try:
-        leaf = x509.load_pem_x509_certificates(chain_pem.encode())[0]
+        leaf = x509.load_pem_x509_certificates(chain_pem.encode("utf-8", "replace"))[0]
         not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     except ValueError:
         raise ValueError("the client certificate is not a PEM certificate") from None
+    if not key_pem:
+        raise ValueError(_NO_PAIR)
     certificate = ClientCertificate(chain_pem, Secret(key_pem), not_before, not_after)
     _present(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
     return certificate
@@ -137,7 +148,8 @@ def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
 
 def _trust(context: ssl.SSLContext, pem: str) -> None:
     try:
-        context.load_verify_locations(cadata=pem)
+        # As Go does, which skips what has headers. Without a certificate there is nothing to trust.
+        context.load_verify_locations(cadata=certificates(pem, with_headers=False))
     except (ssl.SSLError, ValueError):
         raise TransportError(
             "the certificate authority of the server cannot be loaded",
@@ -158,7 +170,7 @@ def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
         # An SSLError, but not for a pipe: there `ssl` reports the seek that OpenSSL tried, not its reason.
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             raise ValueError("the client key does not belong to the client certificate") from None
-        raise ValueError("the client certificate and key cannot be loaded as PEM, or are not a pair") from None
+        raise ValueError(_NO_PAIR) from None
 
 
 class _KeyIsEncrypted(Exception):

@@ -66,12 +66,19 @@ class Program:
         info = read_info(environ)
         answer = answer_of(finished(self._function(info)), now=clock.now())
         text = encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed)
+        if not _is_utf8(text):
+            raise unusable("its answer is not UTF-8 text", hint="return text that can be printed")
         try:
             # We take nothing on trust that a client would refuse, least of all from ourselves.
-            decode_answer(text.encode("utf-8", "surrogatepass"), api_version=info.api_version)
+            decode_answer(text.encode(), api_version=info.api_version)
         except AnswerRefused as refused:
             raise unusable(refused.cause, hint=refused.hint) from None
         return text
+
+
+def _is_utf8(text: str) -> bool:
+    # Asked, and not tried: the exception of the encoder carries the text along.
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def finished(result: object) -> object:

@@ -10,6 +10,7 @@ from dataclasses import fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ostiary.core.extras import missing
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.wire import client_authentication as wire
 from ostiary.wire.client_authentication import INFO_VARIABLE, ClusterInfo
@@ -116,4 +117,4 @@ def _proxy(cluster: ClusterInfo) -> str | None:
 def _require_httpx() -> None:
     # A plugin that does not talk to the cluster need not have it.
     if find_spec("httpx") is None:
-        raise ImportError("this plugin needs httpx: pip install 'ostiary[httpx]'")
+        raise missing("httpx", "httpx", purpose="this plugin")

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import binascii
 import json
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.go_json import go_json
+from ostiary.wire.go_json import TEXT_AFTER, go_json, read_go_json
+from ostiary.wire.go_time import ZERO, parse_rfc3339
 
 GROUP = "client.authentication.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -30,8 +30,6 @@ KIND = "ExecCredential"
 PROPOSAL_INFO_KIND = "ExecInfo"
 PROPOSAL_ANSWER_KIND = "ExecCredentials"
 INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
-
-_RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +284,7 @@ def _broken_parts(fields: dict[str, Any]) -> Iterator[AnswerRefused]:
     if without_body:
         yield from without_body
         return
+    yield from _attempted(_check_spec, fields)
     yield from _attempted(_expiry, fields)
     for name in _STRINGS:
         yield from _attempted(_string, _body(fields), name)
@@ -313,27 +312,29 @@ def answer_fields(stdout: bytes) -> dict[str, Any]:
     return found
 
 
-def _decoded(stdout: bytes) -> Any:
-    try:
-        text = stdout.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _undecodable("what it printed on stdout is not UTF-8") from None
-    try:
-        # As client-go: what begins with a brace is JSON and nothing else.
-        if text.lstrip().startswith("{"):
-            return json.loads(text)
-        # Imported here: nearly every plugin answers in JSON, and a plugin that judges itself starts faster.
-        from ostiary.core.config import parse
+# The one scalar of the answer for which client-go has a pointer, so that null takes it away.
+_POINTERS = frozenset({"expirationTimestamp"})
 
-        return parse(text).value
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            raise _undecodable("there is text after the JSON object on stdout") from None
-        raise _undecodable(
-            f"what it printed on stdout is not JSON (line {error.lineno}, column {error.colno})"
-        ) from None
-    except (ConfigurationError, RecursionError, ValueError):
-        raise _undecodable("what it printed on stdout is neither JSON nor YAML, or there is text around it") from None
+
+def _decoded(stdout: bytes) -> Any:
+    # As client-go: what begins with a brace is JSON and nothing else. A byte order mark leads to YAML, which
+    # reads UTF-16 too: that is what a redirection in PowerShell writes.
+    if stdout.lstrip().startswith(b"{"):
+        try:
+            return read_go_json(stdout, pointers=_POINTERS)
+        except ValueError as error:
+            where = str(error)
+        if where == TEXT_AFTER:
+            raise _undecodable("there is text after the JSON object on stdout")
+        raise _undecodable(f"what it printed on stdout is not JSON ({where})")
+    # Imported here: nearly every plugin answers in JSON, and a plugin that judges itself starts faster.
+    from ostiary.core.config import KUBERNETES, parse
+
+    try:
+        return parse(stdout, dialect=KUBERNETES).value
+    except ConfigurationError:
+        pass
+    raise _undecodable("what it printed on stdout is neither JSON nor YAML, or there is text around it")
 
 
 def _undecodable(cause: str) -> AnswerRefused:
@@ -346,7 +347,7 @@ def _undecodable(cause: str) -> AnswerRefused:
 
 
 def _check_kind(fields: dict[str, Any], wanted: str) -> None:
-    kind = fields.get("kind")
+    kind = _type_meta(fields, "kind")
     kinds = (KIND, PROPOSAL_ANSWER_KIND) if wanted == V1ALPHA1 else (KIND,)
     # client-go takes an answer without a kind, and scripts rely on it.
     if kind not in (None, "", *kinds):
@@ -359,7 +360,7 @@ def _check_kind(fields: dict[str, Any], wanted: str) -> None:
 
 
 def _check_version(fields: dict[str, Any], wanted: str) -> None:
-    version = fields.get("apiVersion")
+    version = _type_meta(fields, "apiVersion")
     if version in (None, ""):
         raise AnswerRefused(
             "its answer has no apiVersion",
@@ -375,6 +376,13 @@ def _check_version(fields: dict[str, Any], wanted: str) -> None:
             rule="api-version",
             code="exec-plugin-answer-version",
         )
+
+
+def _type_meta(fields: dict[str, Any], name: str) -> Any:
+    """``apiVersion`` or ``kind``. For these two alone, client-go ignores case, and the last one counts."""
+    values = [value for key, value in fields.items() if key.lower() == name.lower() and value is not None]
+    wrong = [value for value in values if not isinstance(value, str)]
+    return (wrong or values or [None])[-1]
 
 
 _VERSION_CHECKS = (_check_kind, _check_version)
@@ -396,7 +404,49 @@ def _body(fields: dict[str, Any]) -> dict[str, Any]:
     return status
 
 
+# Go's base64 decoder reads over line ends.
+_LINE_ENDS = {ord("\n"): None, ord("\r"): None}
+# What client-go decodes beside the status: it refuses a field of another type even where it does not use it.
+_SPEC_FIELDS: dict[str, type] = {"cluster": dict, "interactive": bool}
+_CLUSTER_FIELDS: dict[str, type] = {
+    "server": str,
+    "tls-server-name": str,
+    "insecure-skip-tls-verify": bool,
+    "certificate-authority-data": str,
+    "proxy-url": str,
+    "disable-compression": bool,
+}
+
+
+def _check_spec(fields: dict[str, Any]) -> None:
+    if _is_proposed(fields):
+        return
+    _check_types(fields, {"spec": dict}, "")
+    spec = fields.get("spec") or {}
+    _check_types(spec, _SPEC_FIELDS, "spec.")
+    cluster = spec.get("cluster") or {}
+    _check_types(cluster, _CLUSTER_FIELDS, "spec.cluster.")
+    try:
+        b64decode((cluster.get("certificate-authority-data") or "").translate(_LINE_ENDS), validate=True)
+    except (binascii.Error, ValueError):
+        raise _wrong_type("spec.cluster.certificate-authority-data", "base64") from None
+
+
+def _check_types(section: dict[str, Any], types: dict[str, type], path: str) -> None:
+    for name, kind in types.items():
+        value = section.get(name)
+        # type, not isinstance: to Python a boolean is a number too.
+        if value is not None and type(value) is not kind:
+            raise _wrong_type(path + name, _KINDS[kind])
+
+
+def _wrong_type(name: str, kind: str) -> AnswerRefused:
+    hint = "leave spec out: an answer needs only apiVersion, kind and status"
+    return AnswerRefused(f"{name} is not {kind}", hint=hint, rule="field-types")
+
+
 def _answer(fields: dict[str, Any]) -> Answer:
+    _check_spec(fields)
     body, expires_at = _body(fields), _expiry(fields)
     token, certificate, key = (_string(body, name) for name in _STRINGS)
     return Answer(
@@ -460,10 +510,10 @@ def _expiry(fields: dict[str, Any]) -> datetime | None:
 def _timestamp(value: Any) -> datetime | None:
     if value is None:
         return None
-    match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
     try:
-        if match is not None:
-            return _moment(match)
+        if isinstance(value, str):
+            moment = parse_rfc3339(value)
+            return None if moment == ZERO else moment
     except ValueError:
         pass
     raise AnswerRefused(
@@ -471,18 +521,6 @@ def _timestamp(value: Any) -> datetime | None:
         hint="write it like 2030-01-31T12:00:00Z, in upper case; leave it out if the credential never expires",
         rule="expiration-timestamp",
     )
-
-
-def _moment(match: re.Match[str]) -> datetime:
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
-    microsecond = int((match[7] or "0")[:6].ljust(6, "0"))
-    zone: timezone = UTC
-    if match[8] is not None:
-        if int(match[9]) > 24 or int(match[10]) > 59:
-            raise ValueError
-        offset = timedelta(hours=int(match[9]), minutes=int(match[10]))
-        zone = timezone(offset if match[8] == "+" else -offset)
-    return datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
 
 
 def _unix_time(value: Any) -> datetime | None:

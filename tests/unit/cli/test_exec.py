@@ -16,7 +16,7 @@ import yaml
 
 from ostiary.cli import main
 from ostiary.model import Secret
-from ostiary.wire.client_authentication import V1, V1BETA1, encode_answer
+from ostiary.wire.client_authentication import V1, V1ALPHA1, V1BETA1, encode_answer
 from ostiary.wire.client_authentication import Answer as WireAnswer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
@@ -421,3 +421,61 @@ def test_check_asks_for_v1_and_v1beta1_unless_told_otherwise(plugin: PluginScrip
 def test_a_plugin_that_does_not_exist_is_a_failed_check(capsys: Captured) -> None:
     assert main(["exec", "check", "no-such-plugin"]) == 1
     assert "FAIL    starts" in capsys.readouterr().out
+
+
+# --- what the plugin says, and the dialect of 2018 ---
+
+
+def test_check_shows_what_a_failing_plugin_says_and_masks_it(plugin: PluginScript, capsys: Captured) -> None:
+    plugin.before(f"echo 'please sign in first; password={CANARY}' >&2").exit(1).print_exactly(b"")
+    assert main(["exec", "check", str(plugin.path)]) == 1
+    shown = capsys.readouterr().out
+    assert "it said on stderr:\n  please sign in first; password=***\n" in shown
+    assert CANARY not in shown
+    assert main(["exec", "check", "-o", "json", str(plugin.path)]) == 1
+    assert json.loads(capsys.readouterr().out)["stderr"] == "please sign in first; password=***"
+
+
+def test_check_and_a_plugin_of_ours_do_not_send_a_person_back_and_forth(tmp_path: Path, capsys: Captured) -> None:
+    """Run by hand, the plugin points to ``exec check``; that shows why it fails, or what is missing in the file."""
+    script = tmp_path / "plugin"
+    head = f"#!{sys.executable}\nfrom ostiary.plugin import Token, exec_plugin\n"
+    body = "@exec_plugin\ndef main(info):\n    return Token('the token from somewhere')\n"
+    script.write_text(head + body)
+    script.chmod(0o755)
+    assert main(["exec", "check", "--api-version", "v1", str(script)]) == 1
+    assert "must also call main()" in capsys.readouterr().out
+    script.write_text(head + body + "main()\n")
+    assert main(["exec", "check", "--api-version", "v1", str(script)]) == 1
+    shown = capsys.readouterr().out
+    assert "its token holds a line break, a space" in shown
+    assert "run it by hand" not in shown
+    script.write_text((head + body + "main()\n").replace("the token from somewhere", "one-word"))
+    assert main(["exec", "check", "--api-version", "v1", str(script)]) == 0
+
+
+@pytest.fixture
+def plugin_of_2018(plugin: PluginScript) -> PluginScript:
+    flat = {"kind": "ExecCredentials", "apiVersion": V1ALPHA1, "token": CANARY, "expiry": 4102444800}
+    return plugin.print_exactly(json.dumps(flat).encode())
+
+
+def test_run_explain_and_check_speak_the_dialect_of_2018(
+    plugin_of_2018: PluginScript, write: Write, capsys: Captured
+) -> None:
+    choice = [*write(version="v1alpha1"), "--dialect", "proposal", "-o", "json"]
+    assert main(["exec", "run", *choice]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["kind"], answer["token"], answer["expiry"]) == ("ExecCredentials", CANARY, 4102444800)
+    assert json.loads(plugin_of_2018.infos[-1])["kind"] == "ExecInfo"
+    assert main(["exec", "explain", *choice]) == 0
+    assert json.loads(capsys.readouterr().out)["info"]["kind"] == "ExecInfo"
+    assert main(["exec", "check", "--dialect", "proposal", str(plugin_of_2018.path)]) == 0
+    assert "PASS    dialect" in capsys.readouterr().out
+
+
+def test_the_dialect_of_2018_is_refused_for_versions_that_never_had_it(write: Write, capsys: Captured) -> None:
+    assert main(["exec", "run", *write(), "--dialect", "proposal"]) == 1
+    assert "v1alpha1 alone" in capsys.readouterr().err
+    assert main(["exec", "check", "--dialect", "proposal", "--api-version", "v1", "true"]) == 1
+    assert "v1alpha1 alone" in capsys.readouterr().err

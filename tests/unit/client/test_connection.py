@@ -138,7 +138,11 @@ def test_the_policy_of_the_kuberc_is_obeyed(connect_to: Connect, plugin: PluginS
         ("https://c.test:6443", "https://c.test:6443"),
         ("https://c.test/k8s/clusters/c-1", "https://c.test/k8s/clusters/c-1"),
         ("https://c.test/prefix/?q=1#f", "https://c.test/prefix"),
-        ("c.test:6443", "https://c.test:6443"),
+        ("c.test:6443", "http://c.test:6443"),
+        ("c.test", "http://c.test"),
+        ("https://c.test//a/../b/", "https://c.test/b"),
+        ("HTTPS://c.test.:6443", "https://c.test.:6443"),
+        ("https://user:c4n4ry@c.test", "https://c.test"),
         ("https://[::1]:6443", "https://[::1]:6443"),
     ],
 )

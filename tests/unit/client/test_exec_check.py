@@ -168,7 +168,7 @@ BROKEN: dict[str, list[Case]] = {
     "asks-nobody": [doing('printf "password: " > /dev/tty && read line < /dev/tty'), doing("echo hello > /dev/tty")],
     "output-size": [doing("head -c 2000000 /dev/zero")],
     "prints-an-answer": [printing(b""), printing(b" \n")],
-    "is-utf-8": [printing(answer() + b"\xff")],
+    "is-utf-8": [printing(answer().replace(b"{", b'{"note": "\xff", ', 1))],
     "has-no-bom": [printing(b"\xef\xbb\xbf" + answer())],
     "no-text-before": [printing(b"Opening {your} browser...\n" + answer())],
     "no-text-after": [printing(answer() + b"\nbye"), printing(answer() + b"}")],
@@ -182,9 +182,10 @@ BROKEN: dict[str, list[Case]] = {
     "no-duplicate-keys": [printing(KEY_TWICE)],
     "has-kind": [printing(answer(kind=None)), printing(answer(kind=""))],
     "kind": [printing(answer(kind="Secret"))],
+    "dialect": [],
     "api-version": [printing(answer(apiVersion=V1)), printing(answer(apiVersion=None))],
     "status": [printing(answer(status=None)), printing(answer(CANARY))],
-    "field-names": [printing(status(Token=CANARY)), printing(status(client_key_data="")), printing(answer(Kind="x"))],
+    "field-names": [printing(status(Token=CANARY)), printing(status(client_key_data="")), printing(answer(STATUS="x"))],
     "field-types": [printing(status(token=5)), printing(status(clientKeyData=[]))],
     "has-credential": [printing(status(token="")), printing(status(token=None))],
     "certificate-and-key": [printing(status(clientCertificateData="c")), printing(status(clientKeyData=CANARY))],
@@ -380,3 +381,48 @@ def is_refused(stdout: bytes, version: str) -> bool:
     except AnswerRefused:
         return True
     return False
+
+
+# --- what a plugin that failed says about it ---
+
+
+def test_a_plugin_that_fails_is_heard_and_what_may_be_a_secret_is_not(folder: Folder) -> None:
+    said = f"cannot reach https://user:{CANARY}@login.test; token={CANARY}; see $REGION"
+    command = folder.plugin(answer(), before=f"echo {CANARY}; echo '{said}' >&2; echo \"$REGION\" >&2; exit 3")
+    report = judged(command, env={"REGION": "north-c4n4ry"})
+    assert "cannot reach https://***@login.test; token=***" in report.stderr
+    assert "c4n4ry" not in report.stderr
+
+
+def test_of_much_only_the_end_is_told(folder: Folder) -> None:
+    command = folder.plugin(answer(), before="yes nothing new | head -n 5000 >&2; echo the reason >&2; exit 1")
+    assert len(report := judged(command).stderr) < 2100
+    assert report.endswith("the reason")
+
+
+def test_a_plugin_that_works_is_not_quoted(folder: Folder) -> None:
+    assert judged(folder.plugin(answer(), before="echo working on it >&2")).stderr == ""
+
+
+# --- the dialect of 2018 ---
+
+
+def proposed(**fields: Any) -> bytes:
+    return json.dumps({"kind": "ExecCredentials", "apiVersion": "@VERSION@", "token": CANARY, **fields}).encode()
+
+
+def test_a_plugin_of_2018_is_asked_in_its_own_words_and_told_of_a_rejection(folder: Folder) -> None:
+    report = judged(
+        folder.plugin(
+            proposed(expiry=int(NOW.timestamp()) + 3600), before='printf "%s" "$KUBERNETES_EXEC_INFO" >> infos'
+        ),
+        as_proposed=True,
+    )
+    assert broken(report) == {}
+    first, second = map(json.loads, (folder.path / "infos").read_text().splitlines()[:2])
+    assert first == {"kind": "ExecInfo", "apiVersion": V1ALPHA1}
+    assert second["response"]["code"] == 401
+
+
+def test_a_plugin_that_answers_a_question_of_2018_in_the_shipped_words_fails_the_dialect(folder: Folder) -> None:
+    assert broken(judged(folder.plugin(answer()), as_proposed=True)) == {"dialect": Result.FAIL}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.client.kubeconfig import ExecConfig, Impersonation, Kubeconfig, loads
+from ostiary.client.kubeconfig import AuthProvider, ExecConfig, Impersonation, Kubeconfig, loads
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Secret
 
@@ -114,7 +114,7 @@ def test_a_user_is_read(complete: Kubeconfig) -> None:
     assert (user.token, user.username, user.password) == (Secret("the-token"), "dev-name", Secret("the-password"))
     extra = (("acme.io/scope", ("read", "write")),)
     assert user.impersonate == Impersonation("someone", "42", ("a", "b"), extra)
-    assert user.auth_provider == "acme"
+    assert user.auth_provider == AuthProvider("acme", (("key", "the-config"),))
 
 
 def test_an_exec_plugin_survives_the_load(complete: Kubeconfig) -> None:
@@ -218,18 +218,48 @@ def test_of_a_field_that_stands_twice_the_last_counts() -> None:
         ("clusters: [{name: a}, {name: b}, {name: a}]", "clusters[2].name"),
         ("contexts: [{name: a}, {name: a}]", "contexts[1].name"),
         ("users: [{name: a}, {name: a}]", "users[1].name"),
-        ("extensions: [{name: a}, {name: a}]", "extensions[1].name"),
-        ("preferences: {extensions: [{name: a}, {name: a}]}", "preferences.extensions[1].name"),
-        ("clusters: [{cluster: {extensions: [{name: a}, {name: a}]}}]", "clusters[0].cluster.extensions[1].name"),
-        ("contexts: [{context: {extensions: [{name: a}, {name: a}]}}]", "contexts[0].context.extensions[1].name"),
-        ("users: [{user: {extensions: [{name: a}, {name: a}]}}]", "users[0].user.extensions[1].name"),
+        ("extensions: [{name: a, extension: 1}, {name: a}]", "extensions[1].name"),
+        (
+            "preferences: {extensions: [{name: a, extension: {}}, {name: a, extension: {}}]}",
+            "preferences.extensions[1].name",
+        ),
+        (
+            "clusters: [{cluster: {extensions: TWO}}]",
+            "clusters[0].cluster.extensions[1].name",
+        ),
+        (
+            "contexts: [{context: {extensions: TWO}}]",
+            "contexts[0].context.extensions[1].name",
+        ),
+        ("users: [{user: {extensions: TWO}}]", "users[0].user.extensions[1].name"),
     ],
 )
 def test_a_name_that_stands_twice_in_one_list_is_refused(text: str, path: str) -> None:
     """TestDuplicateClusterName, TestDuplicateContextName, TestDuplicateUserName, TestDuplicateExtensionName."""
-    (problem,) = error_of(text).problems
+    (problem,) = error_of(text.replace("TWO", "[{name: a, extension: x}, {name: a}]")).problems
     assert problem.place.path == path
-    assert "'a' stands twice" in problem.message
+    assert problem.message == "duplicate entry 'a'"
+
+
+def test_an_extension_that_holds_nothing_does_not_take_its_name() -> None:
+    text = "clusters: [{name: c, cluster: {extensions: [{name: NAME}, {name: NAME, extension: {a: 1}}]}}]"
+    config = loads(text.replace("NAME", "client.authentication.k8s.io/exec"))
+    assert config.clusters["c"].exec_extension == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("A", "1", ("A", "1")), ("A=B", "1", ("A", "B=1")), ("A=B=C", "", ("A", "B=C=")), ("A=", "x", ("A", "=x"))],
+)
+def test_the_name_of_a_variable_ends_at_its_first_equals_sign(name: str, value: str, expected: tuple[str, str]) -> None:
+    """As for every process; so a policy judges the name that takes effect."""
+    exec_config = (
+        loads(json.dumps({"users": [{"name": "u", "user": {"exec": {"env": [{"name": name, "value": value}]}}}]}))
+        .users["u"]
+        .exec
+    )
+    assert exec_config is not None
+    assert exec_config.env == (expected,)
 
 
 @pytest.mark.parametrize("value", ["5", "1.5", "true", "y", "[a]", "{a: b}"])

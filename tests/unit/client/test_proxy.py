@@ -70,7 +70,13 @@ def test_a_proxy_of_the_environment_may_leave_out_its_scheme() -> None:
 
 @pytest.mark.parametrize(
     "server",
-    ["https://localhost", "https://LOCALHOST:6443", "https://127.0.0.1", "https://127.9.8.7:1", "https://[::1]:6443"],
+    [
+        "https://localhost",
+        "https://[::ffff:127.0.0.1]",
+        "https://127.0.0.1",
+        "https://127.9.8.7:1",
+        "https://[::1]:6443",
+    ],
 )
 def test_loopback_is_never_reached_through_a_proxy_of_the_environment(server: str) -> None:
     assert chosen(server, HTTPS_PROXY=PROXY) is None
@@ -116,7 +122,12 @@ def test_what_only_looks_like_loopback_is(server: str) -> None:
         ("10.0.0.1:6443", "https://10.0.0.1:6443", True),
         ("10.0.0.1:443", "https://10.0.0.1:6443", False),
         ("2001:db8::1", "https://[2001:db8:0:0::1]", True),
-        ("[2001:db8::1]", "https://[2001:db8::1]", True),
+        # In brackets only with a port, as in Go.
+        ("[2001:db8::1]", "https://[2001:db8::1]", False),
+        ("[2001:db8::1]:", "https://[2001:db8::1]", True),
+        ("::ffff:10.0.0.1", "https://10.0.0.1", True),
+        ("10.0.0.0/8", "https://[::ffff:10.0.0.1]", True),
+        ("::ffff:0:0/96", "https://10.0.0.1", True),
         ("[2001:db8::1]:6443", "https://[2001:db8::1]:6443", True),
         ("[2001:db8::1]:6443", "https://[2001:db8::1]", False),
         ("2001:db8::1", "https://[2001:db8::2]", False),
@@ -132,10 +143,15 @@ def test_what_only_looks_like_loopback_is(server: str) -> None:
         # A star alone is everything, wherever it stands.
         ("*", "https://api.test", True),
         ("other.test, *", "https://10.0.0.1", True),
-        # Capitals, blanks and the dot that ends a full name do not matter.
+        # Capitals and blanks do not matter; the dot that ends a full name does.
         ("EXAMPLE.test", "https://api.Example.TEST", True),
         ("a.test ,  example.test", "https://example.test", True),
-        ("example.test", "https://example.test.", True),
+        ("example.test", "https://example.test.", False),
+        ("example.test.", "https://example.test.", True),
+        ("example.test:", "https://example.test", True),
+        # Both spellings of an international name are the same name.
+        ("münchen.test", "https://xn--mnchen-3ya.test", True),
+        ("xn--mnchen-3ya.test", "https://münchen.test", True),
         # What is not a rule exempts nothing.
         ("", "https://api.test", False),
         (",, ,", "https://api.test", False),

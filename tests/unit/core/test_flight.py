@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,17 +21,14 @@ def flights() -> SingleFlight[Future[str]]:
     return SingleFlight(thread_name="test")
 
 
-@pytest.fixture
-def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """No thread can be started any more, until the returned function is called."""
-    context = monkeypatch.context()
-    patch = context.__enter__()
-
+@contextmanager
+def no_thread_left() -> Iterator[None]:
     def fail(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    patch.setattr(threading.Thread, "start", fail)
-    return lambda: context.__exit__(None, None, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        yield
 
 
 def settle_nothing(result: Any, error: BaseException | None) -> None:
@@ -105,20 +103,19 @@ def test_a_settle_that_raises_is_the_outcome_and_nobody_waits_for_ever() -> None
 
 
 def test_a_thread_that_cannot_be_started_is_the_outcome_and_the_next_caller_starts_anew(
-    flights: SingleFlight[Future[str]], no_thread_left: Callable[[], None]
+    flights: SingleFlight[Future[str]],
 ) -> None:
-    future = start(flights, lambda: "done")
+    with no_thread_left():
+        future = start(flights, lambda: "done")
     with pytest.raises(CredentialError) as failure:
         wait(future)
     assert failure.value.code == "thread-limit-reached"
-    no_thread_left()
     assert wait(start(flights, lambda: "done")) == "done"
 
 
-def test_work_that_is_not_shared_fails_alike_when_no_thread_can_be_started(no_thread_left: Callable[[], None]) -> None:
-    with pytest.raises(CredentialError, match="no credential could be obtained"):
+def test_work_that_is_not_shared_fails_alike_when_no_thread_can_be_started() -> None:
+    with no_thread_left(), pytest.raises(CredentialError, match="no credential could be obtained"):
         wait(in_thread(lambda: "done", name="test"))
-    no_thread_left()
     assert wait(in_thread(lambda: "done", name="test")) == "done"
 
 

@@ -18,7 +18,6 @@ from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.config import Fields
-from ostiary.core.text import fits_header
 from ostiary.gateway.settings import Address, ClientTls, Network
 from ostiary.model import Problem
 
@@ -236,7 +235,7 @@ def parse_address(text: str) -> Address:
 
 def parse_origin(text: str) -> SplitResult:
     """``https://host:port`` and nothing more; raises `ValueError` with what is wrong."""
-    if not fits_header(text) or not text.isascii() or " " in text or "\\" in text:
+    if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
         raise ValueError("it has characters that no URL has")
     try:
         url = urlsplit(text)

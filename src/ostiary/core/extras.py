@@ -1,0 +1,29 @@
+"""What is needed beyond the package itself: told by the extra that brings it, and not by a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ostiary.errors import LibraryMissing
+
+
+@contextmanager
+def needing(extra: str, *, purpose: str = "this command") -> Iterator[None]:
+    """Around imports: a library that is not installed is told with its *extra*. *purpose* is what needs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library in ("", "ostiary") or isinstance(error, LibraryMissing):
+            # A mistake of ours, which no extra mends; or told already.
+            raise
+        raise missing(library, extra, purpose=purpose) from None
+
+
+def missing(library: str, extra: str, *, purpose: str) -> LibraryMissing:
+    return LibraryMissing(
+        f"ostiary is installed without what {purpose} needs",
+        cause=f"the library {library} is missing",
+        hint=f"pip install 'ostiary[{extra}]'",
+    )
