@@ -135,6 +135,8 @@ class RequestInfo:
     Both views of it are here: `verb` is the Kubernetes verb of today (get, list, watch, create, ...), `method`
     and `modifier` are the design document's. For a path that is no resource's, `is_resource` is false and only
     `verb`, `method`, `modifier` and `path` are set. Selectors are None where the request has none that can be read.
+    `upstream` is the name of the upstream that would serve it; empty for the gateway's own API, and where a cluster
+    asks us through a webhook.
     """
 
     verb: str
@@ -151,6 +153,7 @@ class RequestInfo:
     field_selector: tuple[Requirement, ...] | None = None
     label_selector: tuple[Requirement, ...] | None = None
     capabilities: tuple[str, ...] = ()
+    upstream: str = ""
 
     @property
     def object_namespace(self) -> str:
@@ -164,6 +167,11 @@ class Attributes:
 
     user: UserInfo
     request: RequestInfo
+
+    @property
+    def upstream(self) -> str:
+        """Where it would be done: a right at one upstream need not be one at another."""
+        return self.request.upstream
 
 
 class Verdict(Enum):

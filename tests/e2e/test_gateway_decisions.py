@@ -381,3 +381,41 @@ class TestNames:
             answer = raw(gateway, head("GET", "/shop/a;b", token, "Connection: close"))
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert cluster.requests == []
+
+
+class TestSeveralUpstreams:
+    """A right at one of them is a right at another only where the configuration says so."""
+
+    @pytest.fixture
+    def gateway(self, site: Site, cluster: Cluster) -> Iterator[InProcessGateway]:
+        site.policy(role("team", READER, User="alice"), folder="dev")
+        site.policy(role("team", READER, User="bob"), folder="prod")
+        chain = [{"name": name, "type": "rbac", "paths": [name], "upstreams": [name]} for name in ("dev", "prod")]
+        hosts = {"dev": "localhost", "prod": "127.0.0.1"}
+        upstreams = [{**site.impersonating(cluster, hosts=[host]), "name": name} for name, host in hosts.items()]
+        with site.in_process(upstreams=upstreams, authorization={"chain": chain}) as gateway:
+            yield gateway
+
+    def test_each_has_its_policy(self, gateway: InProcessGateway) -> None:
+        answers = {}
+        for user in ("alice", "bob"):
+            token = gateway.login(user).token
+            for host in ("localhost", "127.0.0.1"):
+                with gateway.http(token, host=host) as http:
+                    answers[user, host] = [http.get(f"{PODS}/web").status_code for _ in range(2)]
+        assert answers["alice", "localhost"] == answers["bob", "127.0.0.1"] == [200, 200]
+        assert {*answers["alice", "127.0.0.1"], *answers["bob", "localhost"]} <= {403, 404}
+
+    def test_questions_about_oneself_are_about_the_upstream_that_is_asked(self, gateway: InProcessGateway) -> None:
+        token = gateway.login("alice").token
+        answers = []
+        for host in ("localhost", "127.0.0.1"):
+            spec = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "team"}}
+            review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+            rules = {**review, "kind": "SelfSubjectRulesReview", "spec": {"namespace": "team"}}
+            with gateway.http(token, host=host) as http:
+                access = http.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=review).json()
+                listed = http.post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", json=rules).json()
+            resources = [one["resources"] for one in listed["status"]["resourceRules"]]
+            answers.append((access["status"]["allowed"], any("pods" in one for one in resources)))
+        assert answers == [(True, True), (False, False)]

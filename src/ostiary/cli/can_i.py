@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.decision_output import asked_text, print_rows, print_steps, verdict_text
 from ostiary.cli.gateway_choice import add_config, load, run_async
-from ostiary.cli.output import Style, painted, print_json
-from ostiary.cli.question import add_question, question
+from ostiary.cli.output import Style, painted, print_json, print_note
+from ostiary.cli.question import add_question, chosen_upstream, plural_note, question
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, UserInfo
@@ -48,8 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    attributes = Attributes(_user(arguments), question(arguments))
-    told = run_async(_ask(load(arguments), attributes, explain=arguments.explain))
+    asked, config = question(arguments), load(arguments)
+    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
+    told = run_async(_ask(config, Attributes(_user(arguments), request), explain=arguments.explain))
     if arguments.output == JSON:
         print_json(told)
     else:
@@ -58,6 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.explain:
             print_rows([("asked", asked_text(told["attributes"])), ("decision", verdict_text(told["decision"]))])
             print_steps(told["explanation"])
+    if note := plural_note(request, allowed=told["allowed"]):
+        print_note(note)
     return OK if told["allowed"] else FAILED
 
 

@@ -10,6 +10,7 @@ from ostiary.cli import OK
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.gateway_choice import add_config, config_path, load, run_async
 from ostiary.cli.output import print_note
+from ostiary.cli.question import chosen_upstream
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="for kubectl --as: a node it may be; may be repeated",
     )
+    parser.add_argument(
+        "--upstream", metavar="NAME", help="the cluster that it is for (needed if several have policies of their own)"
+    )
     add_config(parser)
     parser.set_defaults(run=_run)
 
@@ -117,7 +121,7 @@ async def _objects(
     from ostiary.gateway.policy.source import opened
 
     subject = _subject(arguments)
-    async with opened(config.authorization) as policy:
+    async with opened(config.authorization, upstream=chosen_upstream(arguments.upstream, config)) as policy:
         mentioned = await policy.authorizer.relevant_groups()
         named = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
     possible = PossibleSubjects.from_config(config)

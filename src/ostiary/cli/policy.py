@@ -208,18 +208,21 @@ def _subject_text(subject: Subject) -> str:
 
 
 def _change_text(change: Change) -> str:
+    at = f' at upstream "{change.upstream}"' if change.upstream else ""
     verbs = ", ".join(change.verbs)
     if change.paths:
-        return f"{verbs} on {', '.join(change.paths)}"
+        return f"{verbs} on {', '.join(change.paths)}{at}"
     group = f" of API group {change.api_group}" if change.api_group else ""
     name = f' named "{change.name}"' if change.name else ""
     where = f' in namespace "{change.namespace}"' if change.namespace else " in the whole cluster"
-    return f"{verbs} on {', '.join(change.resources)}{group}{name}{where}"
+    return f"{verbs} on {', '.join(change.resources)}{group}{name}{where}{at}"
 
 
 def _change_json(change: Change) -> dict[str, Any]:
     subject = {"kind": change.subject.kind, "name": change.subject.name, "namespace": change.subject.namespace}
     told: dict[str, Any] = {"effect": change.effect.value, "subject": subject, "verbs": list(change.verbs)}
+    if change.upstream:
+        told["upstream"] = change.upstream
     if change.paths:
         return told | {"paths": list(change.paths)}
     where = {"group": change.api_group, "namespace": change.namespace, "name": change.name}

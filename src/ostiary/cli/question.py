@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import UsageError
 from ostiary.model import RequestInfo
+from ostiary.wire.resource_names import plural_of
+
+if TYPE_CHECKING:
+    from ostiary.gateway.settings import GatewayConfig
 
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
@@ -21,6 +26,39 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="where (default: in the whole cluster)")
     parser.add_argument("--api-group", metavar="GROUP", help="of the resource (default: the core group)")
     parser.add_argument("--path", metavar="PATH", help="in place of a resource: a path such as /metrics")
+    parser.add_argument(
+        "--upstream", metavar="NAME", help="where (needed if there are several, with policies of their own)"
+    )
+
+
+def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
+    """The upstream that a question is about; raises `UsageError` where the answer depends on it and nobody said."""
+    names = [upstream.name for upstream in config.upstreams]
+    if named is not None:
+        if named not in names:
+            known = ", ".join(names)
+            raise UsageError(f'there is no upstream "{named}"', hint=f"there are: {known}" if names else None)
+        return named
+    if len(names) == 1:
+        return names[0]
+    if any(link.upstreams is not None for link in config.authorization.chain):
+        raise UsageError(
+            "the answer depends on the upstream",
+            hint=f"name it, as in: --upstream {names[0]} (or {', '.join(names[1:])})",
+        )
+    return ""
+
+
+def plural_note(request: RequestInfo, *, allowed: bool) -> str | None:
+    """What to say about a resource that was likely misspelt: policies know the plural in lower case only."""
+    name = request.resource
+    if not request.is_resource or allowed:
+        return None
+    if meant := plural_of(name):
+        return f'resources are named in the plural and in lower case: did you mean "{meant}"?'
+    if not name.endswith("s") or name != name.lower():
+        return f'resources are named in the plural and in lower case, and "{name}" does not look like it'
+    return None
 
 
 def question(arguments: argparse.Namespace) -> RequestInfo:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.gateway_choice import add_config, load, run_async
 from ostiary.cli.output import print_json, print_note, print_table
-from ostiary.cli.question import add_question, question
+from ostiary.cli.question import add_question, chosen_upstream, plural_note, question
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    told = run_async(_ask(load(arguments), question(arguments)))
+    asked, config = question(arguments), load(arguments)
+    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
+    told = run_async(_ask(config, request))
     if arguments.output == JSON:
         print_json(told)
     elif told["subjects"]:
@@ -48,6 +51,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print("nobody")
     for name in told["unknown"]:
         print_note(f'the provider "{name}" cannot tell whom it allows this')
+    # Who may do everything may also do this to what does not exist.
+    if note := plural_note(request, allowed=False):
+        print_note(note)
     return OK if told["subjects"] else FAILED
 
 

@@ -159,12 +159,13 @@ def asked(value: Any) -> RequestInfo:
     """What a question names: verb, and a resource or a path. Raises `ValueError`."""
     fields = _object(value)
     text = {
-        key: _text(fields, key) for key in ("verb", "group", "resource", "subresource", "namespace", "name", "path")
+        key: _text(fields, key)
+        for key in ("verb", "group", "resource", "subresource", "namespace", "name", "path", "upstream")
     }
     if not text["verb"] or bool(text["resource"]) == bool(text["path"]):
         raise ValueError("a question has a verb, and either a resource or a path")
     if text["path"]:
-        return RequestInfo(text["verb"], "", text["path"])
+        return RequestInfo(text["verb"], "", text["path"], upstream=text["upstream"])
     return RequestInfo(
         text["verb"],
         "",
@@ -175,6 +176,7 @@ def asked(value: Any) -> RequestInfo:
         resource=text["resource"],
         subresource=text["subresource"],
         name=text["name"],
+        upstream=text["upstream"],
     )
 
 

@@ -80,7 +80,11 @@ class App:
         self._owns_store = shared is None
         self.shared = shared or _shared(config, clock)
         self.auditor = Auditor(
-            _audit_policy(config.audit), _sinks(config.audit, clock), clock=clock, blocking=config.audit.blocking
+            _audit_policy(config.audit),
+            _sinks(config.audit, clock),
+            clock=clock,
+            blocking=config.audit.blocking,
+            tells_upstream=len(config.upstreams) > 1,
         )
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock)
         self.ended = EndedRequests(clock=clock)

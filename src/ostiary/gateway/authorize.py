@@ -27,6 +27,7 @@ __all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Ruling", "Step"
 CACHE_SECONDS = 10.0
 ENTRIES = 100_000
 TIMEOUT_SECONDS = 10.0
+NOT_ITS_UPSTREAM = "its policy is for other upstreams"
 # The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
 # success, to a watch or a controller the end of the object.
 READS = frozenset(("get", "list", "head"))
@@ -102,7 +103,10 @@ class Authorizer:
     def from_settings(cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK) -> Authorizer:
         """The chain of a configuration, as the gateway asks it."""
         return cls(
-            [Link(provider.name, provider.instance, provider.on_error) for provider in configured.chain],
+            [
+                Link(provider.name, provider.instance, provider.on_error, provider.upstreams)
+                for provider in configured.chain
+            ],
             cache_ttl=configured.cache_ttl.total_seconds(),
             hide_denied=configured.hide_denied,
             clock=clock,
@@ -144,6 +148,9 @@ class Authorizer:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
         for link in self._links:
+            if not link.is_for(attributes.upstream):
+                walk.pass_by(link.name)
+                continue
             try:
                 answer = link.at_once(attributes)
             except ProviderError as error:
@@ -160,6 +167,9 @@ class Authorizer:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
         for link in self._links:
+            if not link.is_for(attributes.upstream):
+                walk.pass_by(link.name)
+                continue
             try:
                 answer = await link.ask(attributes)
             except ProviderError as error:
@@ -192,6 +202,10 @@ class Authorizer:
         walk, steps, links = self._walk(attributes), list[Step](), iter(self._links)
         try:
             for link in links:
+                if not link.is_for(attributes.upstream):
+                    walk.pass_by(link.name)
+                    steps.append(Step(link.name, Explanation(Decision(Verdict.NO_OPINION, NOT_ITS_UPSTREAM))))
+                    continue
                 try:
                     explanation = await link.explain(attributes)
                 except ProviderError as error:
@@ -207,9 +221,14 @@ class Authorizer:
         return ChainExplanation(decision, (*steps, *_not_asked(links)))
 
     def who_can(self, attributes: Attributes) -> WhoCan:
-        """Everyone who may do this, as far as the providers can tell; raises `ProviderError`."""
+        """Everyone who may do this, as far as the providers can tell; raises `ProviderError`.
+
+        Where the question names no upstream, all providers tell.
+        """
         subjects, unknown = list[Subject](), list[str]()
         for link in self._links:
+            if attributes.upstream and not link.is_for(attributes.upstream):
+                continue
             found = link.who_can(attributes)
             if found is None:
                 unknown.append(link.name)
@@ -217,11 +236,13 @@ class Authorizer:
                 subjects.append(replace(subject, via=f"{link.name}: {subject.via}" if subject.via else link.name))
         return WhoCan(tuple(subjects), tuple(unknown))
 
-    def rules_for(self, user: UserInfo, namespace: str) -> Rules:
-        """What *user* may do in *namespace*. It never raises: what cannot be told makes the list incomplete."""
+    def rules_for(self, user: UserInfo, namespace: str, *, upstream: str = "") -> Rules:
+        """What *user* may do in *namespace* of *upstream*. It never raises: what cannot be told makes it incomplete."""
         user = with_implied_groups(user)
         merged, errors = Rules(), list[str]()
         for link in self._links:
+            if not link.is_for(upstream):
+                continue
             try:
                 rules = link.rules_for(user, namespace)
             except ProviderError as error:
@@ -273,6 +294,10 @@ class _Walk:
         if decision.reason:
             self._reasons.append(f"{name}: {decision.reason}")
         return False
+
+    def pass_by(self, name: str) -> None:
+        """Link *name* is not asked: what it has a policy for lies elsewhere, which tells nothing about this request."""
+        self._reasons.append(f"{name}: {NOT_ITS_UPSTREAM}")
 
     def fail(self, link: AskedLink, error: ProviderError) -> None:
         """A link could not be asked: raises, unless the chain may go on without it."""

@@ -290,7 +290,7 @@ class Engine:
             return
         asked = question
         try:
-            permissions = tuple(impersonate.questions(other))
+            permissions = tuple(impersonate.questions(other, upstream=question.info.upstream))
             for info in permissions:
                 ruling = await rule(self._authorizer, live.user, (info,))
                 if not ruling.decision.allowed:

@@ -7,6 +7,7 @@ in the other's name, with headers of our own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 from ostiary.gateway.headers import BadHeader, Headers
@@ -52,8 +53,12 @@ def requested(headers: Headers) -> UserInfo:
     )
 
 
-def questions(user: UserInfo) -> list[RequestInfo]:
-    """What somebody must be allowed to do in order to be taken for *user*: every part of it by itself."""
+def questions(user: UserInfo, *, upstream: str = "") -> list[RequestInfo]:
+    """What somebody must be allowed to do in order to be taken for *user* at *upstream*: every part of it by itself."""
+    return [replace(question, upstream=upstream) for question in _questions(user)]
+
+
+def _questions(user: UserInfo) -> list[RequestInfo]:
     found = [_who(user.username)]
     found.extend(_question("groups", name=group) for group in user.groups)
     if user.uid:

@@ -47,11 +47,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A provider and its place in the chain. With `OnError.NO_OPINION` the chain goes on when it cannot be asked."""
+    """A provider and its place in the chain. With `OnError.NO_OPINION` the chain goes on when it cannot be asked.
+
+    `upstreams` are those that its policy is for; None for all, and for what is done at no upstream.
+    """
 
     name: str
     provider: AuthorizationProvider
     on_error: OnError = OnError.DENY
+    upstreams: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class AskedLink:
 
     def __init__(self, link: Link, *, ttl: float, timeout: float, max_entries: int, clock: Clock) -> None:
         provider = link.provider
-        self.name, self.on_error = link.name, link.on_error
+        self.name, self.on_error, self._upstreams = link.name, link.on_error, link.upstreams
         self._provider = provider
         self._ttl, self._timeout, self._clock = ttl, timeout, clock
         self._decide = cast(DecidesAtOnce, provider).decide if _has(provider, "decide") else None
@@ -88,6 +92,10 @@ class AskedLink:
             # Ours ends the question first, and says which provider it was.
             time_limit=timeout * 2,
         )
+
+    def is_for(self, upstream: str) -> bool:
+        """Whether its policy is for requests to *upstream*. If not, it is not asked, and has no opinion."""
+        return self._upstreams is None or upstream in self._upstreams
 
     def epoch(self) -> int:
         """Rises whenever the provider's revision is another than before; what was decided earlier is forgotten then."""
@@ -182,7 +190,8 @@ class AskedLink:
         if self._chosen_key is None:
             return attributes
         try:
-            return self._chosen_key(attributes)
+            # A right at one upstream is none at another, whatever the provider takes for equal.
+            return attributes.upstream, self._chosen_key(attributes)
         except Exception as error:
             raise self._failed("it could not choose a cache key", error) from error
 

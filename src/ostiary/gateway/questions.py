@@ -7,6 +7,7 @@ and puts every part of that to the authorizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize import Authorizer, Ruling
@@ -53,6 +54,7 @@ class Questions:
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
         if not upstream.is_kubernetes or not info.is_resource or "proxy" in (info.verb, info.subresource):
             _check_name(path)
+        info = replace(info, upstream=upstream.name)
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
             return Question(info, (), target, handler=self._self_reviews)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from ostiary.gateway.ended_requests import EndedRequest
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.wire import request_info
-from ostiary.wire.audit import DECISION, REASON, Stage
+from ostiary.wire.audit import DECISION, REASON, UPSTREAM, Stage
 
 ALLOW, FORBID = "allow", "forbid"
 
@@ -149,9 +149,9 @@ def _user(value: Any) -> UserInfo:
 
 def _request(event: dict[str, Any]) -> RequestInfo:
     verb, (path, _, query) = str(event["verb"]), str(event["requestURI"]).partition("?")
-    told = event.get("objectRef")
+    told, upstream = event.get("objectRef"), str(event["annotations"].get(UPSTREAM, ""))
     if not told:
-        return RequestInfo(verb, verb.upper(), path)
+        return RequestInfo(verb, verb.upper(), path, upstream=upstream)
     info = RequestInfo(
         verb=verb,
         method=_METHODS.get(verb, "GET"),
@@ -164,7 +164,7 @@ def _request(event: dict[str, Any]) -> RequestInfo:
         subresource=str(told.get("subresource", "")),
         name=str(told.get("name", "")),
     )
-    return _as_mapped(info, query) or info
+    return replace(_as_mapped(info, query) or info, upstream=upstream)
 
 
 def _as_mapped(info: RequestInfo, query: str) -> RequestInfo | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -94,15 +95,15 @@ class SelfReviews:
             now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
             return _created(who_answer(user, now), wanted, review)
         if kind == RULES:
-            rules = self._authorizer.rules_for(user, review.spec["namespace"])
+            rules = self._authorizer.rules_for(user, review.spec["namespace"], upstream=info.upstream)
             return _created(rules_answer(rules), wanted, review)
-        return self._access(review, user, wanted)
+        return self._access(review, user, wanted, upstream=info.upstream)
 
     def _access(
-        self, review: SelfReview, user: UserInfo, wanted: Representation
+        self, review: SelfReview, user: UserInfo, wanted: Representation, *, upstream: str
     ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
         question, error = access_question(review)
-        attributes = Attributes(user, question)
+        attributes = Attributes(user, replace(question, upstream=upstream))
 
         def answer(decision: Decision) -> ReviewAnswer:
             return _created(access_answer(review, decision, error=error), wanted, review)

@@ -114,6 +114,10 @@ class Groups(Provider[GroupProvider]):
     own: bool = False
 
 
+# In place of a list of upstreams: a policy that is meant for all of them.
+ALL_UPSTREAMS = "all"
+
+
 class OnError(Enum):
     """What a provider's failure means to the chain."""
 
@@ -123,7 +127,11 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Authorization(Provider[AuthorizationProvider]):
+    """`upstreams` are those that its policy is for; None for all. `shared` tells that "all" is what somebody wrote."""
+
     on_error: OnError = OnError.DENY
+    upstreams: frozenset[str] | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ def attributes_size(attributes: Attributes) -> int:
     texts = (
         *(user.username, user.uid, request.verb, request.method, request.path, request.modifier),
         *(request.api_group, request.api_version, request.namespace, request.resource, request.subresource),
-        *(request.name, user.groups, user.extra, request.capabilities),
+        *(request.name, user.groups, user.extra, request.capabilities, request.upstream),
     )
     return size_of(texts) + _selector_size(request.field_selector) + _selector_size(request.label_selector)
 

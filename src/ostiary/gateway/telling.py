@@ -23,6 +23,7 @@ def attributes_json(attributes: Attributes) -> dict[str, Any]:
         asked_for |= {"namespace": info.namespace, "name": info.name}
     else:
         asked_for["path"] = info.path
+    asked_for["upstream"] = info.upstream
     return {"user": user.username, "groups": list(user.groups), **{k: v for k, v in asked_for.items() if v}}
 
 

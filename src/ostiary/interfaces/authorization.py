@@ -113,13 +113,15 @@ class Grant:
     """One rule that a policy gives to somebody.
 
     `namespace` is where it holds, in the words of the policy: a request with exactly this namespace meets the rule.
-    With `subresources` the rule covers those of its resources too, without naming them.
+    With `subresources` the rule covers those of its resources too, without naming them. `upstream` is filled in by the
+    gateway for a policy that is for some upstreams only.
     """
 
     subject: Subject
     rule: ResourceRule | NonResourceRule
     namespace: str = ""
     subresources: bool = False
+    upstream: str = ""
 
 
 class ListsGrants(Protocol):

@@ -30,6 +30,7 @@ VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
 
 DECISION = "authorization.k8s.io/decision"
 REASON = "authorization.k8s.io/reason"
+UPSTREAM = "audit.ostiary.dev/upstream"
 REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
 RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
 

@@ -10,7 +10,7 @@ knows no HTTP request, so `RequestInfo.path` of a resource is empty, and its met
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -60,12 +60,12 @@ class AccessReview:
     namespace: str = ""
     spec: bytes = b"{}"
 
-    def attributes(self, caller: UserInfo | None = None) -> Attributes:
-        """What to decide on; a self review needs its *caller*."""
+    def attributes(self, caller: UserInfo | None = None, *, upstream: str = "") -> Attributes:
+        """What to decide on; a self review needs its *caller*, and the *upstream* that it was made at."""
         user = self.user or caller
         if user is None:
             raise ReviewError(f"a {self.kind} needs the user who asks")
-        return Attributes(user, self.request)
+        return Attributes(user, replace(self.request, upstream=upstream) if upstream else self.request)
 
 
 # --- the shapes: attribute names are those of the JSON, in Python's spelling ---

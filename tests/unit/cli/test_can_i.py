@@ -150,3 +150,66 @@ def test_nobody_is_an_answer_and_a_provider_that_cannot_tell_is_named(capsys: Ca
     code, out, err = run(capsys, "who-can", "get", "pods")
     assert (code, out) == (1, "nobody\n")
     assert 'the provider "far" cannot tell whom it allows this' in err
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("can-i get pod -n team --user alice", 'did you mean "pods"?'),
+        ("can-i get Pods -n team --user alice", 'did you mean "pods"?'),
+        ("can-i get po -n team --user alice", 'did you mean "pods"?'),
+        ("who-can get deployment.apps -n team", 'did you mean "deployments"?'),
+        ("can-i get widget -n team --user alice", '"widget" does not look like it'),
+        ("can-i get widgets -n team --user alice", ""),
+        ("can-i get secrets -n team --user alice", ""),
+        ("can-i get --path /pod --user alice", ""),
+    ],
+)
+def test_a_resource_that_is_not_in_the_plural_is_told(capsys: Captured, line: str, note: str) -> None:
+    main(line.split())
+    err = capsys.readouterr().err
+    assert note in err
+    assert bool(note) == ("plural" in err)
+
+
+class TestSeveralUpstreams:
+    """A policy may be for one of them only."""
+
+    @pytest.fixture(autouse=True)
+    def two(self, site: GatewayFolder) -> None:
+        site.policy(role("team", READ, User="alice"), name="dev")
+        site.policy(role("team", READ, User="bob"), name="prod")
+        cluster = {"server": "https://127.0.0.1:1", "identity": "impersonation", "tokenFile": "token"}
+        site.write(
+            identity=[{"name": "me", "type": "single_user", "username": "alice"}],
+            authorization={
+                "chain": [
+                    {"name": name, "type": "rbac", "paths": [name], "upstreams": [name]} for name in ("dev", "prod")
+                ]
+            },
+            upstreams=[{**cluster, "name": name, "hosts": [f"{name}.example"]} for name in ("dev", "prod")],
+        )
+
+    def test_the_answer_is_about_one_of_them(self, capsys: Captured) -> None:
+        asked = ["can-i", "get", "pods", "-n", "team", "--user", "alice"]
+        assert main([*asked, "--upstream", "dev"]) == 0
+        assert main([*asked, "--upstream", "prod", "--explain"]) == 1
+        assert "its policy is for other upstreams" in capsys.readouterr().out
+        assert main(asked) == 2
+        assert "the answer depends on the upstream" in capsys.readouterr().err
+        assert main([*asked, "--upstream", "stage"]) == 2
+        assert 'there is no upstream "stage"' in capsys.readouterr().err
+
+    def test_who_can_is_about_one_of_them(self, capsys: Captured) -> None:
+        assert main(["who-can", "get", "pods", "-n", "team", "--upstream", "prod"]) == 0
+        shown = capsys.readouterr().out
+        assert "bob" in shown
+        assert "alice" not in shown
+
+    def test_the_role_for_a_cluster_is_made_of_its_policy(self, capsys: Captured) -> None:
+        assert main(["impersonation-role", "--upstream", "dev"]) == 0
+        assert "team" in capsys.readouterr().out
+        assert main(["impersonation-role", "--upstream", "prod"]) == 0
+        # Nobody whom the gateway knows has a right there.
+        assert "team" not in capsys.readouterr().out
+        assert main(["impersonation-role"]) == 2

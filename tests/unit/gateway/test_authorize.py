@@ -716,3 +716,70 @@ async def test_every_provider_is_asked_about_a_user_with_the_implied_groups() ->
     asked = [*first.asked, *second.asked]
     assert len(asked) == 5
     assert {attributes.user.groups for attributes in asked} == {("dev", "system:authenticated")}
+
+
+# --- a policy for each upstream ---
+
+
+def at(upstream: str) -> Attributes:
+    return Attributes(ALICE, replace(POD, upstream=upstream))
+
+
+async def test_a_right_at_one_upstream_is_none_at_another() -> None:
+    dev, prod = AtOnce(ALLOW), AtOnce(PASS)
+    chain = [Link("dev", dev, upstreams=frozenset({"dev"})), Link("prod", prod, upstreams=frozenset({"prod"}))]
+    authorizer = Authorizer(chain)
+    assert (await authorizer.authorize(at("dev"))).allowed
+    assert not (await authorizer.authorize(at("prod"))).allowed
+    assert not (await authorizer.authorize(at("other"))).allowed
+    # What is done at no upstream is decided by those who decide for all of them.
+    assert not (await authorizer.authorize(at(""))).allowed
+    assert [one.upstream for one in dev.asked] == ["dev"]
+    assert [one.upstream for one in prod.asked] == ["prod"]
+
+
+async def test_who_decides_for_all_decides_also_where_there_is_no_upstream() -> None:
+    authorizer = Authorizer([Link("all", AtOnce(ALLOW))])
+    for upstream in ("dev", "prod", ""):
+        assert (await authorizer.authorize(at(upstream))).allowed
+
+
+@pytest.mark.parametrize("kind", [AtOnce, Keyed, Slow])
+async def test_the_upstream_is_in_the_key_whatever_the_provider_chooses(kind: type[AtOnce] | type[Slow]) -> None:
+    """A decision about one cluster is never used for another, also where a provider takes both for equal."""
+    provider = kind(lambda attributes: ALLOW if attributes.upstream == "dev" else DENY)
+    authorizer = Authorizer([Link("only", provider)])
+    for _ in range(2):
+        assert (await authorizer.authorize(at("dev"))).allowed
+        assert not (await authorizer.authorize(at("prod"))).allowed
+    assert len(provider.asked) == 2
+
+
+async def test_a_provider_for_other_upstreams_tells_nothing_about_what_is_hidden() -> None:
+    restricted = Link("dev", AtOnce(ALLOW), upstreams=frozenset({"dev"}))
+    hidden = await Authorizer([restricted, Link("all", AtOnce(HIDDEN))]).authorize(at("prod"))
+    told = await Authorizer([restricted, Link("all", AtOnce(PASS))]).authorize(at("prod"))
+    assert (hidden.hidden, told.hidden) == (True, False)
+    assert "its policy is for other upstreams" in told.reason
+
+
+async def test_explanations_rules_and_subjects_are_those_of_the_upstream() -> None:
+    class Telling(Listing):
+        def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
+            return (Subject("User", "alice"),)
+
+        def rules_for(self, user: UserInfo, namespace: str) -> Rules:
+            return Rules((ResourceRule(("get",), ("",), ("pods",)),))
+
+    authorizer = Authorizer([Link("dev", Telling(ALLOW), upstreams=frozenset({"dev"}))])
+    explained = await authorizer.explain(at("prod"))
+    assert explained.decision is not None
+    assert not explained.decision.allowed
+    assert explained.steps[0].explanation is not None
+    assert explained.steps[0].explanation.decision.reason == "its policy is for other upstreams"
+    assert authorizer.rules_for(ALICE, "x", upstream="dev").resource_rules
+    assert not authorizer.rules_for(ALICE, "x", upstream="prod").resource_rules
+    assert authorizer.who_can(at("dev")).subjects
+    assert not authorizer.who_can(at("prod")).subjects
+    # An operator who names no upstream is told of all.
+    assert authorizer.who_can(at("")).subjects

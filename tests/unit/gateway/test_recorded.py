@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,13 @@ def event(
     code: int = 403,
     actor: UserInfo | None = None,
     id: str = "id-1",
+    upstream: str = "",
 ) -> str:
     """The line that the gateway writes for such a request."""
     sink = Lines()
-    auditor = Auditor(DEFAULT_POLICY, [sink], clock=FakeClock())
+    auditor = Auditor(DEFAULT_POLICY, [sink], clock=FakeClock(), tells_upstream=True)
     path, _, query = uri.partition("?")
-    info = request_info(RequestLine(method, path, query))
+    info = replace(request_info(RequestLine(method, path, query)), upstream=upstream)
     prepared = auditor.prepare(
         info, actor or ALICE, request_uri=uri, decision=decision, impersonated=ALICE if actor else None
     )
@@ -84,6 +86,13 @@ def test_what_the_gateway_records_is_read_back_as_it_was(method: str, uri: str) 
     assert found.attributes.user == ALICE
     assert found.attributes.request == request_info(RequestLine(method, path, query))
     assert not found.decision.allowed
+
+
+@pytest.mark.parametrize("uri", ["/api/v1/pods", "/healthz"])
+def test_the_upstream_is_read_back(uri: str) -> None:
+    """Another upstream may have another policy."""
+    assert back(event("GET", uri, upstream="dev")).attributes.upstream == "dev"
+    assert back(event("GET", uri)).attributes.upstream == ""
 
 
 def test_a_refusal_that_was_hidden_is_told_as_one() -> None:

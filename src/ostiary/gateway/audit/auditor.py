@@ -46,8 +46,11 @@ class Auditor:
         clock: Clock = SYSTEM_CLOCK,
         largest_body: int = LARGEST_BODY,
         blocking: bool = False,
+        tells_upstream: bool = False,
     ) -> None:
         self.policy = policy
+        # Where there is but one, every event would say the same.
+        self._tells_upstream = tells_upstream
         self.blocking = blocking
         self.sinks = tuple(sinks)
         self.largest_body = largest_body
@@ -99,7 +102,7 @@ class Auditor:
             request_uri=request_uri,
             impersonated=impersonated,
             impersonation_constraint=impersonation_constraint,
-            annotations=_annotations(decision),
+            annotations=_annotations(decision, request.upstream if self._tells_upstream else ""),
         )
         bodies = not wire.carries_credentials(request)
         return Prepared(self, scope, frame, long_running=long_running, bodies=bodies)
@@ -223,10 +226,11 @@ class Prepared:
         return f',"{field}":{text}'
 
 
-def _annotations(decision: Decision | None) -> dict[str, str]:
+def _annotations(decision: Decision | None, upstream: str) -> dict[str, str]:
+    where = {wire.UPSTREAM: upstream} if upstream else {}
     if decision is None:
-        return {}
-    return {wire.DECISION: "allow" if decision.allowed else "forbid", wire.REASON: decision.reason}
+        return where
+    return {wire.DECISION: "allow" if decision.allowed else "forbid", wire.REASON: decision.reason, **where}
 
 
 _OUTCOMES: dict[int, str] = {}

@@ -11,7 +11,7 @@ from ostiary.core.duration import format_duration
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.values import Values, is_loopback, parse_origin
 from ostiary.gateway.renewal_check import renewal_check
-from ostiary.gateway.settings import GatewayConfig, Identity, Upstream
+from ostiary.gateway.settings import ALL_UPSTREAMS, GatewayConfig, Identity, Upstream
 from ostiary.interfaces.identity import RenewalCheck
 
 SYSTEM = "system:"
@@ -34,6 +34,7 @@ def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> N
         root.missing("identity", "it is missing: nobody could sign in")
     _check_prefixes(config.identity, root.fields)
     _check_routes(config.upstreams, root.fields)
+    _check_policies(config, root.fields)
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:
@@ -58,6 +59,7 @@ def warnings(config: GatewayConfig) -> list[str]:
             " system does not know: name it with externalCA"
         )
     found += _warnings_of_upstreams(config.upstreams)
+    found += _warnings_of_policies(config)
     if not config.upstreams and not config.webhooks.enabled:
         found.append("there is no upstream and no webhook: this gateway can sign people in and nothing else")
     found += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
@@ -104,6 +106,17 @@ def _warnings_of_upstreams(upstreams: tuple[Upstream, ...]) -> list[str]:
     ]
 
 
+def _warnings_of_policies(config: GatewayConfig) -> list[str]:
+    """A right on one cluster should be one on another only where somebody said so."""
+    names = ", ".join(f'"{upstream.name}"' for upstream in config.upstreams)
+    return [
+        f'the policy of "{link.name}" holds for every upstream alike ({names}): '
+        f"say which it is for (upstreams: [...]), or that this is meant (upstreams: {ALL_UPSTREAMS})"
+        for link in config.authorization.chain
+        if len(config.upstreams) > 1 and not link.shared
+    ]
+
+
 def _is_local(upstream: Upstream) -> bool:
     return is_loopback(parse_origin(upstream.server).hostname or "")
 
@@ -117,6 +130,14 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
         if one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix):
             hint = "let no prefix be the beginning of another; without one it is the name and a colon"
             root.problem(f'users of "{one.name}" and of "{other.name}" could have the same name', "identity", hint)
+
+
+def _check_policies(config: GatewayConfig, root: Fields) -> None:
+    known = {upstream.name for upstream in config.upstreams}
+    for link in config.authorization.chain:
+        for name in sorted((link.upstreams or frozenset()) - known):
+            hint = f"there are: {', '.join(sorted(known))}" if known else "there are no upstreams"
+            root.problem(f'the policy of "{link.name}" is for an unknown upstream "{name}"', "authorization", hint)
 
 
 def _check_routes(upstreams: tuple[Upstream, ...], root: Fields) -> None:

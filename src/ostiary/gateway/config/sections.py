@@ -27,6 +27,7 @@ from ostiary.gateway.config.values import (
 from ostiary.gateway.limits import LimitSettings
 from ostiary.gateway.logging import FORMATS, LEVELS
 from ostiary.gateway.settings import (
+    ALL_UPSTREAMS,
     Address,
     Audit,
     AuditLog,
@@ -224,6 +225,7 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
     chain: list[Authorization] = []
     for section, name in zip(sections, unique_names(sections), strict=True):
         on_error = section.choice("onError", OnError.DENY)
+        upstreams, said = _policy_upstreams(section)
         own = section.text("provider")
         provider = (
             shared(section, "authorization", name, own, known)
@@ -231,7 +233,7 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
             else builder.build("authorization", section.fields, name=name)
         )
         if provider is not None:
-            chain.append(Authorization(*_parts(provider), on_error=on_error))
+            chain.append(Authorization(*_parts(provider), on_error=on_error, upstreams=upstreams, shared=said))
     if not sections:
         hint = "chain: [{name: everything, type: allow_all}] allows everything"
         values.missing("chain", "it is missing: with no provider every request is refused", hint)
@@ -243,6 +245,22 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
         unconfirmed=values.duration("unconfirmed", timedelta(seconds=60), zero=True),
         hide_denied=values.flag("hideDenied"),
     )
+
+
+def _policy_upstreams(section: Values) -> tuple[frozenset[str] | None, bool]:
+    """The upstreams that a policy is for, None for all; and whether that is what somebody wrote."""
+    given = section.fields.plain("upstreams")
+    if given is None:
+        return None, False
+    if isinstance(given, str):
+        if section.text("upstreams") != ALL_UPSTREAMS:
+            hint = f"write a list, as in [dev], or {ALL_UPSTREAMS}"
+            section.fields.problem("it is neither a list of upstreams nor the word for all", "upstreams", hint)
+        return None, True
+    names = section.names("upstreams")
+    if not names and section.right("upstreams"):
+        section.fields.problem("a policy for no upstream decides nothing", "upstreams", "leave the provider out")
+    return frozenset(names), True
 
 
 def admission(root: Values, builder: Builder) -> tuple[Provider[Any], ...]:

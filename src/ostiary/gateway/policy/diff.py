@@ -10,7 +10,7 @@ knowing all resources and people there are. What somebody has through a group is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
@@ -27,7 +27,10 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`effect` for `subject`: these verbs on these resources (all with the same of the rest), or on these paths."""
+    """`effect` for `subject`: these verbs on these resources (all with the same of the rest), or on these paths.
+
+    `upstream` is set where the rules are of a policy that is for some upstreams only.
+    """
 
     effect: Effect
     subject: Subject
@@ -37,12 +40,18 @@ class Change:
     namespace: str = ""
     name: str = ""
     paths: tuple[str, ...] = ()
+    upstream: str = ""
 
 
 async def differences(old: Policy, new: Policy) -> tuple[Change, ...]:
     """Every change, by subject; raises `ProviderError` if one of the policies cannot be asked."""
     found = [piece async for piece in _pieces(old, new)]
-    return tuple(_together(found))
+    upstreams = dict.fromkeys(piece.request.upstream for piece in found)
+    return tuple(
+        replace(change, upstream=upstream)
+        for upstream in upstreams
+        for change in _together([piece for piece in found if piece.request.upstream == upstream])
+    )
 
 
 def user_of(subject: Subject) -> UserInfo:
@@ -91,7 +100,7 @@ def requests_of(grant: Grant) -> Iterator[RequestInfo]:
     rule = grant.rule
     if not isinstance(rule, ResourceRule):
         for verb, path in product(rule.verbs, rule.paths):
-            yield RequestInfo(verb, verb.upper(), path)
+            yield RequestInfo(verb, verb.upper(), path, upstream=grant.upstream)
         return
     for verb, group, resource, name in product(
         rule.verbs, rule.api_groups, rule.resources, rule.resource_names or ("",)
@@ -107,6 +116,7 @@ def requests_of(grant: Grant) -> Iterator[RequestInfo]:
             resource=kind,
             subresource=subresource,
             name=name,
+            upstream=grant.upstream,
         )
 
 

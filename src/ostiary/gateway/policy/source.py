@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,14 +39,21 @@ class Policy:
 
 
 @asynccontextmanager
-async def opened(settings: AuthorizationSettings) -> AsyncIterator[Policy]:
-    """The policy of a configured chain; its providers are closed afterwards."""
+async def opened(settings: AuthorizationSettings, *, upstream: str = "") -> AsyncIterator[Policy]:
+    """The policy of a configured chain; its providers are closed afterwards.
+
+    With *upstream*, what is granted is what holds there; otherwise each grant tells the upstream that it holds at.
+    """
     authorizer = Authorizer.from_settings(settings)
     grants, unlisted = list[Grant](), list[str]()
     for provider in settings.chain:
+        names = provider.upstreams
+        if upstream and names is not None and upstream not in names:
+            continue
         list_grants = getattr(provider.instance, "grants", None)
         if callable(list_grants):
-            grants += list_grants()
+            places = ("",) if names is None or upstream else sorted(names)
+            grants += [replace(grant, upstream=place) for place in places for grant in list_grants()]
         else:
             unlisted.append(provider.name)
     try:

@@ -35,6 +35,7 @@ from ostiary.interfaces.authorization import (
 )
 from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.authorization.policy_files import PolicyFiles, PolicyText, invalid_policy
+from ostiary.wire.resource_names import plural_of
 
 API_VERSION = "abac.authorization.kubernetes.io/v1beta1"
 READING = ("get", "list", "watch")
@@ -329,6 +330,11 @@ def _findings(policies: Iterable[Policy]) -> Iterator[Finding]:
         if not policy.resource and not policy.path:
             hint = 'name a "resource" or a "nonResourcePath"; a star stands for all'
             yield Finding(Level.ERROR, "no-object", Problem("it allows nothing", policy.place, hint))
+        if meant := plural_of(policy.resource):
+            message = f'"{policy.resource}" never matches: resources are named in the plural and in lower case'
+            yield Finding(
+                Level.WARNING, "singular-resource", Problem(message, policy.place, f'did you mean "{meant}"?')
+            )
         if policy.group in (AUTHENTICATED, UNAUTHENTICATED) and not policy.user and not policy.readonly:
             yield from _wide_grant(policy)
 

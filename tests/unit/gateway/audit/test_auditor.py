@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,21 @@ def test_the_decision_and_its_reason_are_annotations(
         "authorization.k8s.io/decision": word,
         "authorization.k8s.io/reason": "why",
     }
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_where_there_are_several_upstreams_an_event_names_its_own(sink: Memory, clock: FakeClock, tells: bool) -> None:
+    request = prepared(auditor(sink, clock, tells_upstream=tells), replace(GET, upstream="dev"))
+    request.complete("i", "", 200, received_at=1000.0, at=1000.0)
+    assert sink.events[0]["annotations"].get("audit.ostiary.dev/upstream") == ("dev" if tells else None)
+
+
+def test_an_event_tells_the_groups_that_everybody_is_in(sink: Memory, clock: FakeClock) -> None:
+    """And so rules about system:authenticated apply, which most audit policies have."""
+    rule = Rule(Level.METADATA, groups=frozenset({"system:authenticated"}))
+    audit = Auditor(Policy((rule,)), [sink], clock=clock)
+    prepared(audit, user=UserInfo("jane")).complete("i", "", 200, received_at=1000.0, at=1000.0)
+    assert sink.events[-1]["user"]["groups"] == ["system:authenticated"]
 
 
 def test_a_failed_authentication_is_recorded(sink: Memory, clock: FakeClock) -> None:

@@ -337,6 +337,10 @@ def test_a_mistake_hides_no_other_that_does_not_follow_from_it(read: Read) -> No
         ("authorization: {chain: []}", "authorization.chain"),
         ("authorization: {cacheTTL: -1s, chain: [{name: a, type: allow_all}]}", "authorization.cacheTTL"),
         ("authorization: {chain: [{name: a, provider: me}]}", "authorization.chain[0].provider"),
+        ("authorization: {chain: [{name: a, type: allow_all, upstreams: []}]}", "authorization.chain[0].upstreams"),
+        ("authorization: {chain: [{name: a, type: allow_all, upstreams: some}]}", "authorization.chain[0].upstreams"),
+        ("authorization: {chain: [{name: a, type: allow_all, upstreams: 5}]}", "authorization.chain[0].upstreams"),
+        ("authorization: {chain: [{name: a, type: allow_all, upstreams: [dev]}]}", "authorization"),
         ("store: {type: sqlite}", "store.path"),
         ("store: {}", "store.type"),
         ("tokens: {lifetime: 2h, session: 1h}", "tokens.lifetime"),
@@ -615,3 +619,21 @@ def test_two_packages_with_the_same_provider_stop_the_start(
 def test_a_configuration_may_come_from_memory(files: Path) -> None:
     config = loads(PLAIN + "groups: [{name: teams, type: file, path: groups.yaml}]", name="test", directory=files)
     assert config.groups[0].name == "teams"
+
+
+TWO = "".join(f"- {{name: {name}, server: 'https://{name}.test', hosts: [{name}.test]}}\n" for name in ("dev", "prod"))
+
+
+@pytest.mark.parametrize(("written", "is_told"), [("", True), ("upstreams: all", False), ("upstreams: [dev]", False)])
+def test_a_policy_that_several_upstreams_share_without_saying_so_is_told(
+    read: Read, written: str, is_told: bool
+) -> None:
+    chain = f"authorization: {{chain: [{{name: house-rules, type: allow_all, {written}}}]}}\n"
+    config = read(HEAD + IDENTITY + MEMORY + chain + "upstreams:\n" + TWO)
+    told = [text for text in warnings(config) if "house-rules" in text]
+    assert bool(told) == is_told
+    assert all('"dev", "prod"' in text and "upstreams: all" in text for text in told)
+    assert config.authorization.chain[0].upstreams == (frozenset({"dev"}) if "[dev]" in written else None)
+    # With one upstream there is nothing to share.
+    one = read(HEAD + IDENTITY + MEMORY + chain + "upstreams:\n" + TWO.splitlines()[0])
+    assert not any("house-rules" in text for text in warnings(one))

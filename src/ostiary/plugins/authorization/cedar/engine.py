@@ -118,7 +118,7 @@ def evaluate(policies: cedarpy.PolicySet, attributes: Attributes) -> tuple[Verdi
         "principal": principal,
         "action": {"type": ACTION, "id": asked.verb},
         "resource": resource,
-        "context": {"modifier": asked.modifier},
+        "context": {"modifier": asked.modifier, "upstream": asked.upstream},
     }
     groups = [{"type": GROUP, "id": group} for group in (*user.groups, *implied_groups(user))]
     namespaces = [{"type": NAMESPACE, "id": asked.namespace}] if asked.namespace else []

@@ -92,7 +92,7 @@ class CedarAuthorization:
         groups = self._files.current.groups.intersection((*user.groups, *implied_groups(user)))
         what = (asked.api_group, asked.api_version, asked.resource, asked.subresource, asked.namespace, asked.name)
         who = (user.username, user.uid, groups)
-        return (*who, asked.is_resource, asked.verb, asked.modifier, path_of(asked), *what)
+        return (*who, asked.is_resource, asked.verb, asked.modifier, asked.upstream, path_of(asked), *what)
 
     # --- telling ---
 

@@ -141,7 +141,7 @@ def _schema(bodies: Iterable[Body]) -> cedarpy.Schema:
         RESOURCE: resource,
         PATH: resource,
     }
-    applies = {"principalTypes": [USER], "resourceTypes": [RESOURCE, PATH], "context": _record("modifier")}
+    applies = {"principalTypes": [USER], "resourceTypes": [RESOURCE, PATH], "context": _record("modifier", "upstream")}
     actions = {verb: {"appliesTo": applies} for verb in sorted({*VERBS, *verbs})}
     return cedarpy.Schema.from_json_str(json.dumps({"": {"entityTypes": entities, "actions": actions}}))
 

@@ -39,12 +39,14 @@ def with_defaults(manifests: Manifests) -> Manifests:
     return Manifests(roles + manifests.roles, bindings + manifests.bindings, manifests.ignored, manifests.problems)
 
 
-def _rule(verbs: tuple[str, ...], group: str, *resources: str) -> PolicyRule:
-    return PolicyRule(verbs, (group,), resources)
+def _rule(verbs: tuple[str, ...], groups: str | tuple[str, ...], *resources: str) -> PolicyRule:
+    """Verbs and resources sorted, as a cluster has them: ``kubectl auth can-i --list`` prints them in this order."""
+    groups = (groups,) if isinstance(groups, str) else groups
+    return PolicyRule(tuple(sorted(verbs)), groups, tuple(sorted(resources)))
 
 
 def _urls(*urls: str) -> PolicyRule:
-    return PolicyRule(("get",), non_resource_urls=urls)
+    return PolicyRule(("get",), non_resource_urls=tuple(sorted(urls)))
 
 
 def _role(name: str, *rules: PolicyRule, part_of: str = "") -> Role:
@@ -64,59 +66,59 @@ def _with_status(*resources: str) -> tuple[str, ...]:
 
 
 _PUBLIC = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_PROBES = ("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*")
 _WORKLOADS = ("daemonsets", "deployments", "replicasets", "statefulsets")
 _SCALES = ("deployments/scale", "replicasets/scale", "statefulsets/scale")
 _STREAMS = ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy")
+_STORED = ("configmaps", "persistentvolumeclaims", "replicationcontrollers", "replicationcontrollers/scale")
+_EVENTS = ("", "events.k8s.io")
+# The group where workloads and ingresses once were. Roles of a cluster still name it.
+_OLD = (*_WORKLOADS[:3], *_SCALES[:2], "ingresses", "networkpolicies", "replicationcontrollers/scale")
+_OLD_STATUS = ("daemonsets/status", "deployments/status", "ingresses/status", "replicasets/status")
 
 _VIEW = (
     _rule(
         _READ,
         "",
-        *_with_status("persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas", "services"),
-        "bindings",
-        "configmaps",
+        *_STORED,
         "endpoints",
-        "events",
-        "limitranges",
-        "namespaces",
-        "namespaces/status",
-        "pods/log",
-        "replicationcontrollers/scale",
+        "persistentvolumeclaims/status",
+        "pods",
         "serviceaccounts",
+        *_with_status("services"),
     ),
+    _rule(
+        _READ,
+        "",
+        *("bindings", "limitranges", "namespaces/status", "pods/log", "pods/status"),
+        *("replicationcontrollers/status", *_with_status("resourcequotas")),
+    ),
+    _rule(_READ, "", "namespaces"),
+    _rule(_READ, _EVENTS, "events"),
+    _rule(_READ, "discovery.k8s.io", "endpointslices"),
     _rule(_READ, "apps", "controllerrevisions", *_with_status(*_WORKLOADS), *_SCALES),
     _rule(_READ, "autoscaling", *_with_status("horizontalpodautoscalers")),
     _rule(_READ, "batch", *_with_status("cronjobs", "jobs")),
-    _rule(_READ, "discovery.k8s.io", "endpointslices"),
-    _rule(_READ, "networking.k8s.io", *_with_status("ingresses"), "networkpolicies"),
+    _rule(_READ, "extensions", *_OLD, *_OLD_STATUS),
     _rule(_READ, "policy", *_with_status("poddisruptionbudgets")),
+    _rule(_READ, "networking.k8s.io", *_with_status("ingresses"), "networkpolicies"),
     _rule(_READ, "resource.k8s.io", *_with_status("resourceclaims"), "resourceclaimtemplates"),
 )
 _EDIT = (
     _rule(_READ, "", "secrets", "services/proxy", *_STREAMS),
     _rule(("impersonate",), "", "serviceaccounts"),
-    _rule(
-        _WRITE,
-        "",
-        "configmaps",
-        "events",
-        "persistentvolumeclaims",
-        "pods",
-        "replicationcontrollers",
-        "replicationcontrollers/scale",
-        "secrets",
-        "serviceaccounts",
-        "services",
-        "services/proxy",
-        *_STREAMS,
-    ),
-    _rule(("create",), "", "pods/eviction", "serviceaccounts/token"),
+    _rule(_WRITE, "", "pods", *_STREAMS),
+    _rule(("create",), "", "pods/eviction"),
+    _rule(_WRITE, "", *_STORED, "secrets", "serviceaccounts", "services", "services/proxy"),
+    _rule(("create",), "", "serviceaccounts/token"),
+    _rule(_WRITE, _EVENTS, "events"),
     _rule(_WRITE, "apps", *_WORKLOADS, "deployments/rollback", *_SCALES),
     _rule(_WRITE, "autoscaling", "horizontalpodautoscalers"),
     _rule(_WRITE, "batch", "cronjobs", "jobs"),
-    _rule((*_READ, *_WRITE), "coordination.k8s.io", "leases"),
-    _rule(_WRITE, "networking.k8s.io", "ingresses", "networkpolicies"),
+    _rule(_WRITE, "extensions", *_OLD, "deployments/rollback"),
     _rule(_WRITE, "policy", "poddisruptionbudgets"),
+    _rule(_WRITE, "networking.k8s.io", "ingresses", "networkpolicies"),
+    _rule((*_READ, *_WRITE), "coordination.k8s.io", "leases"),
     _rule(_WRITE, "resource.k8s.io", "resourceclaims", "resourceclaimtemplates"),
 )
 _ADMIN = (
@@ -138,7 +140,8 @@ DEFAULT_ROLES = (
     _role("system:public-info-viewer", _urls(*_PUBLIC)),
     _role(
         MONITORING,
-        _urls("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"),
+        _urls(*_PROBES, "/flagz", "/statusz"),
+        _rule(("get",), "", "nodes/metrics"),
     ),
     _sum("admin"),
     _sum("edit", part_of="admin"),

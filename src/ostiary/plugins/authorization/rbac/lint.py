@@ -17,7 +17,20 @@ from ostiary.plugins.authorization.rbac.defaults import with_defaults
 from ostiary.plugins.authorization.rbac.index import Index
 from ostiary.plugins.authorization.rbac.load import Paths, PolicyFiles
 from ostiary.plugins.authorization.rbac.rules import covers, normalized
-from ostiary.wire.rbac import ANY, CLUSTER_ROLE, ROLE, USER, USER_GROUP, Binding, Manifests, PolicyRule, Role, describe
+from ostiary.wire.rbac import (
+    ANY,
+    CLUSTER_ROLE,
+    GROUP,
+    ROLE,
+    USER,
+    USER_GROUP,
+    Binding,
+    Manifests,
+    PolicyRule,
+    Role,
+    describe,
+)
+from ostiary.wire.resource_names import plural_of
 
 __all__ = ["Finding", "Level", "judge", "lint"]
 
@@ -76,6 +89,10 @@ def _rule_findings(rule: PolicyRule) -> Iterator[Finding]:
             message = f'"{resource}" never matches: after the slash a star stands for itself'
             hint = f'name each subresource, as in "{name}/status"'
             yield Finding(Level.ERROR, "subresource-star", Problem(message, rule.place, hint))
+        # Elsewhere somebody may have called a resource so.
+        if (meant := plural_of(name)) and {"", ANY, "apps", "batch", GROUP} & set(rule.api_groups):
+            message = f'"{name}" never matches: resources are named in the plural and in lower case'
+            yield Finding(Level.WARNING, "singular-resource", Problem(message, rule.place, f'did you mean "{meant}"?'))
     if rule.resource_names:
         yield from _name_findings(rule)
 

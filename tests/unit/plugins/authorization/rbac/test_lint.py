@@ -48,6 +48,9 @@ def test_a_good_policy_has_no_findings() -> None:
         ((WIDE, bind("wide", "Group:devs")), []),
         ((cluster_role("r", urls("get", "*")), bind("r", "Group:system:authenticated")), [("wide-grant", "warning")]),
         ((bind("view"),), [("no-subjects", "info")]),
+        ((cluster_role("r", rule("get", "core", "pod")), bind("r", "User:a")), [("singular-resource", "warning")]),
+        ((cluster_role("r", rule("get", "core", "Pods/log")), bind("r", "User:a")), [("singular-resource", "warning")]),
+        ((cluster_role("r", rule("get", "example.com", "pod")), bind("r", "User:a")), []),
         ((made_of("sum", "x"), bind("sum", "User:a")), [("rules-overwritten", "warning")]),
     ],
 )  # fmt: skip
