@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -228,6 +229,87 @@ async def test_head_passes_with_its_length_and_without_a_body() -> None:
         for _ in range(2):
             got = await b.client.ask(get("/a", method="HEAD"), "HEAD")
             assert got.one("Content-Length") == b"99"
+        # Not used again: nobody knows whether the upstream sends those bytes after all.
+        assert len(b.upstream.connections) == 2
+
+
+EVIL = OK + b"X-Of: another\r\nContent-Length: 4\r\n\r\nEVIL"
+NO_CONTENT, NOT_MODIFIED = b"HTTP/1.1 204 No Content\r\n", b"HTTP/1.1 304 Not Modified\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\n"
+LENGTH, CHUNKS = b"Content-Length: %d\r\n" % len(EVIL), b"Transfer-Encoding: chunked\r\n"
+UNCLEAR = [
+    ("GET", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", NO_CONTENT + CHUNKS + b"\r\n"),
+    ("GET", NO_CONTENT + b"Content-Length: 1\r\n\r\n"),
+    ("POST", NO_CONTENT + LENGTH + b"\r\n"),
+    ("DELETE", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", NOT_MODIFIED + LENGTH + b"\r\n"),
+    ("GET", NOT_MODIFIED + CHUNKS + b"\r\n"),
+    ("HEAD", OK + LENGTH + b"\r\n"),
+    ("HEAD", OK + CHUNKS + b"\r\n"),
+    ("HEAD", b"HTTP/1.1 404 Not Found\r\n" + LENGTH + b"\r\n"),
+    ("HEAD", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", EARLY + LENGTH + b"\r\n" + HI),
+    ("GET", EARLY + CHUNKS + b"\r\n" + HI),
+    ("GET", b"HTTP/1.1 100 Continue\r\n" + LENGTH + b"\r\n" + HI),
+    ("GET", EARLY + LENGTH + b"\r\n" + OK + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", EARLY + LENGTH + b"\r\n" + NO_CONTENT + b"\r\n"),
+    ("GET", HI + b"\r\n"),
+    ("GET", HI + b"H"),
+    ("GET", HI + EVIL),
+    ("GET", NO_CONTENT + b"\r\n" + EVIL),
+    ("GET", OK + CHUNKS + b"\r\n" + chunked(b"hi") + b"0\r\n\r\n"),
+    ("GET", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n" + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", OK + b"Content-Length: 2\r\n" + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", OK + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi"),
+]
+
+
+@pytest.mark.parametrize(("method", "answer"), UNCLEAR, ids=range(len(UNCLEAR)))
+@pytest.mark.parametrize("split", [False, True], ids=["in one piece", "byte by byte"])
+async def test_late_bytes_of_an_unclear_answer_never_answer_another_request(
+    method: str, answer: bytes, split: bool
+) -> None:
+    """Whoever is next gets an answer from another connection."""
+
+    async def script(connection: Upstreamed) -> None:
+        request = await connection.request()
+        connection.upstream.requests.append(request)
+        if connection.number > 0:
+            connection.send(OK + b"Content-Length: 5\r\n\r\nright")
+            await connection.request()
+        for part in [answer[n : n + 1] for n in range(len(answer))] if split else [answer]:
+            connection.send(part)
+            if split:
+                await connection.writer.drain()
+                await turn(1)
+        # Late: the next request may be on its way already.
+        with contextlib.suppress(ConnectionError):
+            await connection.request()
+        connection.send(EVIL)
+
+    async with between(script) as b:
+        await b.client.ask(get("/first", method=method), method)
+        async with connected(b.listener.port) as another:
+            got = await another.ask(get("/second"))
+        assert (got.status, got.body, got.one("X-Of")) == (200, b"right", None)
+        assert len(b.upstream.connections) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("GET", NO_CONTENT + b"Content-Length: 0\r\n\r\n"),
+        ("GET", NOT_MODIFIED + b"\r\n"),
+        ("HEAD", OK + b"Content-Length: 0\r\n\r\n"),
+        ("HEAD", OK + b"\r\n"),
+        ("GET", EARLY + b"\r\n" + HI),
+    ],
+)
+async def test_a_connection_goes_on_after_an_answer_that_is_clear(method: str, answer: bytes) -> None:
+    async with between(says(answer)) as b:
+        for _ in range(3):
+            await b.client.ask(get("/a", method=method), method)
         assert len(b.upstream.connections) == 1
 
 

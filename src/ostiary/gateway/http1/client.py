@@ -133,6 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_interim",
         "_is_head",
         "_keep_alive",
+        "_last_part",
         "_length",
         "_parser",
         "_poisoned",
@@ -155,7 +156,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         # What it was opened with: a pool that has moved on does not use it for another request.
-        self.address = pool.address
+        self.address: Address | None = None
         self.transport: Any = None
         self.receiver: Receiver | None = None
         self.reused = False
@@ -168,6 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._is_head = False
         self._fed_body = False
+        self._last_part = b""
         self._reset()
 
     def _reset(self) -> None:
@@ -243,6 +245,7 @@ class UpstreamConnection(asyncio.Protocol):
             # Asking the parser for the version costs more than looking, and nearly all begin like this.
             self._check_version = not data.startswith(b"HTTP/1.")
         self._fed_body = False
+        self._last_part = b""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -257,6 +260,7 @@ class UpstreamConnection(asyncio.Protocol):
             # It was given up while these bytes were read.
             return
         if self._ended:
+            self._poisoned = self._poisoned or self._goes_on_after(data)
             self._complete(receiver)
             return
         if not self._fed_body:
@@ -334,6 +338,9 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         if self._is_head or status in (204, 304):
             framing = _NOTHING
+            # It has no body, and speaks of one. An upstream that sends it all the same sends it later, and its bytes
+            # would be the answer to whoever is next on this connection.
+            self._poisoned = self._poisoned or self._announces_body
         elif self._encoded:
             framing = _CHUNKED
         elif self._length is not None:
@@ -351,6 +358,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._fed_body = True
+        self._last_part = data
         self._unfinished_bytes = 0
         if self._ended:
             self._poisoned = True
@@ -367,17 +375,32 @@ class UpstreamConnection(asyncio.Protocol):
         if self._status < 200:
             self._told_in_the_meantime()
             return
-        # Asked here: the parser forgets it once the message is over.
-        self._keep_alive = self._parser.should_keep_alive()
+        # Asked here: the parser forgets it once the message is over. HTTP/1.0 has no chunks, so who sends them there
+        # cannot be relied on for where they end.
+        self._keep_alive = self._parser.should_keep_alive() and not (
+            self._encoded and self._parser.get_http_version() != "1.1"
+        )
         self._ended = True
 
     # --- inside ---
+
+    @property
+    def _announces_body(self) -> bool:
+        return self._encoded or bool(self._length)
+
+    def _goes_on_after(self, data: bytes) -> bool:
+        """Whether *data*, with which the answer ended, has empty lines after it: the parser skips those in silence."""
+        if self._last_part and not self._encoded:
+            return not data.endswith(self._last_part)
+        # A head and the end of chunks end alike.
+        return len(data) >= 4 and (not data.endswith(b"\r\n\r\n") or data.endswith(b"\r\n\r\n\r\n"))
 
     def _told_in_the_meantime(self) -> None:
         """An interim answer. What it says about its length must not be taken for the answer's."""
         self._interim += 1
         if self._interim > MOST_INTERIM:
             raise UpstreamLost("it sends one interim answer after the other", answered=True)
+        self._poisoned = self._poisoned or self._announces_body
         headers, self._headers = self._headers, []
         self._length, self._encoded = None, False
         self._check_version = True
@@ -584,7 +607,9 @@ class Pool:
     async def _connect(self, ready: Ready) -> None:
         connection, lost = None, None
         try:
+            address = self.address
             connection = await asyncio.wait_for(self._dial(), self._connect_timeout)
+            connection.address = address
             if connection.transport.is_closing():
                 # Closed before it was ours to be told.
                 raise ConnectionAbortedError(0, "it was closed at once")

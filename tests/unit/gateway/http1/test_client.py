@@ -173,9 +173,16 @@ WHOLE = {
 }
 
 
+# They have no body, and speak of one: it may still come, so the connection is not used again.
+ANNOUNCES_A_BODY = {
+    WHOLE[name][0]
+    for name in ("304 with a length", "interim that speaks of a length", "interim that speaks of a coding")
+}
+
+
 @pytest.mark.parametrize(("answer", "framing", "body"), WHOLE.values(), ids=WHOLE.keys())
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "byte by byte"])
-async def test_a_whole_answer_is_told_and_its_connection_used_again(
+async def test_a_whole_answer_is_told_and_its_connection_used_again_if_its_end_is_certain(
     answer: bytes, framing: int, body: bytes, split: bool
 ) -> None:
     parts = [answer[i : i + 1] for i in range(len(answer))] if split else [answer]
@@ -184,7 +191,7 @@ async def test_a_whole_answer_is_told_and_its_connection_used_again(
             recorder = await ask(pool)
             assert recorder.over.result() is None
             assert (recorder.framing, recorder.body) == (framing, body)
-        assert len(made.connections) == 1
+        assert len(made.connections) == (2 if answer in ANNOUNCES_A_BODY else 1)
 
 
 async def test_trailers_are_told() -> None:
@@ -214,7 +221,7 @@ async def test_the_answer_to_a_head_has_no_body_whatever_it_announces(length: by
         for _ in range(2):
             recorder = await ask(pool, is_head=True)
             assert (recorder.status, recorder.framing, recorder.body) == (200, Framing.NONE, b"")
-        assert len(made.connections) == 1
+        assert len(made.connections) == (2 if b"99" in length else 1)
 
 
 UNREADABLE = {
