@@ -60,6 +60,9 @@ _PREFIXED = re.compile(
     """,
     re.VERBOSE,
 )
+# Characters of a token of ours, or of a signed one, need no escaping in JSON, in a URL or in a header.
+_TOKEN_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
+_OWN_TOKEN = re.compile(r"os[trb]_[A-Za-z0-9_-]{16,}+")
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]++")
 _CASE_CHANGE = re.compile(r"[a-z][A-Z]")
 _BETWEEN_WORDS = re.compile(r"[+/_=-]")
@@ -81,10 +84,16 @@ def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
     text = _USERINFO.sub(f"://{mark}@", text)
     text = _NAMED.sub(lambda found: found[1] + mark, text)
     text = _SCHEME.sub(lambda found: found[1] + mark, text)
+    text = without_tokens(text, mark)
     text = _PREFIXED.sub(mark, text)
     text = _RUN.sub(lambda run: mark if _looks_random(run[0]) else run[0], text)
     # Once more: spelling out a control character adds letters and digits.
     return _without_known(printable(text), known, mark)
+
+
+def without_tokens(text: str, mark: str) -> str:
+    """*text* without what has the form of a token of ours, or of a signed one, also where it is a part of a word."""
+    return _TOKEN_RUN.sub(lambda run: _without_jwt(_OWN_TOKEN.sub(mark, run[0]), mark), text)
 
 
 def tail(data: bytes, limit: int) -> str:

@@ -11,11 +11,13 @@ has decided before a request gets here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -30,7 +32,7 @@ from ostiary.gateway.request import Passage
 from ostiary.gateway.sibling_news import EveryRefusal
 from ostiary.gateway.telling import API_VERSION, decided_json, ended_json, marks_json, sessions_json, who_can_json
 from ostiary.interfaces.attributes import RequestLine
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import request_info
 
@@ -66,13 +68,19 @@ class AdminApi:
             ],
             exception_handlers={ProviderError: _could_not_ask},
         )
+        # A redirect to the path without its slash would name the host that the client wrote.
+        self._application.router.redirect_slashes = False
 
     async def handle(self, passage: Passage) -> int:
-        user = passage.plan.user
+        user, info = passage.plan.user, passage.plan.info
         headers = [(b"Audit-Id", passage.audit_id.encode()), (b"Cache-Control", b"no-store")]
         try:
             return await asgi.serve(
-                self._application, passage.exchange, limit=LARGEST_BODY, state={"user": user}, headers=headers
+                self._application,
+                passage.exchange,
+                limit=LARGEST_BODY,
+                state={"user": user, "info": info},
+                headers=headers,
             )
         except BodyTooLarge:
             passage.exchange.respond(413, headers, b"the request is too large\n")
@@ -86,11 +94,22 @@ class AdminApi:
         )
 
     async def _sessions(self, request: Request) -> Response:
-        query = request.query_params
-        found = await self._tokens.store.sessions(
-            username=query.get("user"), group=query.get("group"), limit=MOST_SESSIONS
-        )
-        return JSONResponse(sessions_json(found))
+        query, info = request.query_params, request.state.info
+        try:
+            is_selected = _selection(info, query)
+        except ValueError as error:
+            return _failure(400, "BadRequest", str(error))
+        if info.name:
+            # It was decided on one session, by its name: no other one may be told.
+            session = await self._tokens.store.session(info.name)
+            sessions = [] if session is None else [session]
+        else:
+            sessions = list(
+                await self._tokens.store.sessions(
+                    username=query.get("user"), group=query.get("group"), limit=MOST_SESSIONS
+                )
+            )
+        return JSONResponse(sessions_json(session for session in sessions if is_selected(session)))
 
     async def _end_session(self, request: Request) -> Response:
         ended = await self._tokens.revoke(
@@ -102,7 +121,7 @@ class AdminApi:
 
     async def _revoke(self, request: Request) -> Response:
         try:
-            kind, value, at = _revocation(await request.json())
+            kind, value, at = _revocation(await _json(request))
             ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
@@ -135,7 +154,7 @@ class AdminApi:
 
     async def _who_can(self, request: Request) -> Response:
         try:
-            info = asked(await request.json())
+            info = asked(await _json(request))
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
         found = self._authorizer.who_can(Attributes(UserInfo(""), info))
@@ -153,6 +172,38 @@ class _Mapper:
 
 
 # --- what is asked ---
+
+
+def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], bool]:
+    """Which sessions a list is about, by what was decided on; raises `ValueError` for a selector that we have not."""
+    if info.verb != "list" or query.get("labelSelector"):
+        raise ValueError("sessions can be listed by user, group and metadata.name; they have no labels and no watch")
+    requirements = info.field_selector or ()
+    unknown = [each for each in requirements if each.key != "metadata.name" or each.operator not in ("In", "NotIn")]
+    if unknown or (query.get("fieldSelector") and info.field_selector is None):
+        raise ValueError("the field selector of sessions is about metadata.name")
+    user, group = query.get("user"), query.get("group")
+
+    def is_selected(session: Session) -> bool:
+        return (
+            all((session.id in each.values) == (each.operator == "In") for each in requirements)
+            and user in (None, session.user.username)
+            and (group is None or group in session.user.groups)
+        )
+
+    return is_selected
+
+
+async def _json(request: Request) -> Any:
+    """The body as JSON; raises `ValueError`, also for what no text of ours can hold."""
+    try:
+        return json.loads(await request.body(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is not JSON that can be read") from None
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(constant)
 
 
 def asked(value: Any) -> RequestInfo:
@@ -209,7 +260,10 @@ def _time(text: str) -> datetime:
         raise ValueError("the time is not RFC 3339") from None
     if moment.tzinfo is None:
         raise ValueError("the time has no zone")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("the time is out of range") from None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -222,6 +276,8 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a string")
+    if any(character < " " or "\x7f" <= character < "\xa0" or "\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{key} has a character that no name has")
     return value
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from ostiary.core.config import Document, Fields, Reading, Source, parse, read
+from ostiary.core.redact import without_tokens
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, RequestInfo, UserInfo
 from ostiary.wire.rbac import is_dns_name
@@ -274,37 +275,46 @@ def _urls(fields: Fields) -> tuple[str, ...]:
 
 # --- what must not be recorded ---
 
+# Names of query parameters, in small letters and without what stands between the words.
 _SECRET_PARAMETERS = frozenset(
-    [
-        "access_token",
-        "code",
-        "state",
-        "token",
-        "id_token",
-        "refresh_token",
-        "client_secret",
-        "client_assertion",
-        "assertion",
-        "password",
-    ]
+    (
+        *("code", "state", "sig", "key", "pwd", "pass", "pin", "otp", "jwt", "auth", "authorization", "bearer"),
+        *("sid", "session", "sessionid", "cookie", "ticket", "hmac", "devicecode", "usercode", "codeverifier"),
+        *("samlresponse", "samlrequest", "relaystate"),
+    )
 )
-# A token of ours, or a signed one, where none belongs: in a path, in a user agent.
-_STRAY_TOKEN = re.compile(r"os[trb]_[A-Za-z0-9_-]{16,}+|eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_.-]++")
+# The same for their ends: X-Amz-Security-Token, client_secret, x-goog-signature.
+_SECRET_ENDINGS = (
+    *("token", "secret", "password", "passwd", "passphrase", "signature", "apikey", "accesskey", "privatekey"),
+    *("secretkey", "credential", "credentials", "assertion"),
+)
 _PARAMETER = re.compile(r"[^&;#]+")
+_BETWEEN_WORDS = re.compile(r"[^a-z0-9]+")
 
 
 def redacted_uri(uri: str) -> str:
     """*uri* without the values that are secrets. A parameter's name is compared as a server would read it."""
     path, mark, query = uri.partition("?")
+    if "%" in path:
+        path = "/".join(map(_redacted_segment, path.split("/")))
     if mark:
         query = _PARAMETER.sub(lambda found: _redacted_parameter(found[0]), query)
-    return _STRAY_TOKEN.sub(REDACTED, path + mark + query)
+    return without_tokens(path + mark + query, REDACTED)
+
+
+def _redacted_segment(segment: str) -> str:
+    return REDACTED if _holds_token(unquote_plus(segment)) else segment
+
+
+def _holds_token(text: str) -> bool:
+    return without_tokens(text, REDACTED) != text
 
 
 def _redacted_parameter(parameter: str) -> str:
     name, equals, value = parameter.partition("=")
-    secret = equals and value and unquote_plus(name).strip().lower() in _SECRET_PARAMETERS
-    return f"{name}={REDACTED}" if secret else parameter
+    words = _BETWEEN_WORDS.sub("", unquote_plus(name).lower())
+    secret = words in _SECRET_PARAMETERS or words.endswith(_SECRET_ENDINGS) or _holds_token(unquote_plus(value))
+    return f"{name}={REDACTED}" if secret and equals and value else parameter
 
 
 # What these carry in their bodies is itself a credential. A record of it would be a second place to steal it from.
@@ -384,7 +394,7 @@ def _object_ref(request: RequestInfo) -> dict[str, Any]:
 
 def origin(source_ips: Iterable[str], user_agent: str) -> str:
     """Where requests come from, as the piece of JSON that `line` wants."""
-    agent = _STRAY_TOKEN.sub(REDACTED, user_agent)
+    agent = without_tokens(user_agent, REDACTED)
     if len(agent) > LONGEST_USER_AGENT:
         agent = agent[:LONGEST_USER_AGENT] + TRUNCATED
     fields = _filled(sourceIPs=list(source_ips), userAgent=agent)
@@ -453,8 +463,9 @@ def _filled(**fields: Any) -> dict[str, Any]:
 def _json(value: Any) -> str:
     # Escaped to ASCII, so that nothing in it can end the line. NaN, which a body may hold, is not JSON.
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    if "\\ud" not in text:
-        return text
-    # A header may hold bytes that are no text. Half of a surrogate pair would make the event unreadable to many.
-    whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    return json.dumps(json.loads(whole), separators=(",", ":"))
+    if "\\ud" in text:
+        # A header may hold bytes that are no text. Half of a surrogate pair would make the event unreadable to many.
+        whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(json.loads(whole), separators=(",", ":"))
+    # People put tokens where names belong: a namespace, the user to impersonate, a label.
+    return without_tokens(text, REDACTED)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.redact import MARKS, redact, tail
+from ostiary.core.redact import MARKS, redact, tail, without_tokens
 
 MARK = MARKS[0]
 unhurried = settings(deadline=None)
@@ -272,3 +272,14 @@ def test_the_tail_is_the_end_of_the_data_and_never_longer_than_asked(data: bytes
         assert shown.startswith("…")
         assert data.decode("utf-8", "replace").endswith(shown[2:])
         assert len(shown[2:]) <= limit
+
+
+def test_a_token_inside_a_word_is_taken_out() -> None:
+    token = "ost_" + "aB3-_xYz" * 6
+    assert token[8:] not in redact(f"namespace ns{token} not found")
+
+
+@pytest.mark.parametrize("part", ["eyJ", "ost_", "ost", "eyJa.", "o", "eyJost_"])
+def test_no_text_makes_the_search_for_tokens_slow(part: str) -> None:
+    """Linear: a hundred thousand beginnings of tokens end within the time that pytest gives a test."""
+    without_tokens(part * 100_000, "***")

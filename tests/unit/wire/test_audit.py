@@ -30,6 +30,7 @@ from ostiary.wire.audit import (
     outcome,
     parse_policy,
     redacted_uri,
+    tail,
 )
 
 JANE = UserInfo("jane", uid="7", groups=("dev", "ops"), extra=(("example.test/team", ("a", "b")),))
@@ -466,3 +467,62 @@ def test_a_policy_that_begins_with_a_brace_is_json_and_nothing_else(end: str, tm
             load_policy(file)
     else:
         assert parse_policy(text) == load_policy(file)
+
+
+TOKEN = "ost_" + "aB3-_xYz" * 6
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("api_key", "apikey", "API-Key", "x-api-key", "sig", "Signature", "secret", "client_secret", "passwd", "pwd"),
+        *("X-Amz-Signature", "X-Amz-Security-Token", "X-Amz-Credential", "X-Goog-Signature", "aws_secret_access_key"),
+        *("auth", "Authorization", "bearer", "jwt", "session_id", "sid", "otp", "device_code", "code_verifier"),
+        *("SAMLResponse", "private_key", "db.password", "%70assword", "access%5Ftoken", "to%6Ben"),
+    ],
+)
+def test_a_parameter_with_the_name_of_a_secret_loses_its_value(name: str) -> None:
+    assert redacted_uri(f"/x?a=1&{name}=canary&b=2") == f"/x?a=1&{name}=REDACTED&b=2"
+
+
+@pytest.mark.parametrize(
+    "name", ["limit", "continue", "fieldSelector", "labelSelector", "watch", "command", "container", "keys", "codec"]
+)
+def test_other_parameters_keep_theirs(name: str) -> None:
+    assert redacted_uri(f"/x?{name}=v") == f"/x?{name}=v"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"/api/v1/namespaces/{TOKEN}/pods",
+        f"/api/v1/namespaces/ns{TOKEN}",
+        f"/x?y={TOKEN}",
+        f"/x?{TOKEN}",
+        f"/x?{TOKEN}=1",
+        "/x?y=%6Fst%5F" + TOKEN[4:],
+        "/%6Fst_" + TOKEN[4:] + "/y",
+        f"/x#{TOKEN}",
+        f"*{TOKEN}",
+    ],
+)
+def test_a_token_has_no_place_in_an_address(uri: str) -> None:
+    assert TOKEN[4:] not in redacted_uri(uri)
+
+
+def test_a_token_in_any_field_of_an_event_is_taken_out_by_its_form() -> None:
+    user = UserInfo(TOKEN, TOKEN, (TOKEN,), ((TOKEN, (TOKEN,)),))
+    request = RequestInfo(TOKEN, "GET", f"/{TOKEN}", True, "", TOKEN, TOKEN, TOKEN, TOKEN, TOKEN, TOKEN)
+    made = frame(
+        Level.METADATA,
+        request,
+        user,
+        request_uri=f"/{TOKEN}",
+        impersonated=user,
+        impersonation_constraint=TOKEN,
+        annotations={TOKEN: TOKEN},
+    )
+    texts = [made.head, *made.middles.values(), made.tail]
+    texts += [outcome(400, reason=TOKEN, message=f"no {TOKEN}"), origin([TOKEN], f"curl {TOKEN}"), tail({"a": TOKEN})]
+    texts.append(body_object(json.dumps({"metadata": {"name": TOKEN}}).encode()) or "")
+    assert all(TOKEN[8:] not in text for text in texts)
