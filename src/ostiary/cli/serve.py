@@ -7,11 +7,20 @@ import os
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ostiary.cli import OK
+from ostiary.cli import FAILED, OK
+from ostiary.cli.arguments import UsageError
 from ostiary.cli.extras import needing
-from ostiary.cli.gateway_choice import DEFAULT
+from ostiary.cli.gateway_choice import DEFAULT, run_async
 from ostiary.cli.output import print_note
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ostiary.gateway.config.file_checks import FileChecks
+    from ostiary.gateway.online_check import Probed
+    from ostiary.gateway.settings import GatewayConfig
 
 DESCRIPTION = """\
 Run the gateway: it lets people and programs in by your identity system and your policy, and passes what is
@@ -28,6 +37,7 @@ Signals: TERM or INT finish what was begun and stop (twice: at once), HUP reads 
 Examples:
   ostiary serve --config gateway.yaml
   ostiary serve --config gateway.yaml --check
+  ostiary serve --config gateway.yaml --check --online
   ostiary serve --schema > gateway.schema.json
 """
 
@@ -37,7 +47,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", type=Path, metavar="FILE", help=f"the configuration (default: {DEFAULT} in this directory)"
     )
-    parser.add_argument("--check", action="store_true", help="only say whether the configuration is right")
+    parser.add_argument(
+        "--check", action="store_true", help="only check the configuration, and the files and directories that it names"
+    )
+    parser.add_argument(
+        "--online", action="store_true", help="with --check: also ask issuers, directories and upstreams"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
     # How a gateway with several workers starts them; not for people.
     parser.add_argument("--worker", metavar="FDS", help=argparse.SUPPRESS)
@@ -50,18 +65,53 @@ def _run(arguments: argparse.Namespace) -> int:
         return OK
     # A worker takes what it is given: the choice has been made.
     path = arguments.config if arguments.worker else _chosen(arguments.config)
-    return _check(path) if arguments.check else _serve(path, arguments.worker)
+    if arguments.online and not arguments.check:
+        raise UsageError("--online belongs to --check")
+    return _check(path, online=arguments.online) if arguments.check else _serve(path, arguments.worker)
 
 
-def _check(path: Path | None) -> int:
+def _check(path: Path | None, *, online: bool) -> int:
     # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
     from ostiary.gateway.config import default_config, load, warnings
 
     config = default_config() if path is None else load(path)
-    print(f"{path or 'the built-in configuration'}: right")
+    checks = _file_checks(path)
+    if checks is not None and checks.problems:
+        raise ConfigurationError("the gateway would not work with these files", problems=checks.problems)
+    failed = _ask_outside(config) if online else False
+    if not failed:
+        print(f"{path or 'the built-in configuration'}: OK")
+    for note in checks.notes if checks is not None else ():
+        print_note(str(note))
     for warning in warnings(config):
         print_note(warning)
-    return OK
+    return FAILED if failed else OK
+
+
+def _file_checks(path: Path | None) -> FileChecks | None:
+    from ostiary.core.clock import SYSTEM_CLOCK
+    from ostiary.core.config import read
+    from ostiary.gateway.config.file_checks import check_files
+
+    return None if path is None else check_files(read(path), path.resolve().parent, now=SYSTEM_CLOCK.now())
+
+
+def _ask_outside(config: GatewayConfig) -> bool:
+    """Print what each system says; whether one of them failed."""
+    with needing("gateway"):
+        from ostiary.gateway.config.providers import close_all
+        from ostiary.gateway.online_check import probe_all
+
+    async def ask() -> list[Probed]:
+        try:
+            return await probe_all(config)
+        finally:
+            await close_all(provider.instance for provider in (*config.identity, *config.groups))
+
+    answers = run_async(ask())
+    for answer in answers:
+        print(printable(f"{answer.what}: {'OK' if answer.ok else 'FAILED'}: {answer.detail}"))
+    return not all(answer.ok for answer in answers)
 
 
 def _serve(path: Path | None, worker: str | None) -> int:
@@ -78,6 +128,9 @@ def _serve(path: Path | None, worker: str | None) -> int:
         listener, channel = (int(part) for part in worker.split(","))
         run_worker(source, listener_fd=listener, channel_fd=channel)
         return OK
+    checks = _file_checks(path)
+    for problem in [] if checks is None else [*checks.problems, *checks.notes]:
+        print_note(str(problem))
     for warning in warnings(config):
         print_note(warning)
     scheme = "https" if config.listen.tls is not None else "http"

@@ -63,6 +63,18 @@ class LdapDirectory:
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def probe(self) -> str:
+        """Connects, and signs the search account in, if there is one. Raises `ProviderError`."""
+        return await self._in_thread(self._probe)
+
+    def _probe(self) -> str:
+        account, server = self._settings.account, self._settings.server
+        with connected(server) as connection:
+            if account is None:
+                return "the directory answers; there is no search account to try"
+            connection.bind_account(account)
+        return "the directory takes the search account"
+
     async def login(self, username: str, password: Secret) -> Found | None:
         """The user whose name and password these are; None if there is none, or not exactly one."""
         if not _is_text(username) or not _is_text(password.reveal()):

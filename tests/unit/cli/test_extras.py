@@ -49,9 +49,9 @@ def test_a_missing_library_is_told_with_the_extra_that_brings_it(site: GatewayFo
 def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:
     done = ostiary(site, "serve", "--schema")
     assert json.loads(done.stdout)["type"] == "object", done.stderr
-    assert ostiary(site, "serve", "--check", "--config", "gateway.yaml").stdout == "gateway.yaml: right\n"
+    assert ostiary(site, "serve", "--check", "--config", "gateway.yaml").stdout == "gateway.yaml: OK\n"
     site.config.unlink()
-    assert ostiary(site, "serve", "--check").stdout == "the built-in configuration: right\n"
+    assert ostiary(site, "serve", "--check").stdout == "the built-in configuration: OK\n"
 
 
 @pytest.mark.parametrize(

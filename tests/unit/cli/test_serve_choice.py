@@ -30,7 +30,7 @@ def test_the_gateway_yaml_of_this_directory_is_taken_as_by_every_command(folder:
     (folder / "gateway.yaml").write_text(CONFIG)
     assert main(["serve", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out == "gateway.yaml: right\n"
+    assert out == "gateway.yaml: OK\n"
     assert "ostiary: taking gateway.yaml of this directory\n" in err
 
 
@@ -54,7 +54,7 @@ def test_the_one_that_is_named_comes_first_and_is_not_told(folder: Path, capsys:
     (folder / "other.yaml").write_text(CONFIG)
     assert main(["serve", "--config", "other.yaml", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out == "other.yaml: right\n"
+    assert out == "other.yaml: OK\n"
     assert "taking" not in err
 
 
@@ -62,6 +62,6 @@ def test_without_any_the_built_in_one_is_taken_and_it_is_told(capsys: Captured) 
     """S15."""
     assert main(["serve", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out == "the built-in configuration: right\n"
+    assert out == "the built-in configuration: OK\n"
     assert "there is no gateway.yaml in this directory: taking the built-in configuration" in err
     assert "everybody who can connect may do everything" in err

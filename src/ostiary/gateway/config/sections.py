@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ostiary.core.config import Document, Node, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.certificates import certificates, own_authorities
+from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder, lacks
 from ostiary.gateway.config.values import (
     Values,
@@ -62,7 +63,7 @@ RESERVED_NAMES = frozenset(
 # These ask for the client certificate of whoever is at the door: a person's, or that of the proxy in front.
 BY_CERTIFICATE = ("client_certificate", "trusted_header")
 HEALTH = Address("127.0.0.1", 8444)
-DEFAULT_STORE = {"type": Node("sqlite"), "path": Node("ostiary.db")}
+DEFAULT_STORE = {"type": Node("sqlite"), "path": Node(DEFAULT_STORE_FILE)}
 
 
 # --- where the gateway listens ---

@@ -46,6 +46,9 @@ class LdapGroups:
     async def close(self) -> None:
         await self._directory.close()
 
+    async def probe(self) -> str:
+        return await self._directory.probe()
+
     async def groups_of(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:

@@ -60,6 +60,9 @@ class LdapIdentity:
     async def close(self) -> None:
         await self._directory.close()
 
+    async def probe(self) -> str:
+        return await self._directory.probe()
+
     async def handle_client(self, request: LoginRequest) -> UserInfo | Challenge:
         proof = password_proof(request)
         if proof is None:

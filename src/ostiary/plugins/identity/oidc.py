@@ -182,6 +182,11 @@ class OidcIdentity(ClaimedGroups):
     async def close(self) -> None:
         await self._outbound.close()
 
+    async def probe(self) -> str:
+        await self._issuer.metadata()
+        await self._issuer.keys()
+        return f"the issuer {self._issuer.url} and its keys"
+
     def _check_sender(self, request: LoginRequest, metadata: Metadata) -> None:
         """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
         issuers = [value for name, value in request.query if name == "iss"]

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.cache import Cache
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import printable
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Place, Problem
@@ -24,6 +25,7 @@ from ostiary.plugins.identity.oidc_tokens import json_object
 from ostiary.plugins.outbound import MAX_BYTES, Outbound, is_safe
 
 METADATA_SECONDS = 3600.0
+LONGEST_NAME = 200
 KEYS_SECONDS = 300.0
 # Tokens that no key fits may come from anybody, and must not become as many questions to the issuer.
 REFETCH_SECONDS = 30.0
@@ -151,7 +153,9 @@ def _metadata(issuer: str, document: object) -> Metadata:
         raise ValueError("it has no description of itself there")
     # Exactly the same (Discovery, 4.3): else one issuer could speak with the endpoints of another.
     if document.get("issuer") != issuer:
-        raise ValueError("it calls itself otherwise than the configuration does (issuer)")
+        named = document.get("issuer")
+        itself = f'"{printable(named[:LONGEST_NAME])}"' if isinstance(named, str) else "nothing"
+        raise ValueError(f"it calls itself {itself}, and the configuration calls it otherwise (issuer)")
     plain = issuer.startswith("http://")
     methods = document.get("token_endpoint_auth_methods_supported")
     return Metadata(

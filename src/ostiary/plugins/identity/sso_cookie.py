@@ -115,6 +115,10 @@ class SsoCookieIdentity(ClaimedGroups):
     async def close(self) -> None:
         await self._outbound.close()
 
+    async def probe(self) -> str:
+        await self._keys.keys()
+        return f"the keys of {self._rules.issuer}"
+
 
 def _keys(fields: Fields, context: Context, issuer: Issuer) -> KeySource:
     file = fields.string("keysFile")
