@@ -7,16 +7,18 @@ one tree, from which the completions are made.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ostiary.cli import COMMANDS, FAILED, USAGE, command_module, program
 from ostiary.cli.output import log_as_notes, print_error
+from ostiary.core.text import printable
 from ostiary.errors import OstiaryError
 
 TEXT, JSON = "text", "json"
+LONGEST_NAME = 60
 
 
 class UsageError(OstiaryError):
@@ -38,6 +40,49 @@ class Parser(argparse.ArgumentParser):
         from ostiary.core.redact import redact
 
         raise UsageError(redact(message), hint=f"{self.prog} --help")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse's, with the option that was likely meant in place of one that does not exist."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse_unknown(unknown)
+        return parsed
+
+    def _refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        # Only what looks like an option is named: any other word may be a token that stands in the wrong place.
+        options = [word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
+        if not options:
+            raise UsageError("there are more words than this command takes", hint=f"{self.prog} --help")
+        raise UsageError(
+            f"there is no option {printable(options[0][:LONGEST_NAME])}",
+            hint=did_you_mean(options[0], _options(self)) or f"{self.prog} --help",
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        what = f"{action.option_strings[0]} is" if action.option_strings else "it is"
+        raise UsageError(
+            f"{what} one of {', '.join(names)}", hint=did_you_mean(str(value), names) or f"{self.prog} --help"
+        )
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str | None:
+    """The hint for a word that looks like one of *names*; None if it looks like none of them."""
+    close = get_close_matches(word, list(names), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Every option of a parser and of the commands below it."""
+    found: list[str] = []
+    for action in parser._actions:
+        if action.help is not argparse.SUPPRESS:
+            found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            found += [option for below in action.choices.values() for option in _options(below)]
+    return found
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:

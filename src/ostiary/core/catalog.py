@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -111,11 +112,13 @@ def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoi
             hint="remove one of the packages",
             code="plugin-ambiguous",
         )
-    names = ", ".join(sorted({entry.name for entry in installed(plugin_type)})) or "none"
+    names = sorted({entry.name for entry in installed(plugin_type)})
+    close = get_close_matches(name, names, n=1)
+    meant = f"did you mean {close[0]}?" if close else "correct the type, or install the package that has it"
     raise ConfigurationError(
         f'there is no {plugin_type} provider "{name}"',
-        cause=f"no installed package declares it; there are: {names}",
-        hint="correct the type, or install the package that has it: ostiary plugins",
+        cause=f"no installed package declares it; there are: {', '.join(names) or 'none'}",
+        hint=f"{meant} (ostiary plugins lists them)",
         code="plugin-not-found",
     )
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ostiary.core.process import ChildProcess, start_child
-from ostiary.errors import OstiaryError
+from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.channel import LONGEST_LINE, Channel, SiblingsBySupervisor
 from ostiary.gateway.config import default_config, load
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.health import Health, Report
 from ostiary.gateway.metrics import Snapshot
-from ostiary.gateway.settings import GatewayConfig
+from ostiary.gateway.settings import Address, GatewayConfig
 from ostiary.gateway.worker import Worker, bind
 
 log = logging.getLogger("ostiary.gateway")
@@ -56,7 +56,7 @@ def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda ad
     """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
     # It would end the process until somebody listens to it, and from the address on we can be told.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    with bind(config.listen.address) as listener, bind(config.health) as health:
+    with _bound(config.listen.address, "listen") as listener, _bound(config.health, "health") as health:
         on_listening(_address(listener), _address(health))
         if config.listen.workers == 1:
             _run_loop(_serve_alone(source, config, listener, health))
@@ -157,6 +157,22 @@ async def _reload(worker: Worker, source: Source) -> None:
 
 
 # --- one worker: this process ---
+
+
+def _bound(address: Address, section: str) -> socket.socket:
+    """The listening socket; an error names the setting, also where the address is the default that nobody wrote."""
+    try:
+        return bind(address)
+    except ConfigurationError as error:
+        refused = error
+    what = "requests" if section == "listen" else "health and metrics"
+    raise ConfigurationError(
+        f"the gateway cannot listen on {address} for {what}",
+        cause=refused.cause,
+        where=f"{section}.address",
+        hint=f"{refused.hint}: {section}: {{address: 127.0.0.1:PORT}}",
+        code=refused.code,
+    )
 
 
 async def _serve_alone(source: Source, config: GatewayConfig, listener: socket.socket, health: socket.socket) -> None:

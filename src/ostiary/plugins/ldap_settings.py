@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -184,14 +184,16 @@ def unused() -> LdapSettings:
 
 def read_settings(fields: Fields, context: Context) -> LdapSettings | None:
     """The settings of a provider; None, and a problem for each mistake, if there are any."""
-    server = _noted(fields, lambda: _server(fields, context))
-    users = _noted(fields, lambda: _users(fields.section("userSearch")))
-    account = _noted(fields, lambda: _account(fields, context))
-    section = fields.optional_section("groupSearch")
-    groups = None if section is None else _noted(fields, lambda: _groups(section))
-    if not server or not users or not account or (section is not None and groups is None):
+    # Each section is opened once: in one that is opened to note a mistake, nobody has asked for its other fields.
+    section, group_section = fields.section("userSearch"), fields.optional_section("groupSearch")
+    sections = {"": fields, "userSearch": section, "groupSearch": group_section or fields}
+    server = _noted(sections, lambda: _server(fields, context))
+    users = _noted(sections, lambda: _users(section))
+    account = _noted(sections, lambda: _account(fields, context))
+    groups = None if group_section is None else _noted(sections, lambda: _groups(group_section))
+    if not server or not users or not account or (group_section is not None and groups is None):
         return None
-    return _noted(fields, lambda: LdapSettings(server, users, account[0], groups))
+    return _noted(sections, lambda: LdapSettings(server, users, account[0], groups))
 
 
 def _server(fields: Fields, context: Context) -> LdapServer:
@@ -253,12 +255,12 @@ def _groups(fields: Fields) -> GroupSearch:
     return found
 
 
-def _noted(fields: Fields, build: Callable[[], T]) -> T | None:
+def _noted(sections: Mapping[str, Fields], build: Callable[[], T]) -> T | None:
     try:
         return build()
     except ConfigurationError as error:
-        *section, key = str(error.where).split(".")
-        (fields.section(section[0]) if section else fields).problem(error.cause or error.summary, key, error.hint)
+        section, _, key = str(error.where).rpartition(".")
+        sections[section].problem(error.cause or error.summary, key, error.hint)
         return None
 
 

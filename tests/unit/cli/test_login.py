@@ -492,3 +492,29 @@ def test_an_answer_that_is_none_is_told_and_not_quoted(body: str, ca: trustme.CA
             client.sign_in_directly("here")
         assert isinstance(caught.value, OstiaryError)
         assert caught.value.code == "gateway-answer-invalid"
+
+
+@pytest.mark.parametrize("what", ["fails", "forgets"])
+def test_a_keyring_that_keeps_nothing_is_found_out_before_anybody_signs_in(
+    server: SigninServer, authority: str, capsys: Captured, keyring: Path, what: str
+) -> None:
+    """The library is there, and no keyring behind it: as on a machine without a desktop."""
+    broken = "raise RuntimeError" if what == "fails" else "return None"
+    words = "".join(
+        f"def {name}(*words):\n    {broken}\n" for name in ("set_password", "get_password", "delete_password")
+    )
+    (keyring.parent / "keyring.py").write_text(words)
+    assert login(server, authority, "--store", "keyring") == 1
+    assert "the keyring cannot be used" in capsys.readouterr().err
+    assert server.count.total() == 0
+
+
+def test_a_session_that_cannot_be_kept_does_not_live_on_at_the_gateway(
+    server: SigninServer, authority: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: object, **parts: object) -> None:
+        raise ConfigurationError("the disk is full")
+
+    monkeypatch.setattr(Sessions, "save", refuse)
+    assert login(server, authority) == 1
+    assert server.count["POST /auth/logout"] == 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ from ostiary.wire.client_authentication import V1, V1BETA1, Answer, decode_answe
 
 FILE, KEYRING = "file", "keyring"
 KEYRING_SERVICE = "ostiary"
+_KEYRING_TRIAL = "trial"
 MARGIN = timedelta(seconds=60)
 _FORMAT = 1
 
@@ -211,9 +213,23 @@ def known_accounts() -> list[Account]:
 
 
 def check_store(store: str) -> None:
-    """Say now, and not after the person has signed in, that there is no keyring."""
-    if store == KEYRING:
-        _keyring()
+    """Say now, and not after the person has signed in, that there is no keyring, or none that keeps anything.
+
+    The library may be there without a keyring behind it, or with one that is locked: only trying tells.
+    """
+    if store != KEYRING:
+        return
+    text = secrets.token_hex(8)
+    _ask_keyring("set_password", _KEYRING_TRIAL, text)
+    kept = _ask_keyring("get_password", _KEYRING_TRIAL)
+    _ask_keyring("delete_password", _KEYRING_TRIAL)
+    if kept != text:
+        raise ConfigurationError(
+            "the keyring cannot be used",
+            cause="it does not keep what it is given",
+            hint="sign in with --store file",
+            code="session-file-unsafe",
+        )
 
 
 def _keyring() -> Any:

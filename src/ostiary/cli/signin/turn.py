@@ -14,14 +14,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ostiary.cli.signin import files
 from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
 from ostiary.cli.signin.person import Person
-from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions
+from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions, check_store
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
@@ -166,6 +166,8 @@ class Turn:
         before = _session_before(sessions)
         authorities_pem = self._authorities(before)
         gateway = self._gateway(authorities_pem)
+        store = self.store or (before.store if before is not None else FILE)
+        check_store(store)
         try:
             grant = sign_in(gateway, self.account, self.person, self.wishes)
         except OstiaryError as error:
@@ -175,8 +177,13 @@ class Turn:
             # The others that wait for this one are not to open one tab each.
             self._note(sessions, "nobody signed in", "it was interrupted", "sign-in-unanswered", timedelta(0))
             raise
-        store = self.store or (before.store if before is not None else FILE)
-        return sessions.save(grant, store=store, authorities_pem=authorities_pem)
+        try:
+            return sessions.save(grant, store=store, authorities_pem=authorities_pem)
+        except ConfigurationError:
+            # A session that nobody can use, or sign out of, must not live on at the gateway.
+            with suppress(OstiaryError):
+                gateway.logout(grant.renewal, everywhere=False)
+            raise
 
     def _rest(self, error: OstiaryError) -> timedelta:
         return LEFT_ALONE if error.code in ("sign-in-unanswered", "sign-in-refused") else timedelta(0)

@@ -94,6 +94,10 @@ class Values:
         return default if found is None else found
 
     def duration(self, key: str, default: timedelta, *, zero: bool = False) -> timedelta:
+        bare = self.fields.plain(key)
+        if isinstance(bare, (int, float)) and not isinstance(bare, bool):
+            self.fields.problem("it has no unit", key, f"write {bare}s, {bare}m or {bare}h, as it is meant")
+            return default
         found = self.fields.optional_duration(key)
         if found is not None and (found < timedelta(0) or (found == timedelta(0) and not zero)):
             self.fields.problem("it must not be negative" if zero else "it must be longer than nothing", key)

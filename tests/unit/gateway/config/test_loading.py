@@ -637,3 +637,42 @@ def test_a_policy_that_several_upstreams_share_without_saying_so_is_told(
     # With one upstream there is nothing to share.
     one = read(HEAD + IDENTITY + MEMORY + chain + "upstreams:\n" + TWO.splitlines()[0])
     assert not any("house-rules" in text for text in warnings(one))
+
+
+def test_a_mistake_in_one_ldap_field_leaves_the_others_known(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("x")
+    text = """
+apiVersion: ostiary.dev/v1
+kind: Gateway
+store: {type: memory}
+identity:
+- name: corp
+  type: ldap
+  url: ldaps://ldap.example.com
+  bindDN: cn=g
+  bindPasswordFile: pw
+  userSearch: {baseDN: "dc=x", filter: "(uid=alice)", usernameAttribute: uid}
+  groupSearch: {baseDN: "dc=x", filter: "(", nested: recursive}
+authorization: {chain: [{name: all, type: allow_all}]}
+"""
+    with pytest.raises(ConfigurationError) as error:
+        loads(text, directory=tmp_path)
+    places = [problem.place.path for problem in error.value.problems]
+    assert places == ["identity[0].userSearch.filter", "identity[0].groupSearch.filter"]
+
+
+@pytest.mark.parametrize("section", ["tokens: {lifetime: 15}", "tokens: {session: 15}", "listen: {drain: 15}"])
+def test_the_hint_for_a_time_without_a_unit_is_one_that_works(section: str) -> None:
+    text = f"apiVersion: ostiary.dev/v1\nkind: Gateway\nstore: {{type: memory}}\n{section}\n"
+    with pytest.raises(ConfigurationError) as error:
+        loads(text)
+    assert "15s, 15m or 15h" in str(error.value.problems[0].hint)
+
+
+def test_a_provider_type_that_is_misspelt_is_told_with_the_one_that_was_meant() -> None:
+    text = "apiVersion: ostiary.dev/v1\nkind: Gateway\nstore: {type: memry}\nidentity: [{name: a, type: htpaswd}]\n"
+    with pytest.raises(ConfigurationError) as error:
+        loads(text)
+    hints = " ".join(str(problem.hint) for problem in error.value.problems)
+    assert "did you mean htpasswd?" in hints
+    assert "did you mean memory?" in hints

@@ -1,0 +1,41 @@
+"""What was likely meant is told in place of a command, an option or a choice that does not exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("sesions list", "did you mean ostiary sessions?"),
+        ("sessions lst", "did you mean list?"),
+        ("policy lin x", "did you mean lint?"),
+        ("sessions list --usr alice", "did you mean --user?"),
+        ("login --sever https://x", "did you mean --server?"),
+        ("login --sever=https://x", "did you mean --server?"),
+        ("kubeconfig --mege", "did you mean --merge?"),
+        ("sessions list -o jsn", "did you mean json?"),
+        ("login --store keyrin", "did you mean keyring?"),
+    ],
+)
+def test_what_was_meant_is_told(words: str, told: str, capsys: Captured) -> None:
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_looks_like_nothing_leads_to_the_help(capsys: Captured) -> None:
+    for words in (["login", "--qqq"], ["login", "extra"], ["sessions", "qqq"]):
+        assert main(words) == 2
+        assert "--help" in capsys.readouterr().err
+
+
+def test_a_token_in_the_wrong_place_is_not_repeated(capsys: Captured) -> None:
+    token = "ost_" + "a1B2" * 12
+    for words in (["login", token], ["sessions", token], ["login", f"--sever={token}"]):
+        assert main(words) == 2
+        assert token not in capsys.readouterr().err
