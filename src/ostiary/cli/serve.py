@@ -121,11 +121,15 @@ def _serve(path: Path | None, worker: str | None) -> int:
     with needing("gateway"):
         from ostiary.gateway.supervisor import Source, run, run_worker
 
-    source = Source(path)
+    listener, channel, source = 0, 0, Source(path)
+    if worker:
+        from ostiary.core.counts import MachineCounts
+
+        listener, channel, counts = (int(part) for part in worker.split(","))
+        source = Source(path, MachineCounts(counts))
     config = source.load()
     configure_logging(config.log.format, config.log.level)
     if worker:
-        listener, channel = (int(part) for part in worker.split(","))
         run_worker(source, listener_fd=listener, channel_fd=channel)
         return OK
     checks = _file_checks(path)

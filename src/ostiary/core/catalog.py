@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 OURS = "ostiary"
 
@@ -29,11 +30,15 @@ TYPES = ("identity", "group", "authorization", "admission", "token_store", "attr
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a provider may rely on while it is built: its name in the configuration, and where that file lies."""
+    """What a provider may rely on while it is built: its name in the configuration, and where that file lies.
+
+    What it counts in `counts` is counted once for all workers of the gateway, and outlives a reload.
+    """
 
     name: str = ""
     directory: Path = field(default_factory=Path)
     clock: Clock = SYSTEM_CLOCK
+    counts: ImmediateCounts | None = None
 
     def path(self, text: str) -> Path:
         """A path of the configuration; a relative one is meant from the file that names it."""

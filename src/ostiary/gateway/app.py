@@ -17,6 +17,7 @@ from typing import Any
 
 from ostiary import __version__
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.counts import MemoryCounts
 from ostiary.core.tokens import Tokens
 from ostiary.errors import AuditUnavailable, OstiaryError
 from ostiary.gateway import settings, sibling_news
@@ -41,6 +42,7 @@ from ostiary.gateway.settings import GatewayConfig
 from ostiary.gateway.store_health import StoreHealth
 from ostiary.gateway.upstream_health import watch_credential, watch_health
 from ostiary.gateway.upstreams import Routes, Upstream, client_context
+from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire.audit import DEFAULT_POLICY, Policy, load_policy
@@ -60,6 +62,7 @@ class Shared:
     limits: Limits
     metrics: Metrics
     store_health: StoreHealth
+    counts: ImmediateCounts
     siblings: Siblings = field(default_factory=NoSiblings)
 
 
@@ -73,12 +76,13 @@ class App:
         *,
         shared: Shared | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        counts: ImmediateCounts | None = None,
     ) -> None:
         self.config = config
         self._loop = loop
         self._clock = clock
         self._owns_store = shared is None
-        self.shared = shared or _shared(config, clock)
+        self.shared = shared or _shared(config, clock, counts or MemoryCounts(clock=clock))
         self.auditor = Auditor(
             _audit_policy(config.audit),
             _sinks(config.audit, clock),
@@ -180,6 +184,7 @@ class App:
             authorizer=self.authorizer,
             ended=self.ended,
             refusals=refusals,
+            counts=shared.counts,
             clock=self._clock,
             on_event=self._on_login,
         )
@@ -289,7 +294,7 @@ async def _again_and_again(what: str, work: Callable[[], Awaitable[None]]) -> No
         await asyncio.sleep(RETRY_SECONDS)
 
 
-def _shared(config: GatewayConfig, clock: Clock) -> Shared:
+def _shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) -> Shared:
     tokens = Tokens(
         config.store.instance,
         clock=clock,
@@ -297,7 +302,7 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
         session_lifetime=config.tokens.session,
         sessions_per_user=config.tokens.sessions_per_user,
     )
-    limits, metrics = Limits(config.limits, clock=clock), Metrics(version=__version__)
+    limits, metrics = Limits(config.limits, clock=clock, counts=counts), Metrics(version=__version__)
 
     def revoked(revocation: Revocation, cut: int) -> None:
         metrics.revocations.inc(revocation.kind.value)
@@ -321,7 +326,7 @@ def _shared(config: GatewayConfig, clock: Clock) -> Shared:
     metrics.in_flight.read_from(lambda: limits.seats.in_flight)
     metrics.revocations_age.read_from(lambda: authenticator.feed.age)
     metrics.store_failing.read_from(lambda: 1 if store_health.trouble else 0)
-    shared = Shared(tokens, authenticator, limits, metrics, store_health)
+    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts)
 
     def unsaved(revocation: Revocation) -> None:
         log.error(

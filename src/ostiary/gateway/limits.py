@@ -2,9 +2,10 @@
 
     rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
 
-Called by the engine around every request. All of it is about one worker. Each user has a `UserShare`, which counts
-what they hold. A user who holds their whole share waits in a queue of their own while others are served; the queues
-are served in turn, so with all seats taken everybody else waits for one request of theirs at most per seat.
+Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together
+(`core.rates`), seats and streams by each. Each user has a `UserShare`, which counts what they hold. A user who holds
+their whole share waits in a queue of their own while others are served; the queues are served in turn, so with all
+seats taken everybody else waits for one request of theirs at most per seat.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from weakref import WeakValueDictionary
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.rates import Buckets, FailedAttempts
 from ostiary.errors import TooManyRequests
+from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.model import UserInfo
-
-TABLE_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,13 @@ class Limits:
     Both raise `TooManyRequests`. A long-running request has `open_stream` instead of a seat.
     """
 
-    def __init__(self, settings: LimitSettings | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        settings: LimitSettings | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
         self.settings = settings = settings or LimitSettings()
         self.seats = FairSeats(
             settings.concurrency,
@@ -123,8 +129,9 @@ class Limits:
         )
         self.streams = StreamLimit(settings.streams, settings.streams_in_all)
         self.unread = 0
-        self.failures = FailedAttempts(settings.failures_per_minute, clock=clock)
-        self._rate = Buckets(settings.requests_per_second, settings.burst, clock=clock)
+        self.failures = FailedAttempts(settings.failures_per_minute, clock=clock, counts=counts)
+        rate, burst = settings.requests_per_second, settings.burst
+        self._rate = Buckets(rate, burst, clock=clock, counts=counts, name="requests")
         self._has_rate = settings.requests_per_second > 0
         self._shares: WeakValueDictionary[tuple[str, bool], UserShare] = WeakValueDictionary()
 
@@ -169,105 +176,6 @@ class Limits:
             raise TooManyRequests(
                 "too many requests", cause="the user's requests per second are used up", retry_after=retry_after
             )
-
-
-# --- rate ---
-
-
-class Buckets:
-    """A bucket of tokens per key: *burst* at once, then *rate* a second. Holds a bounded number of keys."""
-
-    def __init__(self, rate: float, burst: float, *, clock: Clock = SYSTEM_CLOCK, limit: int = TABLE_LIMIT) -> None:
-        self._rate, self._burst = rate, float(max(burst, 1))
-        self._clock, self._limit = clock, limit
-        self._table: dict[str, list[float]] = {}
-
-    def take(self, key: str) -> float:
-        """Take a token and return zero; or how many seconds it takes until there is one."""
-        now = self._clock.monotonic()
-        bucket = self._table.get(key)
-        if bucket is None:
-            self._add(key, [self._burst - 1, now])
-            return 0.0
-        tokens = bucket[0] + (now - bucket[1]) * self._rate
-        if tokens > self._burst:
-            tokens = self._burst
-        bucket[1] = now
-        if tokens >= 1:
-            bucket[0] = tokens - 1
-            return 0.0
-        bucket[0] = tokens
-        return (1 - tokens) / self._rate
-
-    def empty_for(self, key: str) -> float:
-        """As `take`, without taking any."""
-        bucket = self._table.get(key)
-        if bucket is None:
-            return 0.0
-        tokens = bucket[0] + (self._clock.monotonic() - bucket[1]) * self._rate
-        return 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def _add(self, key: str, bucket: list[float]) -> None:
-        if len(self._table) >= self._limit:
-            self._make_room(bucket[1])
-        self._table[key] = bucket
-
-    def _make_room(self, now: float) -> None:
-        # A bucket that is full again is the same as none. If too many are not, the oldest are forgiven: a
-        # quarter at once, so that a flood of new keys does not make every one of them search the table.
-        kept = {
-            key: bucket
-            for key, bucket in self._table.items()
-            if bucket[0] + (now - bucket[1]) * self._rate < self._burst
-        }
-        if len(kept) > self._limit * 3 // 4:
-            kept = dict(list(kept.items())[-(self._limit * 3 // 4) :])
-        self._table = kept
-
-
-class FailedAttempts:
-    """Counts failed authentications by where they come from.
-
-    Call `check` before the token store is asked about an unknown token, and not for a token that is known to
-    this worker: people behind one address must not lock each other out.
-    """
-
-    def __init__(self, per_minute: float, *, clock: Clock = SYSTEM_CLOCK, limit: int = TABLE_LIMIT) -> None:
-        self._enabled = per_minute > 0
-        self._buckets = Buckets(per_minute / 60, per_minute, clock=clock, limit=limit)
-
-    def failed(self, address: str) -> None:
-        if self._enabled:
-            self._buckets.take(network(address))
-
-    def blocked_for(self, address: str) -> float:
-        """How many seconds until this address may try again; zero if it may."""
-        return self._buckets.empty_for(network(address)) if self._enabled else 0.0
-
-    def check(self, address: str) -> None:
-        retry_after = self.blocked_for(address)
-        if retry_after:
-            cause = "too many credentials from this address were not valid"
-            raise TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-
-def network(address: str) -> str:
-    """An IPv4 address, or the network that one subscriber has all the IPv6 addresses of."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return parsed.packed[:8].hex()
 
 
 # --- streams ---

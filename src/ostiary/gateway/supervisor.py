@@ -4,7 +4,8 @@
     SIGHUP             read the configuration again; a broken one changes nothing
 
 With one worker everything happens in this process. With more, each is a process of its own that is handed the listening
-socket and a channel to this one; a worker that dies is replaced. Health and metrics are answered here, for all of them.
+socket, a channel to this one, and the memory in which all of them count; a worker that dies is replaced. Health and
+metrics are answered here, for all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ostiary.core.counts import MachineCounts, MemoryCounts
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.channel import LONGEST_LINE, Channel, SiblingsBySupervisor
@@ -30,6 +32,7 @@ from ostiary.gateway.health import Health, Report
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import Address, GatewayConfig
 from ostiary.gateway.worker import Worker, bind
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -43,13 +46,17 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the configuration comes from, again at each reload: a file, or nothing at all."""
+    """Where the configuration comes from, again at each reload: a file, or nothing at all.
+
+    What its providers count, and the limits, is counted in `counts`, by all workers and over reloads.
+    """
 
     path: Path | None = None
+    counts: ImmediateCounts = field(default_factory=MemoryCounts)
 
     def load(self, built: list[object] | None = None) -> GatewayConfig:
         """Raises `ConfigurationError` with every mistake. The providers are added to *built* in any case."""
-        return default_config() if self.path is None else load(self.path, built=built)
+        return default_config() if self.path is None else load(self.path, built=built, counts=self.counts)
 
 
 def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda address, health: None) -> None:
@@ -65,7 +72,7 @@ def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda ad
 
 
 def run_worker(source: Source, *, listener_fd: int, channel_fd: int) -> None:
-    """Be one of several workers: the sockets were opened by the process that started this one."""
+    """Be one of several workers: what it is given was opened by the process that started this one."""
     with socket.socket(fileno=listener_fd) as listener, socket.socket(fileno=channel_fd) as channel:
         listener.setblocking(False)
         _run_loop(_serve_for_supervisor(source, listener, channel))
@@ -125,7 +132,7 @@ def _on_signals(stop: _Stop, reload: Callable[[], Coroutine[Any, Any, None]]) ->
 
 
 async def _start_worker(source: Source, config: GatewayConfig, listener: socket.socket) -> tuple[Worker, _Stop]:
-    worker, stop = Worker(config, listener), _Stop()
+    worker, stop = Worker(config, listener, counts=source.counts), _Stop()
     _on_signals(stop, lambda: _reload(worker, source))
     await worker.start()
     # What was made until now stays for good: the collector need not look at it again, nor at each few requests.
@@ -210,6 +217,8 @@ class _Supervisor:
         self._health = health
         self._children: list[_Child] = []
         self._stop = _Stop()
+        # Memory that all workers share, for what they count together.
+        self._counts = MachineCounts.create()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -230,8 +239,8 @@ class _Supervisor:
 
     async def _start_child(self) -> None:
         ours, theirs = socket.socketpair()
-        fds = (self._listener.fileno(), theirs.fileno())
-        command = [sys.executable, "-m", "ostiary", "serve", "--worker", f"{fds[0]},{fds[1]}"]
+        fds = (self._listener.fileno(), theirs.fileno(), self._counts)
+        command = [sys.executable, "-m", "ostiary", "serve", "--worker", ",".join(map(str, fds))]
         if self._source.path is not None:
             command += ["--config", str(self._source.path)]
         # A reload while it is still starting must not end it: the signal waits until somebody listens to it.

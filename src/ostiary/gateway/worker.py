@@ -25,6 +25,7 @@ from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server import Server, ServerConnection
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -37,11 +38,18 @@ BACKLOG = 2048
 class Worker:
     """Serves on *listener* until it is stopped."""
 
-    def __init__(self, config: GatewayConfig, listener: socket.socket, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        listener: socket.socket,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
         self._listener = listener
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self.app = App(config, self._loop, clock=clock)
+        self.app = App(config, self._loop, clock=clock, counts=counts)
         self._http = Server(self.app.engine.handle, server_limits(config.listen.limits), self._loop)
         self._connections = self._http.connections
         self._old: list[App] = []

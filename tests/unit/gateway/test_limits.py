@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ostiary.core.rates import Buckets, FailedAttempts
 from ostiary.errors import TooManyRequests
-from ostiary.gateway.limits import Buckets, FailedAttempts, Leave, Limits, LimitSettings, UserShare
+from ostiary.gateway.limits import Leave, Limits, LimitSettings, UserShare
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
 

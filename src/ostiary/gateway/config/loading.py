@@ -19,6 +19,7 @@ from ostiary.gateway.config.rules import check
 from ostiary.gateway.config.upstreams import upstreams
 from ostiary.gateway.config.values import Values
 from ostiary.gateway.settings import GatewayConfig
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 API_VERSION = "ostiary.dev/v1"
 KIND = "Gateway"
@@ -33,13 +34,18 @@ authorization: {{chain: [{{name: everything, type: allow_all}}]}}
 
 
 def load(
-    path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK, built: list[object] | None = None
+    path: str | os.PathLike[str],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    built: list[object] | None = None,
+    counts: ImmediateCounts | None = None,
 ) -> GatewayConfig:
     """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes.
 
     The providers are added to *built* in both cases, so that those of a configuration that is not used can be closed.
+    What they count, they count in *counts*.
     """
-    return _config(read(path), Path(path).resolve().parent, clock, built)
+    return _config(read(path), Path(path).resolve().parent, clock, built, counts)
 
 
 def loads(
@@ -58,9 +64,15 @@ def default_config(*, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
     return loads(_DEFAULT, name="the built-in configuration", clock=clock)
 
 
-def _config(document: Document, directory: Path, clock: Clock, built: list[object] | None = None) -> GatewayConfig:
+def _config(
+    document: Document,
+    directory: Path,
+    clock: Clock,
+    built: list[object] | None = None,
+    counts: ImmediateCounts | None = None,
+) -> GatewayConfig:
     reading = Reading(document)
-    config = read_sections(reading, directory, clock, built)
+    config = read_sections(reading, directory, clock, built, counts)
     if document.more:
         reading.root.problem("another document follows in the same file", None, "take it out: only one is read")
     reading.finish("the gateway cannot be started with this configuration", strict=True)
@@ -70,11 +82,15 @@ def _config(document: Document, directory: Path, clock: Clock, built: list[objec
 
 
 def read_sections(
-    reading: Reading, directory: Path, clock: Clock = SYSTEM_CLOCK, built: list[object] | None = None
+    reading: Reading,
+    directory: Path,
+    clock: Clock = SYSTEM_CLOCK,
+    built: list[object] | None = None,
+    counts: ImmediateCounts | None = None,
 ) -> GatewayConfig | None:
     """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
     root = Values(reading.root, directory, reading.problems)
-    builder = Builder(directory, clock, built)
+    builder = Builder(directory, clock, built, counts)
     _check_version(root)
     listen = sections.listen(root.section("listen"))
     known = sections.identities(root, builder, listen)

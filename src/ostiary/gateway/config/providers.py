@@ -16,6 +16,7 @@ from ostiary.core.clock import Clock
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.settings import Provider
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 # What an object must have in order to be one.
 METHODS = {
@@ -34,9 +35,16 @@ METHODS = {
 class Builder:
     """What it builds is added to *built*, whatever becomes of the configuration, for somebody to close."""
 
-    def __init__(self, directory: Path, clock: Clock, built: list[object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        built: list[object] | None = None,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
         self._directory = directory
         self._clock = clock
+        self._counts = counts
         self._built = [] if built is None else built
 
     def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
@@ -47,9 +55,8 @@ class Builder:
             fields.ignore(*fields)
             return None
         try:
-            instance = catalog.load(plugin_type, chosen).from_config(
-                fields, catalog.Context(name=name, directory=self._directory, clock=self._clock)
-            )
+            context = catalog.Context(name, self._directory, self._clock, self._counts)
+            instance = catalog.load(plugin_type, chosen).from_config(fields, context)
         except ConfigurationError as error:
             _tell(error, fields)
         except Exception as error:

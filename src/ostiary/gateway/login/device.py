@@ -18,15 +18,16 @@ from hashlib import sha256
 from typing import Any
 
 from ostiary.core.clock import Clock
+from ostiary.core.rates import Buckets, network
 from ostiary.core.tokens import Issued, Tokens
 from ostiary.errors import ProviderError
-from ostiary.gateway.limits import Buckets, network
 from ostiary.gateway.login.cli import grant_json, issue_granted
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.steps import SignedIn
 from ostiary.gateway.login.visit import field, short
 from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import RecordStore, Session
 
 LIFETIME = timedelta(minutes=10)
@@ -65,7 +66,14 @@ class Pending(Exception):
 
 class Devices:
     def __init__(
-        self, store: RecordStore, tokens: Tokens, lengths: SessionLengths, *, external_url: str, clock: Clock
+        self,
+        store: RecordStore,
+        tokens: Tokens,
+        lengths: SessionLengths,
+        *,
+        external_url: str,
+        clock: Clock,
+        counts: ImmediateCounts | None = None,
     ) -> None:
         self._devices = Records(store, "device code", LIFETIME, clock=clock)
         self._asked = Records(store, "user code", LIFETIME, clock=clock)
@@ -74,8 +82,8 @@ class Devices:
         self._lengths = lengths
         self._uri = f"{external_url}/auth/device"
         self._clock = clock
-        self._polls = Buckets(_POLLS_PER_SECOND, 1, clock=clock)
-        self._tries = Buckets(TRIES_PER_MINUTE / 60, TRIES_PER_MINUTE, clock=clock)
+        self._polls = Buckets(_POLLS_PER_SECOND, 1, clock=clock, counts=counts, name="device polls")
+        self._tries = Buckets(TRIES_PER_MINUTE / 60, TRIES_PER_MINUTE, clock=clock, counts=counts, name="user codes")
 
     # --- the machine ---
 

@@ -22,11 +22,11 @@ from datetime import timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config_edit import dump
+from ostiary.core.rates import Buckets
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.ended_requests import EndedRequests
-from ostiary.gateway.limits import Buckets
 from ostiary.gateway.login import answers, cli, views
 from ostiary.gateway.login.admin import AdminPages
 from ostiary.gateway.login.answers import LoginAnswer
@@ -55,6 +55,7 @@ from ostiary.gateway.login.visit import (
 from ostiary.gateway.settings import Groups, Identity
 from ostiary.gateway.sibling_news import EveryRefusal
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
+from ostiary.interfaces.shared_counts import ImmediateCounts
 
 __all__ = ["Login", "LoginAnswer", "LoginEvent", "LoginEventKind", "log_event"]
 
@@ -80,6 +81,7 @@ class Login:
         authorizer: Authorizer | None = None,
         ended: EndedRequests | None = None,
         refusals: EveryRefusal | None = None,
+        counts: ImmediateCounts | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -94,7 +96,8 @@ class Login:
         self._tokens = tokens
         self._site = Site(url, authorities_pem)
         self._events = LoginEvents(on_event)
-        self._starts = AddressLimit(Buckets(starts_per_minute / 60, starts_per_minute, clock=clock))
+        starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
+        self._starts = AddressLimit(starts)
         lengths = self._lengths = SessionLengths(self._identity, unchecked=unchecked_session)
         self._steps = Steps(
             self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
@@ -102,7 +105,7 @@ class Login:
         self._flows = Flows(store, secure=secure, clock=clock)
         self._parked = ParkedReturns(store, clock=clock)
         self._codes = Codes(store, tokens, lengths, clock=clock)
-        self._devices = Devices(store, tokens, lengths, external_url=url, clock=clock)
+        self._devices = Devices(store, tokens, lengths, external_url=url, clock=clock, counts=counts)
         self._sessions = SessionCalls(tokens, self._steps, self._events, clock=clock)
         self._browsers = Browsers(tokens, self._steps.recheck, lengths, secure=secure, clock=clock)
         self._pages = Pages(

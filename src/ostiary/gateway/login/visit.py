@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hmac import compare_digest
 
-from ostiary.gateway.limits import Buckets, network
+from ostiary.core.rates import Buckets, network
 from ostiary.interfaces.identity import LoginRequest
 
 MAX_CLIENT = 120

@@ -2,9 +2,9 @@
 
     matching limits  ->  is there room in all of them?  ->  count  ->  settled: a refused request does not count
 
-Called by the gateway after authorization. The counts are in memory and each worker has its own, so with several
-workers a limit is meant per worker. A span slides: at no moment have more than `count` requests been admitted in the
-span before it, since a request is forgotten up to a sixtieth of the span later than it had to be, and never earlier.
+Called by the gateway after authorization. All workers of a machine count together. A span slides: at no moment have
+more than `count` requests been admitted in the span before it, since a request is forgotten up to a sixtieth of the
+span later than it had to be, and never earlier.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.counts import MemoryCounts
 from ostiary.interfaces.admission import Admission
+from ostiary.interfaces.shared_counts import CountsFull, ImmediateCounts, State
 from ostiary.model import Attributes, RequestInfo
 
 BY = ("user", "namespace", "everyone")
@@ -80,118 +83,124 @@ def _names(request: RequestInfo) -> tuple[str, ...]:
     return (own, f"{request.resource}.{request.api_group}{subresource}", "*")
 
 
-class _Window:
-    """How many requests there were in each sixtieth of the span, the oldest first, and which are not settled yet.
+# How many requests there were in each sixtieth of the span: the number of the first part, and a count for it and for
+# each that follows.
+
+
+def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
+    """The counts from the part *oldest* on; the first of them is not zero."""
+    first, counts = (int(state[0]), list(state[1:])) if state else (oldest, [])
+    first, counts = max(first, oldest), counts[max(0, oldest - first) :]
+    while counts and not counts[0]:
+        first += 1
+        counts.pop(0)
+    return first, counts
+
+
+class _Counts:
+    """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten.
 
     Which of several equal requests is being settled is not told. So a refusal is taken for the oldest of them and a
     success for the newest: whatever the truth is, what stays counted stays for long enough.
     """
 
-    __slots__ = ("parts", "total", "unsettled")
-
-    def __init__(self) -> None:
-        self.parts: deque[list[int]] = deque()
-        self.unsettled: deque[int] = deque()
-        self.total = 0
-
-    def forget_before(self, part: int) -> None:
-        while self.parts and self.parts[0][0] < part:
-            self.total -= self.parts.popleft()[1]
-
-    def add(self, part: int) -> None:
-        if self.parts and self.parts[-1][0] == part:
-            self.parts[-1][1] += 1
-        else:
-            self.parts.append([part, 1])
-        self.total += 1
-        self.unsettled.append(part)
-
-    def succeeded(self) -> None:
-        if self.unsettled:
-            self.unsettled.pop()
-
-    def refused(self) -> None:
-        """One of them does not count after all, unless it has been forgotten anyway."""
-        if not self.unsettled:
-            return
-        part = self.unsettled.popleft()
-        if self.parts and part >= self.parts[0][0]:
-            self.total -= 1
-            self.parts[0][1] -= 1
-            if not self.parts[0][1]:
-                self.parts.popleft()
-
-
-class _Counts:
-    """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten."""
-
-    def __init__(self, limit: Limit, clock: Clock, key_limit: int) -> None:
+    def __init__(self, limit: Limit, counts: ImmediateCounts, name: str) -> None:
         self.limit = limit
-        self._clock, self._key_limit = clock, key_limit
-        self._part_seconds = limit.per.total_seconds() / PARTS
-        self._windows: dict[str, _Window] = {}
-        self._swept = -1
+        self._shared = counts
+        self._prefix = f"quota/{name}/{limit.name}/"
+        self._seconds = limit.per.total_seconds()
+        self._part_seconds = self._seconds / PARTS
+        # The parts in which those were counted that this worker has admitted, and whose answer is not known yet.
+        self._unsettled: dict[str, deque[int]] = {}
 
-    def seconds_until_room(self, key: str) -> float:
-        """Zero if there is room for one more."""
+    def add(self, key: str) -> tuple[float, int]:
+        """Count one more and return zero; or how many seconds there is no room, and how many are counted."""
         if not self.limit.count:
-            return self.limit.per.total_seconds()
-        window = self._windows.get(key)
-        if window is None:
-            return self._part_seconds if self._is_full() else 0.0
-        window.forget_before(self._oldest())
-        if window.total < self.limit.count:
-            return 0.0
-        leaves_at = (window.parts[0][0] + PARTS + 1) * self._part_seconds
-        return max(leaves_at - self._clock.monotonic(), 0.001)
+            return self._seconds, 0
+        try:
+            wait, used, part = self._shared.update_now(self._prefix + key, self._add, wide=True)
+        except CountsFull:
+            return self._part_seconds, 0
+        if not wait:
+            self._unsettled.setdefault(key, deque()).append(part)
+        return wait, used
 
-    def used(self, key: str) -> int:
-        window = self._windows.get(key)
-        return window.total if window else 0
-
-    def add(self, key: str) -> None:
-        self._windows.setdefault(key, _Window()).add(self._now())
+    def take_back(self, key: str) -> None:
+        """What was just counted does not count: another limit has refused it."""
+        part = self._pop(key, newest=True)
+        if part is not None:
+            self._shared.update_now(self._prefix + key, partial(self._remove, part), wide=True)
 
     def settle(self, key: str, *, refused: bool) -> None:
-        window = self._windows.get(key)
-        if window is None:
-            return
-        window.forget_before(self._oldest())
-        if refused:
-            window.refused()
-        else:
-            window.succeeded()
-        if not window.parts and not window.unsettled:
-            del self._windows[key]
+        part = self._pop(key, newest=not refused)
+        if part is not None and refused:
+            # Any of them may be the one that was refused: the one that would be forgotten first is.
+            self._shared.update_now(self._prefix + key, partial(self._remove_oldest, part), wide=True)
+
+    def _pop(self, key: str, *, newest: bool) -> int | None:
+        unsettled = self._unsettled.get(key)
+        if not unsettled:
+            return None
+        part = unsettled.pop() if newest else unsettled.popleft()
+        if not unsettled:
+            del self._unsettled[key]
+        return part
 
     def __len__(self) -> int:
-        return len(self._windows)
+        assert isinstance(self._shared, MemoryCounts), "others do not know how many they have"
+        return len(self._shared)
 
-    def _is_full(self) -> bool:
-        if len(self._windows) < self._key_limit:
-            return False
-        if self._swept == self._now():
-            # Nothing can have been forgotten since, and looking at all of them takes time.
-            return True
-        self._swept = self._now()
-        for key, window in list(self._windows.items()):
-            window.forget_before(self._oldest())
-            if not window.parts and not window.unsettled:
-                del self._windows[key]
-        return len(self._windows) >= self._key_limit
+    # --- changes of a window ---
 
-    def _now(self) -> int:
-        return int(self._clock.monotonic() // self._part_seconds)
+    def _add(self, state: State, now: float) -> tuple[State, float, tuple[float, int, int]]:
+        part = int(now // self._part_seconds)
+        first, counts = _recent(state, part - PARTS)
+        total = int(sum(counts))
+        assert self.limit.count is not None, "only what has a count is counted"
+        if total >= self.limit.count:
+            leaves_at = (first + PARTS + 1) * self._part_seconds
+            return *self._kept(first, counts, now), (max(leaves_at - now, 0.001), total, part)
+        first = first if counts else part
+        counts += [0.0] * (part - first + 1 - len(counts))
+        counts[part - first] += 1
+        return *self._kept(first, counts, now), (0.0, total, part)
 
-    def _oldest(self) -> int:
-        return self._now() - PARTS
+    def _remove(self, part: int, state: State, now: float) -> tuple[State, float, None]:
+        first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
+        if first <= part < first + len(counts) and counts[part - first]:
+            counts[part - first] -= 1
+        return *self._kept(first, counts, now), None
+
+    def _remove_oldest(self, part: int, state: State, now: float) -> tuple[State, float, None]:
+        first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
+        # One that has been forgotten anyway is not taken from the others.
+        if counts and part >= first:
+            counts[0] -= 1
+        return *self._kept(first, counts, now), None
+
+    def _kept(self, first: int, counts: list[float], now: float) -> tuple[State, float]:
+        while counts and not counts[-1]:
+            counts.pop()
+        if not counts:
+            return (), 0.0
+        until = (first + len(counts) + PARTS) * self._part_seconds
+        return (float(first), *counts), until - now
 
 
 class RequestQuota:
     """Refuses what exceeds a limit: with 429 if there is room again within a minute, else with 403."""
 
-    def __init__(self, limits: Sequence[Limit], *, clock: Clock = SYSTEM_CLOCK, key_limit: int = KEY_LIMIT) -> None:
-        self._limits = tuple(_Counts(limit, clock, key_limit) for limit in limits)
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        key_limit: int = KEY_LIMIT,
+        counts: ImmediateCounts | None = None,
+        name: str = "",
+    ) -> None:
+        shared = MemoryCounts(clock=clock, wide_limit=key_limit) if counts is None else counts
+        self._limits = tuple(_Counts(limit, shared, name) for limit in limits)
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
@@ -200,18 +209,20 @@ class RequestQuota:
             fields.problem("there must be a limit", "limits")
         if len({limit.name for limit in limits}) < len(limits):
             fields.problem("two limits have the same name", "limits")
-        return cls(limits, clock=context.clock)
+        return cls(limits, clock=context.clock, counts=context.counts, name=context.name)
 
     def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
         matching = [counts for counts in self._limits if counts.limit.matches(attributes)]
+        counted: list[_Counts] = []
         for counts in matching:
             refusal = _too_large(counts.limit, size) or _used_up(counts, attributes)
             if refusal is not None:
+                # A request that one limit refuses is not charged to the others.
+                for other in counted:
+                    other.take_back(other.limit.key(attributes))
                 return refusal
-        # Counted only now: a request that one limit refuses is not charged to the others.
-        for counts in matching:
             if counts.limit.count is not None:
-                counts.add(counts.limit.key(attributes))
+                counted.append(counts)
         return _ADMITTED
 
     def settled(self, attributes: Attributes, *, status: int) -> None:
@@ -230,14 +241,14 @@ def _too_large(limit: Limit, size: int | None) -> Admission | None:
 
 
 def _used_up(counts: _Counts, attributes: Attributes) -> Admission | None:
+    """None if there was room, and it is counted."""
     limit = counts.limit
     if limit.count is None:
         return None
-    key = limit.key(attributes)
-    seconds = counts.seconds_until_room(key)
+    seconds, in_use = counts.add(limit.key(attributes))
     if not seconds:
         return None
-    used = f"used: requests={counts.used(key)}, limited: requests={limit.count}"
+    used = f"used: requests={in_use}, limited: requests={limit.count}"
     reason = f"exceeded quota: {limit.name}, requested: requests=1, {used}"
     return Admission(False, reason, retry_after=seconds if limit.count and seconds <= LONGEST_RETRY else None)
 

@@ -29,6 +29,7 @@ from ostiary.core.config import Fields
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.identity import Challenge, LoginRequest, Produces, SignIn
+from ostiary.interfaces.shared_counts import SharedCounts
 from ostiary.model import Place, Problem, Secret, UserInfo
 from ostiary.plugins.identity.lockout import Lockout, LockoutSettings, lockout_settings
 from ostiary.plugins.identity.password_proof import basic_challenge, password_proof, read_realm
@@ -124,10 +125,12 @@ class HtpasswdIdentity:
         lockout: LockoutSettings | None = None,
         concurrency: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        counts: SharedCounts | None = None,
+        name: str = "",
     ) -> None:
         self._file = WatchedFile(path, _users, clock=clock)
         self._challenge = basic_challenge(realm)
-        self._lockout = Lockout(lockout or LockoutSettings(), clock=clock)
+        self._lockout = Lockout(lockout or LockoutSettings(), clock=clock, counts=counts, name=name)
         self._turn = asyncio.Semaphore(concurrency or os.cpu_count() or 1)
         self._waiting = 0
         self._key = secrets.token_bytes(32)
@@ -146,6 +149,8 @@ class HtpasswdIdentity:
             lockout=lockout_settings(fields.section("lockout")),
             concurrency=concurrency,
             clock=context.clock,
+            counts=context.counts,
+            name=context.name,
         )
         if path == "":
             fields.problem("it is missing: the file with the users", "path")
@@ -161,7 +166,7 @@ class HtpasswdIdentity:
         if proof is None:
             return Challenge(self._challenge)
         username, password = proof
-        with self._lockout.attempt(username, request.remote_address) as attempt:
+        async with self._lockout.attempt(username, request.remote_address) as attempt:
             right = await self._is_right(username, password)
             attempt.settle(right=right)
         if not right:

@@ -25,6 +25,7 @@ from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
+from ostiary.interfaces.shared_counts import SharedCounts
 from ostiary.model import UserInfo
 from ostiary.plugins.identity.lockout import Lockout, LockoutSettings, lockout_settings
 from ostiary.plugins.identity.password_proof import basic_challenge, password_proof, read_realm
@@ -45,17 +46,26 @@ class LdapIdentity:
         realm: str = "ostiary",
         lockout: LockoutSettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        counts: SharedCounts | None = None,
+        name: str = "",
     ) -> None:
         self._directory = LdapDirectory(settings)
         self._challenge = basic_challenge(realm)
-        self._lockout = Lockout(lockout or LockoutSettings(), clock=clock)
+        self._lockout = Lockout(lockout or LockoutSettings(), clock=clock, counts=counts, name=name)
         self._clock = clock
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
         settings = read_settings(fields, context)
         realm, lockout = read_realm(fields, context), lockout_settings(fields.section("lockout"))
-        return cls(settings or unused(), realm=realm, lockout=lockout, clock=context.clock)
+        return cls(
+            settings or unused(),
+            realm=realm,
+            lockout=lockout,
+            clock=context.clock,
+            counts=context.counts,
+            name=context.name,
+        )
 
     async def close(self) -> None:
         await self._directory.close()
@@ -68,7 +78,7 @@ class LdapIdentity:
         if proof is None:
             return Challenge(self._challenge)
         username, password = proof
-        with self._lockout.attempt(username, request.remote_address) as attempt:
+        async with self._lockout.attempt(username, request.remote_address) as attempt:
             found = await self._directory.login(username, password)
             attempt.settle(right=found is not None)
         if found is None:

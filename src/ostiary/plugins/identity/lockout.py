@@ -2,7 +2,8 @@
 
 Called by the identity providers that check passwords, before they check one. Counted are a name together with an
 address, so that nobody can lock somebody else out from elsewhere, and the address alone, against trying one
-password on many names. Attempts that are still being checked count too: a thousand at once are no way around.
+password on many names. Attempts that are still being checked count too: a thousand at once are no way around. All
+workers of a gateway count together.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from __future__ import annotations
 import ipaddress
 import math
 import unicodedata
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeAlias, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.counts import MemoryCounts
 from ostiary.errors import LoginRefused
+from ostiary.interfaces.shared_counts import SharedCounts, State
 
 # How many more failures one address has than one name from that address: people share addresses.
 PER_ADDRESS = 10
-MAX_ENTRIES = 10_000
 MAX_NAME = 256
+# A password is checked sooner than this, or its worker has died.
+PENDING_SECONDS = 60.0
 
-_Key = tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,82 +68,135 @@ class Attempt:
         self.right = right
 
 
-@dataclass(slots=True)
-class _Tally:
-    limit: int
-    since: float
-    failures: int = 0
-    pending: int = 0
-    locked_until: float = -math.inf
-
-
 class Lockout:
-    """Belongs to one event loop; it never waits."""
+    """Counts in *counts*, under the *name* of the provider whose passwords are guessed."""
 
-    def __init__(self, settings: LockoutSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        settings: LockoutSettings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        counts: SharedCounts | None = None,
+        name: str = "",
+    ) -> None:
         self._settings = settings
-        self._clock = clock
-        self._tallies: OrderedDict[_Key, _Tally] = OrderedDict()
+        self._counts = MemoryCounts(clock=clock) if counts is None else counts
+        self._prefix = f"lockout/{name}/"
 
-    @contextmanager
-    def attempt(self, username: str, address: str) -> Iterator[Attempt]:
+    @asynccontextmanager
+    async def attempt(self, username: str, address: str) -> AsyncIterator[Attempt]:
         """Raises `LoginRefused` with `retry_after` when there have been too many."""
-        of_name, of_address = tallies = self._open(username, address)
+        of_name, of_address = tallies = self._tallies(username, address)
+        await self._open(of_name)
+        try:
+            await self._open(of_address)
+        except BaseException:
+            await self._update(of_name, _close(None))
+            raise
         attempt = Attempt()
-        for tally in tallies:
-            tally.pending += 1
         try:
             yield attempt
         finally:
-            for tally in tallies:
-                tally.pending -= 1
-            if attempt.right:
-                # Not the failures of the address: who has an account could otherwise go on guessing others.
-                of_name.failures = 0
-            elif attempt.right is False:
-                self._count(of_name)
-                self._count(of_address)
+            # Not the failures of the address after a success: who has an account could otherwise go on guessing others.
+            outcomes = (attempt.right, None if attempt.right else attempt.right)
+            for tally, right in zip(tallies, outcomes, strict=True):
+                await self._update(tally, _close(right))
 
-    def __len__(self) -> int:
-        return len(self._tallies)
-
-    def _open(self, username: str, address: str) -> tuple[_Tally, _Tally]:
-        network = _network(address)
-        attempts = self._settings.attempts
-        tallies = (
-            self._tally((network, _canonical(username)), limit=attempts),
-            self._tally((network,), limit=attempts * PER_ADDRESS),
+    def _tallies(self, username: str, address: str) -> tuple[_Tally, _Tally]:
+        network, settings = _network(address), self._settings
+        attempts, window, duration = settings.attempts, settings.window, settings.duration
+        # The length makes it impossible for a name to look like another network.
+        name = f"{self._prefix}{len(network)}/{network}"
+        seconds = (window.total_seconds(), duration.total_seconds())
+        return (
+            _Tally(f"{name}/{_canonical(username)}", attempts, *seconds),
+            _Tally(name, attempts * PER_ADDRESS, *seconds),
         )
-        for tally in tallies:
-            self._check(tally)
-        return tallies
 
-    def _tally(self, key: _Key, *, limit: int) -> _Tally:
-        now = self._clock.monotonic()
-        tally = self._tallies.get(key)
-        if tally is None or (tally.pending == 0 and self._is_over(tally, now)):
-            tally = self._tallies[key] = _Tally(limit, since=now)
-        self._tallies.move_to_end(key)
-        while len(self._tallies) > MAX_ENTRIES:
-            self._tallies.popitem(last=False)
-        return tally
-
-    def _is_over(self, tally: _Tally, now: float) -> bool:
-        if tally.failures >= tally.limit:
-            return now >= tally.locked_until
-        return now >= tally.since + self._settings.window.total_seconds()
-
-    def _check(self, tally: _Tally) -> None:
-        wait = tally.locked_until - self._clock.monotonic()
-        if wait > 0:
+    async def _open(self, tally: _Tally) -> None:
+        wait, locked = await self._update(tally, _open)
+        if locked:
             raise _refused("too many failed attempts: try again later", math.ceil(wait))
-        if tally.failures + tally.pending >= tally.limit:
+        if wait:
             raise _refused("too many attempts at once: try again in a moment", 1)
 
-    def _count(self, tally: _Tally) -> None:
-        tally.failures += 1
-        if tally.failures >= tally.limit:
-            tally.locked_until = self._clock.monotonic() + self._settings.duration.total_seconds()
+    async def _update(self, tally: _Tally, change: _Step[T]) -> T:
+        def apply(state: State, now: float) -> tuple[State, float, T]:
+            numbers = _Numbers(*state) if state else _Numbers(since=now)
+            result = change(tally, numbers, now)
+            return numbers.state(), numbers.seconds_left(tally, now), result
+
+        return await self._counts.update(tally.key, apply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """What is counted under one key, and how much is too much."""
+
+    key: str
+    limit: int
+    window: float
+    duration: float
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """As they are shared. `pending_at` is when the latest attempt began: one whose worker died is not waited for."""
+
+    failures: float = 0.0
+    pending: float = 0.0
+    since: float = 0.0
+    locked_until: float = -math.inf
+    pending_at: float = -math.inf
+
+    def state(self) -> State:
+        return self.failures, self.pending, self.since, self.locked_until, self.pending_at
+
+    def seconds_left(self, tally: _Tally, now: float) -> float:
+        if self.pending:
+            return max(tally.window, PENDING_SECONDS)
+        if self.failures >= tally.limit:
+            return self.locked_until - now
+        return self.since + tally.window - now if self.failures else 0.0
+
+
+_Step: TypeAlias = Callable[[_Tally, _Numbers, float], T]
+
+
+def _open(tally: _Tally, numbers: _Numbers, now: float) -> tuple[float, bool]:
+    """One more attempt; or how many seconds to wait, and whether that is because of failures."""
+    if now - numbers.pending_at > PENDING_SECONDS:
+        numbers.pending = 0.0
+    if numbers.pending == 0 and _is_over(tally, numbers, now):
+        numbers.failures, numbers.since, numbers.locked_until = 0.0, now, -math.inf
+    if numbers.locked_until > now:
+        return numbers.locked_until - now, True
+    if numbers.failures + numbers.pending >= tally.limit:
+        return 1.0, False
+    numbers.pending += 1
+    numbers.pending_at = now
+    return 0.0, False
+
+
+def _is_over(tally: _Tally, numbers: _Numbers, now: float) -> bool:
+    if numbers.failures >= tally.limit:
+        return now >= numbers.locked_until
+    return now >= numbers.since + tally.window
+
+
+def _close(right: bool | None) -> _Step[None]:
+    """The attempt is over; *right* is None if nothing follows from it."""
+
+    def close(tally: _Tally, numbers: _Numbers, now: float) -> None:
+        numbers.pending = max(0.0, numbers.pending - 1)
+        if right:
+            numbers.failures = 0.0
+        elif right is False:
+            numbers.failures += 1
+            if numbers.failures >= tally.limit:
+                numbers.locked_until = now + tally.duration
+
+    return close
 
 
 def _refused(summary: str, retry_after: float) -> LoginRefused:

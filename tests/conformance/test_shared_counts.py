@@ -1,0 +1,78 @@
+"""The counts of one process and of the workers of a machine keep the contract that others' are held to, too."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ostiary.core.counts import MachineCounts, MemoryCounts
+from ostiary.interfaces.shared_counts import SharedCounts, State
+from ostiary.testing import FakeClock
+from ostiary.testing.shared_counts import SharedCountsContract, add_one
+
+
+class TestMemoryCounts(SharedCountsContract):
+    @pytest.fixture
+    def counts(self, clock: FakeClock) -> SharedCounts:
+        return MemoryCounts(clock=clock)
+
+    @pytest.fixture
+    def other(self, counts: SharedCounts) -> SharedCounts:
+        return counts
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = MachineCounts.create()
+    yield descriptor
+    os.close(descriptor)
+
+
+class TestMachineCounts(SharedCountsContract):
+    @pytest.fixture
+    async def counts(self, memory: int, clock: FakeClock) -> AsyncIterator[SharedCounts]:
+        counts = MachineCounts(memory, clock=clock)
+        yield counts
+        await counts.close()
+
+    @pytest.fixture
+    async def other(self, memory: int, clock: FakeClock) -> AsyncIterator[SharedCounts]:
+        counts = MachineCounts(memory, clock=clock)
+        yield counts
+        await counts.close()
+
+
+def count(memory: int, times: int) -> None:
+    counts = MachineCounts(memory)
+    for _ in range(times):
+        counts.update_now("k", add_one)
+
+
+def die_while_counting(memory: int) -> None:
+    def die(state: State, now: float) -> tuple[State, float, None]:
+        os._exit(1)
+
+    MachineCounts(memory).update_now("k", die)
+
+
+def test_processes_that_count_at_once_lose_nothing(memory: int) -> None:
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=count, args=(memory, 2000)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    assert MachineCounts(memory).update_now("k", add_one) == 8001
+
+
+def test_a_process_that_dies_while_it_counts_holds_up_nobody(memory: int) -> None:
+    fork = multiprocessing.get_context("fork")
+    count(memory, 1)
+    worker = fork.Process(target=die_while_counting, args=(memory,))
+    worker.start()
+    worker.join(30)
+    assert worker.exitcode == 1
+    assert MachineCounts(memory).update_now("k", add_one) == 2
