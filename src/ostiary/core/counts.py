@@ -26,6 +26,8 @@ NARROW_SLOTS = 65_536
 WIDE_SLOTS = 16_384
 # A key lies in one of so many slots from where its digest points to.
 PROBES = 16
+# Which byte of the memory stands for which lock.
+_COUNTING, _WRITING = 0, 1
 
 T = TypeVar("T")
 
@@ -117,6 +119,41 @@ class _Table:
         self._head.pack_into(self._memory, place, digest, until, len(state))
 
 
+class LineGuard:
+    """Lets one process at a time write lines to an output that several share, such as a pipe.
+
+    Whoever is in the middle of a line stays inside until it is written. If that one dies, the next one is told.
+    """
+
+    def __init__(self, descriptor: int, memory: mmap.mmap, place: int) -> None:
+        self._descriptor, self._memory, self._place = descriptor, memory, place
+        self._inside = False
+
+    def try_enter(self) -> bool:
+        """False if somebody else is inside."""
+        if not self._inside:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITING)
+            except OSError:
+                return False
+            self._inside = True
+        return True
+
+    @property
+    def torn(self) -> bool:
+        """Whether the last line was not written to its end, by whoever was inside before."""
+        return bool(self._memory[self._place])
+
+    def leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _WRITING)
+
+    def note(self, *, torn: bool) -> None:
+        """Before a piece of a line is written, and after its end."""
+        self._memory[self._place] = torn
+
+
 class MachineCounts:
     """Implements `ostiary.interfaces.shared_counts.ImmediateCounts` for all processes that were given *descriptor*.
 
@@ -136,8 +173,13 @@ class MachineCounts:
         """The memory that processes are to share, as a descriptor for them to inherit."""
         descriptor = os.memfd_create("ostiary-counts")
         head = struct.calcsize("16sdQ")
-        os.ftruncate(descriptor, NARROW_SLOTS * (head + 8 * NARROW) + WIDE_SLOTS * (head + 8 * WIDE))
+        # One more byte, for the guard of what all of them write to.
+        os.ftruncate(descriptor, NARROW_SLOTS * (head + 8 * NARROW) + WIDE_SLOTS * (head + 8 * WIDE) + 1)
         return descriptor
+
+    def line_guard(self) -> LineGuard:
+        """For an output that all who share this memory write lines to."""
+        return LineGuard(self._descriptor, self._memory, self._wide.end)
 
     async def update(self, key: str, change: Change[T], *, wide: bool = False) -> T:
         return self.update_now(key, change, wide=wide)
@@ -146,7 +188,7 @@ class MachineCounts:
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         table = self._wide if wide else self._narrow
         # Held for microseconds. The system gives it back when the process that holds it dies.
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _COUNTING)
         try:
             now = self._monotonic()
             place, state = table.find(digest, now)
@@ -159,7 +201,7 @@ class MachineCounts:
             elif state:
                 table.put(place, digest, (), 0.0)
         finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _COUNTING)
         return result
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ostiary import __version__
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.counts import MemoryCounts
+from ostiary.core.counts import MachineCounts, MemoryCounts
 from ostiary.core.tokens import Tokens
 from ostiary.errors import AuditUnavailable, OstiaryError
 from ostiary.gateway import settings, sibling_news
@@ -85,7 +85,7 @@ class App:
         self.shared = shared or _shared(config, clock, counts or MemoryCounts(clock=clock))
         self.auditor = Auditor(
             _audit_policy(config.audit),
-            _sinks(config.audit, clock),
+            _sinks(config.audit, clock, self.shared.counts),
             clock=clock,
             blocking=config.audit.blocking,
             tells_upstream=len(config.upstreams) > 1,
@@ -359,14 +359,16 @@ def _audit_policy(configured: settings.Audit) -> Policy:
     return DEFAULT_POLICY if configured.policy is None else load_policy(configured.policy)
 
 
-def _sinks(configured: settings.Audit, clock: Clock) -> list[Sink]:
+def _sinks(configured: settings.Audit, clock: Clock, counts: ImmediateCounts) -> list[Sink]:
     sinks: list[Sink] = []
     if configured.log is not None:
         file = FileSink(configured.log.path, blocking=configured.blocking, fsync=configured.log.fsync, clock=clock)
         file.open()
         sinks.append(file)
     if configured.stdout:
-        sinks.append(StdoutSink(blocking=configured.blocking))
+        # With several workers, what they count in is what they share.
+        guard = counts.line_guard() if isinstance(counts, MachineCounts) else None
+        sinks.append(StdoutSink(blocking=configured.blocking, guard=guard))
     if configured.webhook is not None:
         sinks.append(_webhook_sink(configured.webhook, blocking=configured.blocking, clock=clock))
     return sinks

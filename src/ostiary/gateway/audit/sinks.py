@@ -10,6 +10,7 @@ never raise and never hold up a request.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.counts import LineGuard
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.webhook import WebhookSink
 
@@ -31,6 +33,7 @@ WRITE_BYTES = 64 * 1024
 LARGEST_BUFFER = 16 * 1024 * 1024
 ROTATION_SECONDS = 1.0
 LOCK_SECONDS = 0.05
+BLOCKING_SECONDS = 1.0
 # What the system writes to a pipe in one piece, so that the lines of two workers do not run into each other.
 PIPE_BYTES = select.PIPE_BUF
 _PATIENCE_MS = 1000
@@ -324,7 +327,8 @@ class FileSink(_Descriptor):
 class StdoutSink(_Descriptor):
     """Writes to standard output, where a container's runtime reads it.
 
-    A reader that does not keep up never holds up a request, unless the sink is *blocking*.
+    A reader that does not keep up never holds up a request, unless the sink is *blocking*. Several workers have the
+    same output: with their *guard*, one that is in the middle of a line finishes it before others write.
     """
 
     def __init__(
@@ -334,9 +338,12 @@ class StdoutSink(_Descriptor):
         blocking: bool = False,
         write_seconds: float = WRITE_SECONDS,
         largest_buffer: int = LARGEST_BUFFER,
+        guard: LineGuard | None = None,
     ) -> None:
         super().__init__(blocking=blocking, write_seconds=write_seconds, largest_buffer=largest_buffer)
         self._descriptor = descriptor
+        self._guard = guard
+        self._midway = False
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self._regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -362,6 +369,42 @@ class StdoutSink(_Descriptor):
         self._lines, self._size = rest.decode("ascii").splitlines(keepends=True), len(rest)
 
     def _write(self, data: bytes) -> int:
+        if self._guard is None:
+            return self._write_pieces(data)
+        if not self._entered(self._guard):
+            return 0
+        done = 0
+        try:
+            done = self._write_after_tear(self._guard, data)
+        finally:
+            self._midway = not data[:done].endswith(b"\n") if done else self._midway
+            if self.blocking or self._regular:
+                # The rest of the line is not kept: whoever writes next begins a new one.
+                self._midway = False
+            else:
+                self._guard.note(torn=self._midway)
+            if not self._midway:
+                self._guard.leave()
+        return done
+
+    def _entered(self, guard: LineGuard) -> bool:
+        give_up_at = time.monotonic() + (BLOCKING_SECONDS if self.blocking else LOCK_SECONDS / 10)
+        while not guard.try_enter():
+            if time.monotonic() > give_up_at:
+                if self.blocking:
+                    raise BlockingIOError(errno.EAGAIN, "another worker does not come to the end of its line")
+                return False
+            time.sleep(0.0001)
+        return True
+
+    def _write_after_tear(self, guard: LineGuard, data: bytes) -> int:
+        torn = b"\n" if guard.torn and not self._midway else b""
+        guard.note(torn=True)
+        written = max(0, self._write_pieces(torn + data) - len(torn))
+        guard.note(torn=bool(written) and not data[:written].endswith(b"\n"))
+        return written
+
+    def _write_pieces(self, data: bytes) -> int:
         if self.blocking or self._regular:
             return os.write(self._descriptor, data)
         done = 0

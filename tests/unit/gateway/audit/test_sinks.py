@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import multiprocessing
 import os
 import resource
 import stat
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.core.counts import MachineCounts
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.sinks import FileSink, StdoutSink
 from ostiary.testing import FakeClock
@@ -409,3 +411,57 @@ async def test_a_file_that_we_may_only_write_to_is_good_enough(tmp_path: Path) -
     os.close(write_end)
     assert os.read(read_end, 1) == b"", "the sink does not keep the pipe open by itself"
     os.close(read_end)
+
+
+def write_long_lines(memory: int, pipe: int, name: str, blocking: bool, done: int) -> None:
+    """A worker whose events are longer than a pipe takes in one piece."""
+
+    async def work() -> None:
+        sink = StdoutSink(pipe, blocking=blocking, write_seconds=0.001, guard=MachineCounts(memory).line_guard())
+        for number in range(60):
+            sink.accept(json.dumps({"name": name, "number": number, "text": "x" * (number * 977 % 20_000)}) + "\n")
+            await asyncio.sleep(0)
+        while sink._lines:
+            await asyncio.sleep(0.001)
+        await sink.close()
+
+    asyncio.run(work())
+    os.write(done, b".")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_long_lines_of_several_workers_do_not_run_into_each_other_in_a_pipe(blocking: bool) -> None:
+    fork = multiprocessing.get_context("fork")
+    memory, (read_end, write_end), (done, finished) = MachineCounts.create(), os.pipe(), os.pipe()
+    names = ["a", "b", "c"]
+    workers = [
+        fork.Process(target=write_long_lines, args=(memory, write_end, name, blocking, finished)) for name in names
+    ]
+    for worker in workers:
+        worker.start()
+    os.close(write_end)
+    with open(read_end, "rb") as pipe:
+        events = [json.loads(line) for line in pipe]
+    for worker in workers:
+        worker.join(30)
+    assert os.read(done, 10) == b"..."
+    for name in names:
+        assert [event["number"] for event in events if event["name"] == name] == list(range(60))
+    for descriptor in (memory, done, finished):
+        os.close(descriptor)
+
+
+async def test_after_a_worker_died_in_the_middle_of_a_line_the_next_begins_a_new_one() -> None:
+    memory, (read_end, write_end) = MachineCounts.create(), os.pipe()
+    dead = MachineCounts(memory).line_guard()
+    dead.try_enter()
+    dead.note(torn=True)
+    os.write(write_end, B[:4].encode())
+    dead.leave()
+    sink = StdoutSink(write_end, blocking=True, guard=MachineCounts(memory).line_guard())
+    sink.accept(C)
+    sink.accept(A)
+    assert os.read(read_end, 100).decode() == B[:4] + "\n" + C + A
+    await sink.close()
+    for descriptor in (memory, read_end, write_end):
+        os.close(descriptor)
