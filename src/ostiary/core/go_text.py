@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import codecs
 import re
+from base64 import b64decode
 
 _EACH_BYTE = "ostiary-each-byte"
+_SIX_BITS = "[A-Za-z0-9+/]"
+_BASE64 = re.compile(f"(?:{_SIX_BITS}{{4}})*(?:{_SIX_BITS}{{2}}==|{_SIX_BITS}{{3}}=)?")
+_RAW_BASE64 = re.compile(f"(?:{_SIX_BITS}{{4}})*{_SIX_BITS}{{0,3}}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_ESCAPE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
@@ -22,6 +26,17 @@ def decode_like_go(data: bytes) -> str:
 def without_surrogates(text: str) -> str:
     """*text* with a replacement character for each half of a surrogate pair, which JSON can spell and Go replaces."""
     return _SURROGATE.sub("\ufffd", text)
+
+
+def decode_base64(text: str, *, padded: bool = True) -> bytes | None:
+    """What Go's ``base64.StdEncoding`` makes of *text*, or ``RawStdEncoding``; None if it refuses it.
+
+    Line ends are read over and nothing else is. Python's decoder would take padding that is not needed.
+    """
+    data = text.replace("\r", "").replace("\n", "")
+    if not (_BASE64 if padded else _RAW_BASE64).fullmatch(data) or len(data) % 4 == 1:
+        return None
+    return b64decode(data + "=" * (-len(data) % 4))
 
 
 def text_of(data: bytes) -> str:

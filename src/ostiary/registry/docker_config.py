@@ -8,19 +8,17 @@ Helpers that a file names are for docker's clients and not for the kubelet: see 
 
 from __future__ import annotations
 
-import binascii
 import logging
 import os
-import re
 import threading
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import DOCKER, Node, fold, join, parse
-from ostiary.core.go_text import bytes_of, text_of
+from ostiary.core.go_text import bytes_of, decode_base64, text_of
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Secret
@@ -184,14 +182,7 @@ def decode_auth(text: str) -> tuple[str, str]:
 
     Padding may be left out, and line ends are read over, as Go's decoder does both. A password need not be text.
     """
-    data = re.sub(r"[\r\n]", "", text)
-    if not data.endswith("="):
-        data += "=" * (-len(data) % 4)
-    try:
-        decoded = b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        decoded = None
-    # Raised outside of the handler: a decoder's exception carries the text along.
+    decoded = decode_base64(text, padded=text.strip().endswith("="))
     if decoded is None:
         raise ValueError("the auth field is not base64")
     username, colon, password = decoded.partition(b":")

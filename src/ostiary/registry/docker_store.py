@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ostiary.core.config import fold
 from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, find_executable, run
 from ostiary.core.redact import redact, tail
 from ostiary.core.text import printable
@@ -129,7 +130,11 @@ def _object(stdout: bytes) -> Mapping[str, Any] | None:
 
 
 def _text(fields: Mapping[str, Any] | None, name: str) -> str | None:
-    value = None if fields is None else fields.get(name, "")
+    if fields is None:
+        return None
+    # docker, which is written in Go, reads the names of the fields without regard to case.
+    values = [value for key, value in fields.items() if fold(key) == fold(name)]
+    value = values[-1] if values else ""
     return value if isinstance(value, str) else None
 
 

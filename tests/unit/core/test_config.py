@@ -391,7 +391,7 @@ def test_every_mistake_is_collected_with_its_place() -> None:
     assert caught.value.problems == tuple(reading.problems)
 
 
-@pytest.mark.parametrize("text", ["aGk", "aG k=", "aGk=aGk=", "aGk==", "ü"])
+@pytest.mark.parametrize("text", ["aGk", "aG k=", "aGk=aGk=", "aGk==", "aGkh=", "aGkh====", "=", "ü"])
 def test_base64_is_as_strict_as_go(text: str) -> None:
     reading, fields = fields_of(f"d: '{text}'")
     assert fields.base64("d") is None

@@ -159,6 +159,13 @@ def test_a_number_that_no_float_holds_is_read_and_cannot_be_used() -> None:
     assert [problem.message for problem in reading.problems] == ["the number is too large"] * 2
 
 
+@pytest.mark.parametrize("text", ["[a?b]", "x: {a: http://b?c=d}", "[{a?: 1}]", "- [!!str a?]", "[a\n ?b]"])
+def test_an_unquoted_question_mark_in_a_flow_collection_is_refused_where_go_reads(text: str) -> None:
+    assert "quotes" in (error_of(text, KUBELET).hint or "")
+    parse(text, dialect=OSTIARY)
+    parse("- a?b\n- {x: 'a?b', y: \"?\"}\n- {? a : b}\n", dialect=KUBELET)
+
+
 # --- what follows the first document ---
 
 

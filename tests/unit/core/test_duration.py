@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.duration import DurationError, format_duration, parse_duration
+from ostiary.core.duration import DurationError, format_duration, parse_duration, parse_nanoseconds
 
 US = timedelta(microseconds=1)
 # The longest whole number of microseconds that fits Go's 64 bits of nanoseconds.
@@ -48,6 +48,21 @@ LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
 def test_go_durations_are_read(text: str, duration: timedelta) -> None:
     """L8, the accepted forms."""
     assert parse_duration(text) == duration
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("-0.3333333333333333333h1ns", -1_200_000_000_001),
+        ("0.63523137338305551568h", 2_286_832_944_179),
+        ("0.9223372036854775809h", 3_320_413_933_267),
+        ("0.999999999999999999999h", 3_600_000_000_000),
+        ("0.0000000000000000001h", 0),
+    ],
+)
+def test_a_long_fraction_has_the_precision_of_go(text: str, nanoseconds: int) -> None:
+    """Its digits count as far as 63 bits hold them."""
+    assert parse_nanoseconds(text) == nanoseconds
 
 
 @pytest.mark.parametrize(

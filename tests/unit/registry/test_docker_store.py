@@ -61,6 +61,11 @@ def test_having_nothing_is_not_failing(folder: Path, shell: str) -> None:
     assert DockerHelper("test").get("r.io") is None
 
 
+def test_the_names_of_a_helpers_fields_are_read_without_regard_to_case(folder: Path) -> None:
+    helper(folder, """echo '{"username": "u", "SECRET": "s"}'""")
+    assert DockerHelper("test").get("r.io") == Login("u", Secret("s"))
+
+
 def test_a_failure_does_not_quote_stdout(folder: Path) -> None:
     helper(folder, "echo canary-secret; echo the vault is sealed canary-secret >&2; exit 1")
     with pytest.raises(PluginFailed) as caught:

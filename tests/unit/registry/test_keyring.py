@@ -83,6 +83,14 @@ def test_a_provider_of_the_proposal_is_asked_whatever_the_port_if_its_pattern_ha
     assert script.requests[0] == {"image": image}
 
 
+def test_a_provider_of_the_kubelet_is_not_asked_if_only_the_image_has_a_port(tmp_path: Path) -> None:
+    script = provider(tmp_path)
+    ring = keyring(script.config("*.registry.io"), tmp_path=tmp_path)
+    assert names(ring.lookup("test.registry.io:5000/foo")) == []
+    (trace,) = explain(ring, "test.registry.io:5000/foo").providers
+    assert (trace.matches, script.runs) == (False, 0)
+
+
 def test_a_provider_that_does_not_match_is_not_run(tmp_path: Path) -> None:
     script = provider(tmp_path)
     lookup = keyring(script.config("other.registry.io"), tmp_path=tmp_path).lookup("test.registry.io/foo")

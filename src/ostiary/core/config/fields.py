@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
 import math
-import re
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
@@ -13,6 +10,7 @@ from typing import TypeVar, cast
 
 from ostiary.core.config.document import Document, Json, Node, join, plain
 from ostiary.core.duration import DurationError, parse_duration
+from ostiary.core.go_text import decode_base64
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 
@@ -145,12 +143,10 @@ class Fields:
         text = self._get(key, str)
         if not text:
             return None
-        try:
-            # Go's decoder, too, reads over line ends and over nothing else.
-            return b64decode(re.sub(r"[\r\n]", "", text), validate=True)
-        except (binascii.Error, ValueError):
+        data = decode_base64(text)
+        if data is None:
             self.problem("it is not base64", key)
-            return None
+        return data
 
     def section(self, key: str) -> Fields:
         return self.optional_section(key) or self._reading.open(Node(None, self.place(key).line), join(self._path, key))

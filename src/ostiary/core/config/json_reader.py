@@ -17,6 +17,9 @@ from ostiary.model import Place
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"')
+# The usual field and the usual end of an item at one go; whatever else there is takes the longer way.
+_FIELD = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
+_AFTER = re.compile(r"[ \t\r\n]*([,}\]])[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -75,7 +78,7 @@ class _Scanner:
             if key in fields:
                 self._duplicates.append(self._place(position, key))
             self._steps.append(key)
-            node, end = self._value(self._skip(end))
+            node, end = self._value(end)
             self._steps.pop()
             fields[key] = _merge(fields[key], node) if key in fields else node
             pairs.append((key, node))
@@ -84,13 +87,15 @@ class _Scanner:
                 return Node(fields, line, tuple(pairs) if len(pairs) > len(fields) else ()), position
 
     def _key(self, start: int) -> tuple[str, int]:
+        if field := _FIELD.match(self._text, start):
+            return field[1], field.end()
         if not self._text.startswith('"', start):
             raise self._wrong("expected the name of a field in double quotes", start)
         key, end = self._string(start)
         end = self._skip(end)
         if not self._text.startswith(":", end):
             raise self._wrong("expected a colon", end)
-        return key, end + 1
+        return key, self._skip(end + 1)
 
     def _array(self, start: int, line: int) -> tuple[Node, int]:
         items: list[Node] = []
@@ -108,12 +113,10 @@ class _Scanner:
 
     def _next(self, end: int, closing: str) -> tuple[int, bool]:
         """Where the next item begins, or what follows the closing bracket."""
-        position = self._skip(end)
-        if self._text.startswith(closing, position):
-            return position + 1, True
-        if not self._text.startswith(",", position):
-            raise self._wrong(f'expected a comma or "{closing}"', position)
-        return self._skip(position + 1), False
+        after = _AFTER.match(self._text, end)
+        if after is None or after[1] not in (",", closing):
+            raise self._wrong(f'expected a comma or "{closing}"', self._skip(end))
+        return after.end(), after[1] == closing
 
     def _string(self, start: int) -> tuple[str, int]:
         if plain := _PLAIN_STRING.match(self._text, start):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Iterator
 from typing import cast
@@ -11,7 +12,7 @@ import yaml
 
 from ostiary.core.config.dialect import Dialect
 from ostiary.core.config.document import MAX_DEPTH, Document, Node, Scalar, join, syntax_error, too_deep
-from ostiary.core.config.yaml_scalars import ScalarError, checked, key_of, resolve
+from ostiary.core.config.yaml_scalars import ScalarError, key_of, resolve
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
@@ -66,6 +67,7 @@ class _Composer:
         self._unfinished: list[Node] = []
         self._duplicates: list[Place] = []
         self._repeated = 0
+        self._flow_depth = 0
 
     def documents(self) -> Iterator[Document]:
         has_more = self._reach_document()
@@ -97,32 +99,25 @@ class _Composer:
         # Raised outside of the handler: PyYAML's exception carries the text of the file along.
         raise wrong
 
-    def _node(self, event: yaml.Event, path: str, depth: int) -> Node:
-        node = self._raw_node(event, path, depth)
-        try:
-            if not isinstance(node.value, (list, dict)):
-                checked(node.value)
-        except ScalarError as error:
-            raise self._wrong(str(error), path, node.line) from None
-        return node
-
-    def _raw_node(self, event: yaml.Event, path: str, depth: int) -> Node:
+    def _node(self, event: yaml.Event, path: str, depth: int, *, is_key: bool = False) -> Node:
         line = _line(event)
         self._check_depth(depth, line)
         if isinstance(event, yaml.AliasEvent):
-            return self._repeat(self._anchored(event, path, line), path, depth)
+            return self._repeat(self._anchored(event, path, line), path, depth, is_key=is_key)
         node = Node(None, line)
         if anchor := getattr(event, "anchor", None):
             # Set before its content, in which the same name may be given again.
             self._anchors[anchor] = node
         self._unfinished.append(node)
+        self._flow_depth += bool(getattr(event, "flow_style", False))
         if isinstance(event, yaml.MappingStartEvent):
             node.value = self._mapping(path, depth)
         elif isinstance(event, yaml.SequenceStartEvent):
             node.value = self._sequence(path, depth)
         else:
-            node.value = self._scalar(cast("yaml.ScalarEvent", event), path, line)
+            node.value = self._scalar(cast("yaml.ScalarEvent", event), path, line, is_key=is_key)
         self._unfinished.pop()
+        self._flow_depth -= bool(getattr(event, "flow_style", False))
         return node
 
     def _sequence(self, path: str, depth: int) -> list[Node]:
@@ -168,18 +163,28 @@ class _Composer:
         return sources
 
     def _key(self, event: yaml.Event, path: str, depth: int) -> str:
-        value = self._raw_node(event, path, depth + 1).value
+        value = self._node(event, path, depth + 1, is_key=True).value
         key = None if isinstance(value, (list, dict)) else key_of(value)
         if key is None:
             hint = "put the key in quotes"
             raise self._wrong("a key must be a string, a number or a boolean", path, _line(event), hint)
         return key
 
-    def _scalar(self, event: yaml.ScalarEvent, path: str, line: int | None) -> Scalar:
+    def _scalar(self, event: yaml.ScalarEvent, path: str, line: int | None, *, is_key: bool) -> Scalar:
+        if self._flow_depth and self._dialect.go_yaml and not event.style and "?" in event.value:
+            # To go-yaml it begins a key there, wherever it stands; libyaml has become laxer since.
+            raise self._wrong("a ? between brackets or braces", path, line, "put the value in quotes")
         try:
-            return resolve(event.value, event.tag, implicit=event.implicit[0])
+            value = resolve(event.value, event.tag, implicit=event.implicit[0])
         except ScalarError as error:
             raise self._wrong(str(error), path, line) from None
+        return value if is_key else self._checked(value, path, line)
+
+    def _checked(self, value: Scalar, path: str, line: int | None) -> Scalar:
+        """JSON, which Kubernetes makes of YAML, can hold neither as a value; as a key they become text."""
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._wrong("neither infinity nor .nan can be a value", path, line)
+        return value
 
     def _anchored(self, alias: yaml.AliasEvent, path: str, line: int | None) -> Node:
         name = str(alias.anchor)
@@ -191,7 +196,7 @@ class _Composer:
             raise self._wrong("it refers to a value that contains itself", path, line)
         return node
 
-    def _repeat(self, node: Node, path: str, depth: int) -> Node:
+    def _repeat(self, node: Node, path: str, depth: int, *, is_key: bool = False) -> Node:
         self._check_depth(depth, node.line)
         self._repeated += 1
         if self._repeated > MAX_REPEATED:
@@ -200,6 +205,8 @@ class _Composer:
             return Node({key: self._repeat(item, path, depth + 1) for key, item in node.value.items()}, node.line)
         if isinstance(node.value, list):
             return Node([self._repeat(item, path, depth + 1) for item in node.value], node.line)
+        if not is_key:
+            self._checked(node.value, path, node.line)
         return node
 
     def _check_depth(self, depth: int, line: int | None) -> None:

@@ -5,14 +5,12 @@ It knows fewer forms than YAML 1.1 and others than PyYAML: a lone ``y`` is a boo
 
 from __future__ import annotations
 
-import binascii
 import math
 import re
 import struct
-from base64 import b64decode
 
 from ostiary.core.config.document import Scalar
-from ostiary.core.go_text import decode_like_go
+from ostiary.core.go_text import decode_base64, decode_like_go
 
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -36,23 +34,17 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 class ScalarError(ValueError):
-    """A scalar does not fit its tag, or is a number that JSON cannot hold."""
+    """A scalar does not fit its tag."""
 
 
 def resolve(text: str, tag: str | None, *, implicit: bool) -> Scalar:
-    """The value of a scalar. It may be infinite or no number; `checked` refuses those where a value stands."""
+    """The value of a scalar, which may be infinite or not a number; raises `ScalarError`."""
     name = (tag or "").removeprefix(_PREFIX)
     if name == "binary":
         return _binary(text)
     if name in _TAGGED:
         return _typed(name, text)
     return _resolve(text) if not tag and implicit else text
-
-
-def checked(value: Scalar) -> Scalar:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ScalarError("neither infinity nor .nan can be a value")
-    return value
 
 
 def key_of(value: Scalar) -> str | None:
@@ -111,11 +103,7 @@ def _typed(name: str, text: str) -> Scalar:
 
 
 def _binary(text: str) -> str:
-    try:
-        data = b64decode(re.sub(r"[\r\n]", "", text), validate=True)
-    except (binascii.Error, ValueError):
-        data = None
-    # Raised outside of the handler: a decoder's exception may carry the text along.
+    data = decode_base64(text)
     if data is None:
         raise ScalarError("!!binary needs base64")
     return decode_like_go(data)
