@@ -200,6 +200,29 @@ def site(tmp_path: Path, ca: trustme.CA) -> Site:
 class TestAdminApi:
     """``/apis/ostiary.dev/v1``: resources like any other, for whoever the policy allows them."""
 
+    @pytest.mark.parametrize("kind", ["user", "group", "before", "session"])
+    def test_a_revocation_that_lies_ahead_is_refused_and_locks_nobody_out(self, running: Running, kind: str) -> None:
+        login = running.gateway.login("alice")
+        value = {"value": "alice"} if kind != "before" else {}
+        answer = running.post(type=kind, before="2099-01-01T00:00:00Z", **value)
+        assert (answer.status_code, answer.json()["reason"]) == (400, "BadRequest")
+        assert running.gateway.get(PODS, login.token).status_code == 200
+        assert running.gateway.get(PODS, running.gateway.login("alice").token).status_code == 200
+
+    def test_a_mark_can_be_listed_and_taken_back(self, running: Running) -> None:
+        assert running.post(type="group", value="nobody is in it").status_code == 201
+        with running.gateway.http(running.admin) as http:
+            (mark,) = [
+                item for item in http.get(f"{ADMIN}/revocations").json()["items"] if item["value"] == "nobody is in it"
+            ]
+            assert (mark["type"], mark["by"]) == ("group", "root")
+            about = {"type": "group", "value": "nobody is in it"}
+            assert http.delete(f"{ADMIN}/revocations", params=about).json()["undone"] == 1
+            assert http.delete(f"{ADMIN}/revocations", params=about).status_code == 404
+            assert http.delete(f"{ADMIN}/revocations", params={"type": "nonsense"}).status_code == 400
+        with running.gateway.http(running.gateway.login("bob").token) as http:
+            assert http.delete(f"{ADMIN}/revocations", params=about).status_code in (403, 404)
+
     @pytest.mark.parametrize("kind", ["token", "digest", "session", "user", "group", "before", "delete", "renewal"])
     def test_each_kind_of_revocation_ends_what_it_names(self, running: Running, kind: str) -> None:
         """S64, S65: the very next request is refused."""
