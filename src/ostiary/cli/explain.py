@@ -119,7 +119,7 @@ def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
 async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
     from ostiary.gateway.ended_requests import EndedRequest
     from ostiary.gateway.policy.source import opened
-    from ostiary.gateway.recorded import find
+    from ostiary.gateway.recorded import find, placed
     from ostiary.gateway.refusals import Refusal
     from ostiary.gateway.telling import decided_json, ended_json
 
@@ -133,6 +133,7 @@ async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -
         )
     if isinstance(found, EndedRequest):
         return ended_json(found)
+    found = placed(found, [upstream.name for upstream in config.upstreams])
     async with opened(config.authorization) as policy:
         now = await policy.authorizer.explain(found.attributes)
     told = decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.decision_output import object_text
 from ostiary.cli.extras import needing
-from ostiary.cli.gateway_choice import run_async
+from ostiary.cli.gateway_choice import DEFAULT, add_config, run_async
 from ostiary.cli.output import Style, painted, print_json, print_note, rows
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
@@ -26,6 +27,9 @@ LINT_HELP = """\
 Find what is wrong in a policy, or is likely not what was meant, each with its line and its fix: rules that can never
 match, bindings of roles that do not exist, what everybody gets. FILES are files or directories; of which type they
 are is seen from their names (.jsonl: abac; otherwise RBAC manifests) or said with --type.
+
+With the configuration of a gateway (--config, or gateway.yaml in this directory) it also names the lines that can match
+nobody who signs in there: users and groups that no configured provider can produce.
 
 Exit code 1 if there are errors; warnings and hints alone give 0.
 """
@@ -71,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_lint(parser: argparse.ArgumentParser) -> None:
     _add_type(parser)
+    add_config(parser)
     add_output(parser)
     parser.add_argument("files", metavar="FILES", nargs="+", help="the policy: files and directories")
     parser.set_defaults(run=lint_policy)
@@ -121,7 +126,7 @@ def lint_policy(arguments: argparse.Namespace) -> int:
         if is_gateway(path):
             # It would pass for a file without any rules in it.
             raise UsageError(f"{path} is the configuration of a gateway", hint=f"ostiary serve --check --config {path}")
-    found = lint(arguments.files, arguments.type)
+    found = (*lint(arguments.files, arguments.type), *_unmatched(arguments))
     ok = not any(finding.level is Level.ERROR for finding in found)
     if arguments.output == JSON:
         print_json({"ok": ok, "findings": [_finding_json(finding) for finding in found]})
@@ -131,6 +136,24 @@ def lint_policy(arguments: argparse.Namespace) -> int:
         counts = [f"{sum(one.level is level for one in found)} {level.value}" for level in Level]
         print(", ".join(count for count in counts if not count.startswith("0 ")) or "nothing to mend")
     return OK if ok else FAILED
+
+
+def _unmatched(arguments: argparse.Namespace) -> tuple[Finding, ...]:
+    """The lines that can match nobody, as far as it is known who can sign in."""
+    from ostiary.gateway.config import load
+    from ostiary.gateway.policy.possible_subjects import PossibleSubjects
+    from ostiary.gateway.policy.source import lint_subjects
+
+    if arguments.config is None and not os.path.exists(DEFAULT):
+        return ()
+    try:
+        config = load(arguments.config or DEFAULT)
+    except ConfigurationError as error:
+        if arguments.config is not None:
+            raise
+        print_note(f"{DEFAULT} cannot be used, so it is not known who can sign in: {error.cause or error.summary}")
+        return ()
+    return lint_subjects(arguments.files, PossibleSubjects.from_config(config), arguments.type)
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
@@ -264,10 +287,12 @@ async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
     with needing("gateway"):
         from ostiary.gateway.policy.replay import replay, requiring_more
     from ostiary.gateway.policy.source import opened
-    from ostiary.gateway.recorded import read
+    from ostiary.gateway.recorded import placed, read
 
+    upstreams = [upstream.name for upstream in config.upstreams]
     async with opened(config.authorization) as policy:
-        return await replay(read(logs, counts), policy.authorizer, requiring_more(config))
+        records = (placed(record, upstreams) for record in read(logs, counts))
+        return await replay(records, policy.authorizer, requiring_more(config))
 
 
 def _print_replay(told: Replay, *, gains: int, losses: int) -> None:

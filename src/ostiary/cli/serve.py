@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ostiary.gateway.config.file_checks import FileChecks
     from ostiary.gateway.online_check import Probed
     from ostiary.gateway.settings import GatewayConfig
+    from ostiary.interfaces.authorization import Finding
 
 DESCRIPTION = """\
 Run the gateway: it lets people and programs in by your identity system and your policy, and passes what is
@@ -73,6 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _check(path: Path | None, *, online: bool) -> int:
     # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
     from ostiary.gateway.config import default_config, load, warnings
+    from ostiary.gateway.policy.unmatched import unmatched
+    from ostiary.interfaces.authorization import Level
 
     config = default_config() if path is None else load(path)
     checks = _file_checks(path)
@@ -85,6 +88,9 @@ def _check(path: Path | None, *, online: bool) -> int:
         print_note(str(note))
     for warning in warnings(config):
         print_note(warning)
+    for finding in unmatched(config):
+        if finding.level is not Level.INFO:
+            print_note(_told(finding))
     return FAILED if failed else OK
 
 
@@ -112,6 +118,11 @@ def _ask_outside(config: GatewayConfig) -> bool:
     for answer in answers:
         print(printable(f"{answer.what}: {'OK' if answer.ok else 'FAILED'}: {answer.detail}"))
     return not all(answer.ok for answer in answers)
+
+
+def _told(finding: Finding) -> str:
+    problem = finding.problem
+    return f"{problem}; {problem.hint}" if problem.hint else str(problem)
 
 
 def _serve(path: Path | None, worker: str | None) -> int:

@@ -261,7 +261,7 @@ class Authorizer:
 
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:
         """Remember a refusal, under the id of its request if it has one; returns the id that the caller may be told."""
-        return self._refusals.record(attributes, decision, decision_id)
+        return self._refusals.record(_complete(attributes), decision, decision_id)
 
     def recall(self, decision_id: str) -> Refusal | None:
         return self._refusals.recall(decision_id)

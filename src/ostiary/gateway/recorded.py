@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from ostiary.wire import request_info
 from ostiary.wire.audit import DECISION, REASON, UPSTREAM, Stage
 
 ALLOW, FORBID = "allow", "forbid"
+OWN_GROUP = "ostiary.dev"
 
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 # Of a request that takes long there are two events; either tells what was decided.
@@ -135,6 +136,15 @@ def recorded_end(event: dict[str, Any] | None) -> EndedRequest | None:
         )
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
         return None
+
+
+def placed(record: Recorded, upstreams: Sequence[str]) -> Recorded:
+    """*record* with its upstream: where there is but one, events do not name it. Our own API is at none."""
+    asked = record.attributes.request
+    if asked.upstream or len(upstreams) != 1 or asked.api_group == OWN_GROUP:
+        return record
+    request = replace(asked, upstream=upstreams[0])
+    return replace(record, attributes=replace(record.attributes, request=request))
 
 
 def _user(value: Any) -> UserInfo:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ostiary.model import Attributes, Decision, Problem, UserInfo
+from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 
 
 class AuthorizationProvider(Protocol):
@@ -128,6 +128,13 @@ class ListsGrants(Protocol):
     """A provider that can tell its whole policy: who has which rule. Two policies can then be compared."""
 
     def grants(self) -> tuple[Grant, ...]: ...
+
+
+@runtime_checkable
+class NamesSubjects(Protocol):
+    """A provider that can tell whom its policy names, and where: a line that can match nobody is told then."""
+
+    def named_subjects(self) -> tuple[tuple[Subject, Place], ...]: ...
 
 
 class Level(Enum):

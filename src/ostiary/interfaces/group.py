@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.model import UserInfo
+from ostiary.model import Place, UserInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,15 @@ class GroupProvider(Protocol):
     ) -> tuple[Membership, ...]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group without any prefix, its members as tokens name them, and where that stands."""
+
+    name: str
+    members: frozenset[str]
+    place: Place = field(default=Place(), compare=False)
+
+
 @runtime_checkable
 class ListsGroups(Protocol):
     """A group provider that knows beforehand which groups there are, and all their members.
@@ -48,8 +57,7 @@ class ListsGroups(Protocol):
     cannot be read.
     """
 
-    def listed_members(self) -> Mapping[str, AbstractSet[str]]:
-        """Each group, without any prefix, with its members as tokens name them."""
+    def listed_groups(self) -> tuple[ListedGroup, ...]: ...
 
 
 class KeepsGroups(Protocol):

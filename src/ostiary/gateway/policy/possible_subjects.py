@@ -10,14 +10,14 @@ produce every name that begins with its prefix, but none of the system's: the ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.gateway.settings import GatewayConfig, Groups, Identity
-from ostiary.interfaces.group import ListsGroups
+from ostiary.interfaces.group import ListedGroup, ListsGroups
 from ostiary.interfaces.identity import Produces, TellsWhatItProduces
+from ostiary.model import Place
 
 # Names that Kubernetes gives out itself.
 SYSTEM = "system:"
@@ -37,14 +37,27 @@ class NameSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody in a group that a group provider lists, and where."""
+
+    username: str
+    group: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class PossibleSubjects:
-    """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list."""
+    """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list.
+
+    `anybody`: a cluster asks by webhook about its own people and programs, so that a policy may be about all of them.
+    """
 
     users: tuple[NameSource, ...] = ()
     groups: tuple[NameSource, ...] = ()
     uid: bool = False
     extra: tuple[str, ...] = ()
-    members: tuple[tuple[str, str, str], ...] = ()
+    members: tuple[Member, ...] = ()
+    anybody: bool = False
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> PossibleSubjects:
@@ -53,18 +66,20 @@ class PossibleSubjects:
         return cls(
             users=tuple(NameSource(identity.name, identity.prefix, one.usernames) for identity, one in said),
             groups=tuple(
-                NameSource(provider.name, provider.prefix, None if known is None else frozenset(known))
+                NameSource(provider.name, provider.prefix, None if known is None else _names(known))
                 for provider, known in listed
             ),
             uid=any(one.uid for _, one in said),
             extra=tuple(sorted({key for _, one in said for key in one.extra})),
             members=tuple(
-                (provider.name, group, member)
+                Member(name, group.name, group.place)
                 for provider, known in listed
+                # One that is the identity provider too has its members without the prefix.
                 if not provider.own
-                for group, names in sorted((known or {}).items())
-                for member in sorted(names)
+                for group in known or ()
+                for name in sorted(group.members)
             ),
+            anybody=config.webhooks.subject_access_review,
         )
 
     def can_be_user(self, name: str) -> bool:
@@ -105,10 +120,15 @@ def _produces(identity: Identity) -> Produces:
     return said if isinstance(said, Produces) else Produces()
 
 
-def _members(groups: Groups) -> Mapping[str, AbstractSet[str]] | None:
+def _members(groups: Groups) -> tuple[ListedGroup, ...] | None:
     provider = groups.instance
-    said = _said(provider.listed_members) if isinstance(provider, ListsGroups) else None
-    return said if isinstance(said, Mapping) else None
+    said = _said(provider.listed_groups) if isinstance(provider, ListsGroups) else None
+    return said if isinstance(said, tuple) else None
+
+
+def _names(groups: Iterable[ListedGroup]) -> frozenset[str]:
+    # Nobody can be in a group that has no members.
+    return frozenset(group.name for group in groups if group.members)
 
 
 def _said(ability: Callable[[], object]) -> object:

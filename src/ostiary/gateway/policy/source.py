@@ -20,8 +20,10 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway import config as gateway_config
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.config.providers import Builder
+from ostiary.gateway.policy.possible_subjects import PossibleSubjects
+from ostiary.gateway.policy.unmatched import unmatched_subjects
 from ostiary.gateway.settings import Authorization, AuthorizationSettings
-from ostiary.interfaces.authorization import Finding, Grant
+from ostiary.interfaces.authorization import Finding, Grant, NamesSubjects
 
 AUTHORIZATION = "authorization"
 RBAC = "rbac"
@@ -72,15 +74,19 @@ def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSetti
         return gateway_config.load(path).authorization
     if not os.path.exists(path):
         raise ConfigurationError("there is no such policy", where=path, code="config-unreadable")
-    chosen = plugin_type or type_of([path])
-    node = Node({"type": Node(chosen), "paths": Node([Node(os.path.abspath(path))])})
-    reading = Reading(Document(node, path))
+    return AuthorizationSettings((_provider_of([path], plugin_type),), cache_ttl=timedelta(seconds=10))
+
+
+def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Authorization:
+    """The provider that decides by the policy files at *paths*; raises `ConfigurationError` if they have mistakes."""
+    chosen = plugin_type or type_of(paths)
+    listed = Node([Node(os.path.abspath(path)) for path in paths])
+    reading = Reading(Document(Node({"type": Node(chosen), "paths": listed}), ", ".join(paths)))
     provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=chosen)
-    reading.finish(f"the policy at {path} cannot be used", strict=True)
+    reading.finish(f"the policy at {', '.join(paths)} cannot be used", strict=True)
     # Without a provider there was a problem, and `finish` has raised.
     assert provider is not None
-    link = Authorization(provider.name, provider.type, provider.instance)
-    return AuthorizationSettings((link,), cache_ttl=timedelta(seconds=10))
+    return Authorization(provider.name, provider.type, provider.instance)
 
 
 def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding, ...]:
@@ -94,6 +100,19 @@ def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding,
             code="config-invalid",
         )
     return tuple(judge(paths))
+
+
+def lint_subjects(
+    paths: Sequence[str], possible: PossibleSubjects, plugin_type: str | None = None
+) -> tuple[Finding, ...]:
+    """The lines of the policy at *paths* that name nobody of *possible*. A policy with mistakes is not looked at."""
+    try:
+        provider = _provider_of(paths, plugin_type).instance
+    except ConfigurationError:
+        # They are told by `lint`.
+        return ()
+    named = provider.named_subjects() if isinstance(provider, NamesSubjects) else ()
+    return tuple(unmatched_subjects(named, possible))
 
 
 def type_of(paths: Sequence[str]) -> str:

@@ -209,6 +209,10 @@ class AbacAuthorization:
     def grants(self) -> tuple[Grant, ...]:
         return tuple(grant for policy in self._files.current.all for grant in _grants(policy))
 
+    def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
+        """Of a line that names a user and a group both: it matches only who is both."""
+        return tuple((subject, policy.place) for policy in self._files.current.all for subject in _named_in(policy))
+
     @staticmethod
     def lint(paths: Iterable[str | os.PathLike[str]]) -> tuple[Finding, ...]:
         """What is wrong, or likely not what was meant, in a policy that need not be in force."""
@@ -361,6 +365,13 @@ def _grants(policy: Policy) -> Iterator[Grant]:
         yield Grant(_subject(policy), rule, policy.namespace, subresources=True)
     if policy.path:
         yield Grant(_subject(policy), NonResourceRule(_verbs(policy), (policy.path,)))
+
+
+def _named_in(policy: Policy) -> Iterator[Subject]:
+    if policy.user:
+        yield Subject("User", policy.user)
+    if policy.group:
+        yield Subject("Group", policy.group)
 
 
 def _verbs(policy: Policy) -> tuple[str, ...]:

@@ -21,11 +21,11 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Fields, Reading
 from ostiary.core.watched_file import watched_yaml
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
-from ostiary.interfaces.group import Membership
+from ostiary.interfaces.group import ListedGroup, Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
 
-_Groups = Mapping[str, frozenset[str]]
+_Groups = Mapping[str, ListedGroup]
 
 
 class FileGroups:
@@ -47,7 +47,7 @@ class FileGroups:
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
         groups = self._current()
-        found = sorted(group for group in relevant if user.username in groups.get(group, ()))
+        found = sorted(name for name in relevant if name in groups and user.username in groups[name].members)
         return tuple(Membership(group, self._source) for group in found)
 
     async def groups_from_provider(
@@ -55,8 +55,8 @@ class FileGroups:
     ) -> tuple[Membership, ...]:
         raise LoginRefused("there is nothing to return from", cause="a group file sends nobody elsewhere")
 
-    def listed_members(self) -> _Groups:
-        return self._current()
+    def listed_groups(self) -> tuple[ListedGroup, ...]:
+        return tuple(self._current().values())
 
     def _current(self) -> _Groups:
         try:
@@ -67,10 +67,10 @@ class FileGroups:
 
 def _groups(document: Document) -> _Groups:
     reading = Reading(document)
-    groups: dict[str, frozenset[str]] = {}
+    groups: dict[str, ListedGroup] = {}
     for group in reading.root:
         members = reading.root.strings(group)
-        groups[group] = frozenset(members)
+        groups[group] = ListedGroup(group, frozenset(members), reading.root.place(group))
         if group == "":
             reading.root.problem("a group without a name", group)
         # An empty name would be one that no rule was meant for.

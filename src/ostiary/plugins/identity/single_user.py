@@ -25,6 +25,7 @@ class SingleUserIdentity:
 
     def __init__(self, *, username: str | None = None) -> None:
         self._user = UserInfo(username or _os_user())
+        self._is_named = username is not None
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> SingleUserIdentity:
@@ -34,7 +35,8 @@ class SingleUserIdentity:
         return cls(username=username or None)
 
     def produces(self) -> Produces:
-        return Produces(frozenset((self._user.username,)), uid=False)
+        # Otherwise it is whoever runs the gateway, who need not be the one who looks at its configuration.
+        return Produces(frozenset((self._user.username,)) if self._is_named else None, uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         if not _is_loopback(request.remote_address):

@@ -15,7 +15,7 @@ import cedarpy
 from ostiary.core.implied_groups import implied_groups
 from ostiary.core.text import printable
 from ostiary.errors import ProviderError
-from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
+from ostiary.model import Attributes, Place, RequestInfo, UserInfo, Verdict
 
 USER, GROUP, ACTION, RESOURCE, PATH, NAMESPACE = "User", "Group", "Action", "Resource", "Path", "Namespace"
 PERMIT, FORBID = "permit", "forbid"
@@ -34,6 +34,7 @@ class Policy:
     effect: str
     who: tuple[str, str] | None
     body: Body = field(hash=False, repr=False)
+    place: Place = field(default=Place(), compare=False, repr=False)
 
 
 class Slice:

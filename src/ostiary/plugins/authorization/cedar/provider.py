@@ -13,7 +13,7 @@ from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Subject
-from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from ostiary.model import Attributes, Decision, Place, UserInfo, Verdict
 from ostiary.plugins.authorization.cedar.engine import (
     ACTION,
     GROUP,
@@ -104,6 +104,11 @@ class CedarAuthorization:
             return Explanation(decision, closest=_listed(ids))
         closest, failed = _near_miss(policies, attributes)
         return Explanation(decision, closest, failed, _remedy(attributes))
+
+    def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
+        """The users and groups that principals must be; what conditions say of them is not looked at."""
+        policies = self._files.current.all
+        return tuple((Subject(*policy.who), policy.place) for policy in policies if policy.who is not None)
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
         """Tried out: each user and each group that a permit names, and somebody whom none names.

@@ -40,7 +40,7 @@ def parse(texts: Sequence[PolicyText]) -> Policies:
         problems += [Problem(printable(error.error), place) for error in errors]
         if any(kind == RESOURCE for kind, _ in entities_in(body)):
             problems.append(Problem("a Resource has no id that could be named", place, "compare its attributes"))
-        policy = Policy(_id_of(body, place, found), body["effect"], _who(body["principal"]), body)
+        policy = Policy(_id_of(body, place, found), body["effect"], _who(body["principal"]), body, place)
         if policy.id in found:
             problems.append(Problem(f'another policy has the id "{printable(policy.id)}" too', place))
         found[policy.id] = policy

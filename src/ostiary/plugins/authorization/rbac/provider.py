@@ -20,7 +20,7 @@ from ostiary.core.config import Fields
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
-from ostiary.model import Attributes, Decision, Problem, UserInfo
+from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 from ostiary.plugins.authorization.rbac import explain, lint, listing
 from ostiary.plugins.authorization.rbac.defaults import with_defaults
 from ostiary.plugins.authorization.rbac.index import MASTERS, Index
@@ -132,6 +132,10 @@ class RbacAuthorization:
 
     def grants(self) -> tuple[Grant, ...]:
         return tuple(listing.grants(self._index))
+
+    def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
+        """Those of the files, and not those of the defaults."""
+        return tuple((subject, binding.place) for binding in self._manifests.bindings for subject in binding.subjects)
 
     def explain(self, attributes: Attributes) -> Explanation:
         return explain.explain(self._index, attributes.user, attributes.request)

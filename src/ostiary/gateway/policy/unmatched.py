@@ -1,0 +1,83 @@
+"""Lines of a policy, and of a list of groups, that can match nobody who signs in at this gateway.
+
+    the subjects that a policy names, with their places  ->  can the configured providers produce them?  ->  findings
+
+Called by ``ostiary serve --check`` and ``ostiary policy lint``. To a provider such a line is right: it names somebody.
+Only the whole configuration tells that this name never comes, as when a second identity provider puts a prefix before
+the names of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.gateway.policy.possible_subjects import SYSTEM, NameSource, PossibleSubjects
+from ostiary.gateway.settings import GatewayConfig
+from ostiary.interfaces.authorization import Finding, Level, NamesSubjects, Subject
+from ostiary.model import Place, Problem
+
+RULE = "matches-nobody"
+
+
+def unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
+    """What the policy files and group lists of *config* say about nobody."""
+    possible = PossibleSubjects.from_config(config)
+    found = [*unmatched_members(possible)]
+    for link in config.authorization.chain:
+        if isinstance(link.instance, NamesSubjects):
+            found += unmatched_subjects(link.instance.named_subjects(), possible)
+    return tuple(found)
+
+
+def unmatched_subjects(named: Iterable[tuple[Subject, Place]], possible: PossibleSubjects) -> Iterator[Finding]:
+    if possible.anybody:
+        return
+    for subject, place in named:
+        if why := _why_nobody(subject, possible):
+            # A cluster's own policy is full of them, and somebody may still act as one of them.
+            level = Level.INFO if subject.kind == "ServiceAccount" or _is_system(subject.name) else Level.WARNING
+            problem = Problem(f'{subject.kind} "{subject.name}" matches nobody: {why}', place, _hint(subject, possible))
+            yield Finding(level, RULE, problem)
+
+
+def unmatched_members(possible: PossibleSubjects) -> Iterator[Finding]:
+    for member in possible.members:
+        if not possible.can_be_user(member.username):
+            why = _why_nobody(Subject("User", member.username), possible)
+            message = f'member "{member.username}" of group "{member.group}" matches nobody: {why}'
+            hint = _hint(Subject("User", member.username), possible)
+            yield Finding(Level.WARNING, RULE, Problem(message, member.place, hint))
+
+
+def _why_nobody(subject: Subject, possible: PossibleSubjects) -> str:
+    """Why nobody who signs in is *subject*; empty if somebody can be."""
+    name = subject.name
+    if subject.kind == "ServiceAccount" or (_is_system(name) and name != AUTHENTICATED):
+        return "nobody signs in as a part of the system; only who may impersonate it can act as it"
+    if subject.kind == "Group":
+        return "" if possible.can_be_group(name) else _why("group", name, possible.groups)
+    return "" if possible.can_be_user(name) else _why("identity", name, possible.users)
+
+
+def _why(kind: str, name: str, sources: tuple[NameSource, ...]) -> str:
+    if not sources:
+        return f"there is no {kind} provider"
+    fitting = [source for source in sources if name.startswith(source.prefix)]
+    if fitting:
+        return f"{_listed(fitting)} {'does' if len(fitting) == 1 else 'do'} not know it"
+    prefixes = ", ".join(f'"{source.prefix}"' for source in sources)
+    return f"names of {_listed(sources)} begin with {prefixes}"
+
+
+def _listed(sources: Iterable[NameSource]) -> str:
+    return ", ".join(f'"{source.provider}"' for source in sources)
+
+
+def _hint(subject: Subject, possible: PossibleSubjects) -> str | None:
+    near = possible.near_group(subject.name) if subject.kind == "Group" else possible.near_user(subject.name)
+    return f'did you mean "{near}"?' if near else None
+
+
+def _is_system(name: str) -> bool:
+    return name.startswith(SYSTEM)
