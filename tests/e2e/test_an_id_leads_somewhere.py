@@ -179,3 +179,19 @@ def test_ids_of_one_process_differ_where_people_look(gateway: ServedGateway) -> 
     with gateway.http() as http:
         ids = [http.get("/auth/whoami").headers["Audit-Id"] for _ in range(20)]
     assert len({audit_id[:8] for audit_id in ids}) == len({audit_id[-12:] for audit_id in ids}) == 20
+
+
+def test_a_browser_at_the_root_is_led_to_sign_in_and_programs_get_their_401(gateway: ServedGateway) -> None:
+    with gateway.http() as http:
+        led = http.get("/", headers={**PAGE, "Sec-Fetch-Dest": "document"})
+        assert (led.status_code, led.headers["Location"]) == (303, "/auth")
+        others: list[tuple[str, dict[str, str]]] = [
+            ("/", {}),
+            ("/", {"Accept": "application/json"}),
+            ("/", {**PAGE, "Authorization": "Bearer ost_x"}),
+            ("/", {**PAGE, "Sec-Fetch-Dest": "iframe"}),
+            ("/api/v1/pods", PAGE),
+        ]
+        for path, headers in others:
+            assert http.get(path, headers=headers).status_code == 401
+        assert http.post("/", headers=PAGE).status_code == 401

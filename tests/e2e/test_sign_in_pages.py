@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,11 @@ import pytest
 import trustme
 import yaml
 
+from ostiary.cli.signin.browser import Return
+from ostiary.cli.signin.sessions import Grant
+from ostiary.errors import LoginRefused
 from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import Secret
 from tests.support.chromium import DESKTOP, PHONE, Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
@@ -34,7 +39,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images"
 SHOWN = {
     *("choose-light", "password-wrong-light", "home-light", "home-dark", "token-light", "token-phone"),
     *("sessions-light", "sessions-phone", "device-confirm-light", "device-confirm-dark", "device-confirm-phone"),
-    *("command-line-light", "error-light", "admin-refusals-dark", "admin-who-can-light"),
+    *("command-line-light", "command-line-ended-dark", "error-light", "admin-refusals-dark", "admin-who-can-light"),
 }
 ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 HOSTILE = "<img src=x onerror=document.title=1>"
@@ -369,3 +374,25 @@ def test_what_the_page_gives_out_is_one_kubeconfig_and_trusts_the_gateways_own_a
             assert ours[key] == other[key], name
     data = made["line"]["clusters"][0]["cluster"]["certificate-authority-data"]
     assert base64.b64decode(data) == running.gateway.site.ca.cert_pem.bytes()
+
+
+def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(running: Running) -> None:
+    """In light and dark and on a phone, and with nothing that axe objects to; also when it fails."""
+    chromium = running.chromium
+
+    def redeem(code: str) -> Grant:
+        if code != "good":
+            raise LoginRefused("the gateway did not let you in")
+        end = datetime(2999, 1, 1, tzinfo=UTC)
+        return Grant(Secret("t"), end, Secret("r"), "s1", end, "ann")
+
+    for code, heading in (("good", "You are signed in"), ("bad", "You are not signed in")):
+        returning = Return(redeem)
+        try:
+            chromium.person()
+            chromium.go(f"http://127.0.0.1:{returning.port}/callback?state={returning.state}&code={code}")
+            chromium.see(heading)
+            running.looked_at("command-line-ended" if code == "good" else "command-line-refused")
+            assert chromium("problems") == [] or code == "bad"
+        finally:
+            returning.close()

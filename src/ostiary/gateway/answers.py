@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 from ostiary.core.clock import Clock
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
+from ostiary.gateway.accept import prefers_html
 from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.http1.client import FailureKind
+from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import Passage, Plan
 from ostiary.gateway.self_reviews import ReviewAnswer, send_review
@@ -31,6 +33,16 @@ _NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
 _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 
 Headers = list[tuple[bytes, bytes]]
+
+
+def _is_browser_at_the_root(request: RequestHead) -> bool:
+    """Whether a person has opened ``/`` in a browser. Programs, which name no HTML, get their 401 as everywhere."""
+    if request.method != b"GET" or request.target.partition(b"?")[0] != b"/" or request.upgrade:
+        return False
+    headers = {name.lower(): value for name, value in request.headers}
+    if headers.get(b"sec-fetch-dest", b"document") != b"document":
+        return False
+    return prefers_html(headers.get(b"accept", b"").decode("latin-1"))
 
 
 class Answers:
@@ -67,6 +79,10 @@ class Answers:
     def unauthorized(self, passage: Passage, *, attempted: bool) -> None:
         """The same answer for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
+        if not attempted and _is_browser_at_the_root(passage.exchange.request):
+            # A person who typed the gateway's address is led to where people sign in.
+            self.send(passage, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="led to /auth")
+            return
         challenge = self._no_good if attempted else self._absent
         reason = authentication_failed(("bearer",) if attempted else ())
         code, body = status.unauthorized()

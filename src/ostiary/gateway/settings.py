@@ -97,9 +97,17 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class Identity(Provider[IdentityProvider]):
-    """`prefix` goes before each of its usernames, so that those of two providers are never the same."""
+    """`prefix` goes before each of its usernames, so that those of two providers are never the same.
+
+    `display_name` is what people read on buttons and pages in place of the name.
+    """
 
     prefix: str = ""
+    display_name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.display_name or self.name
 
 
 @dataclass(frozen=True, slots=True)

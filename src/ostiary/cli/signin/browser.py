@@ -29,11 +29,47 @@ from ostiary.model import Secret
 
 # A browser may open a connection long before it sends anything.
 CONNECTION_SECONDS = 30.0
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+# A door, in the colour of the pages of the gateway.
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns=%27http://www.w3.org/2000/svg%27 viewBox=%270 0 16 16%27%3E"
+    "%3Cpath d=%27M3 15V6a5 5 0 0 1 10 0v9z%27 fill=%27%230b57a4%27/%3E%3C/svg%3E"
+)
 PAGE = """\
-<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>body{{font:1.1rem system-ui;margin:20vh auto;max-width:28rem;padding:0 1rem;color-scheme:light dark}}</style>
-<h1>{title}</h1><p>{text}</p></html>
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · ostiary</title>
+<link rel="icon" href="{icon}">
+<style>
+:root {{ --page: #f4f5f7; --card: #fff; --text: #1c2128; --line: #d0d7de; --accent: #0b57a4; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --page: #14181d; --card: #1d232b; --text: #e6eaf0; --line: #39424d; --accent: #7ab8ff; }}
+}}
+* {{ box-sizing: border-box; }}
+body {{ margin: 0; background: var(--page); color: var(--text); font: 1rem/1.5 system-ui, sans-serif; }}
+header {{ display: flex; align-items: center; gap: .6rem; max-width: 60rem; margin: 0 auto; padding: 1rem 1.25rem;
+  font-weight: 650; }}
+header span {{ width: 1.05rem; height: 1.35rem; border: .2rem solid var(--accent); border-bottom-width: .35rem;
+  border-radius: .6rem .6rem 0 0; }}
+main {{ max-width: 26rem; margin: 1rem auto; padding: 1.5rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: .75rem; }}
+h1 {{ font-size: 1.5rem; line-height: 1.25; margin: 0 0 .75rem; }}
+p {{ margin: 0; overflow-wrap: anywhere; }}
+@media (max-width: 32rem) {{ main {{ margin: 0 .9rem; padding: 1.1rem; }} header {{ padding: 1rem .9rem; }} }}
+</style>
+</head>
+<body>
+<header><span aria-hidden="true"></span>ostiary</header>
+<main>
+<h1>{title}</h1>
+<p>{text}</p>
+</main>
+</body>
+</html>
 """
 
 _REFUSALS = {
@@ -164,12 +200,12 @@ def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
                     returning.shown()
 
         def _show(self, status: int, title: str, text: str) -> None:
-            page = PAGE.format(title=title, text=text).encode()
+            page = PAGE.format(title=title, text=text, icon=ICON).encode()
             self.send_response(status)
             for name, value in (
                 ("Content-Type", "text/html; charset=utf-8"),
                 ("Content-Length", str(len(page))),
-                ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+                ("Content-Security-Policy", CONTENT_POLICY),
                 ("Cache-Control", "no-store"),
                 ("Referrer-Policy", "no-referrer"),
                 ("X-Content-Type-Options", "nosniff"),

@@ -181,7 +181,7 @@ def identities(root: Values, builder: Builder, listening: Listen) -> Known:
     found: dict[str, Identity | None] = {}
     for section, name in zip(sections, names, strict=True):
         default = f"{name}:" if len(sections) > 1 else ""
-        prefix = section.fields.optional_string("prefix")
+        prefix, shown = section.fields.optional_string("prefix"), section.text("displayName")
         if name in RESERVED_NAMES:
             section.fields.problem("the gateway itself uses this name below /auth", "name")
         provider = builder.build("identity", section.fields, name=name)
@@ -190,7 +190,10 @@ def identities(root: Values, builder: Builder, listening: Listen) -> Known:
             continue
         if provider.type in BY_CERTIFICATE:
             _check_certificates(section, "type", listening)
-        found.setdefault(name, Identity(*_parts(provider), prefix=default if prefix is None else prefix))
+        found.setdefault(
+            name,
+            Identity(*_parts(provider), prefix=default if prefix is None else prefix, display_name=shown),
+        )
     return found
 
 

@@ -17,7 +17,7 @@ from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Visitor
-from ostiary.gateway.login.views import navigation, session_row, time_text
+from ostiary.gateway.login.views import navigation, session_row, shown_time, time_text
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.pages import NOTHING, Markup, fill, join, page
 from ostiary.gateway.refusals import Refusal
@@ -68,9 +68,9 @@ class AdminPages:
             case ("GET", "refusals"):
                 decision = only(request.query, "id") or ""
                 needed = f"decisions/{quote(decision, safe='')}" if decision else "decisions"
-                return await self._guarded(visitor, "GET", needed) or await self._refusals(decision)
+                return await self._guarded(visitor, "GET", needed) or await self._refusals(decision, visitor)
             case ("GET", "who-can"):
-                return await self._guarded(visitor, "POST", "subjectsearches") or self._who_can(request)
+                return await self._guarded(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
         return answers.error(404, "there is nothing here")
 
     async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -105,33 +105,33 @@ class AdminPages:
         )
         count = _count(len(found), "session") + (" (the newest)" if len(found) == MOST_SESSIONS else "")
         body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "", said=NOTHING)
-        return _page("Sessions of all", "/auth/admin", body)
+        return _page("Sessions of all", "/auth/admin", body, visitor)
 
-    async def _refusals(self, decision: str) -> LoginAnswer:
+    async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
         if decision:
             refusal = await self._refused.recall(decision)
             ended = self._ended.recall(decision) if self._ended is not None and refusal is None else None
             if ended is not None:
-                return _ended_page(ended)
+                return _ended_page(ended, visitor)
             if refusal is None:
                 return answers.error(404, "no refusal with this number is remembered by this gateway")
-            return _explained(refusal, await self._authorizer.explain(refusal.attributes))
+            return _explained(refusal, await self._authorizer.explain(refusal.attributes), visitor)
         latest = await self._refused.recent(MOST_REFUSALS)
         rows = join(
             fill(
                 "admin_refusal.html",
                 user=printable(refusal.attributes.user.username),
                 asked=described(refusal.attributes.request),
-                at=time_text(refusal.at),
+                at=shown_time(refusal.at),
                 reason=printable(refusal.decision.reason) or "no rule allows it",
                 url=f"/auth/admin/refusals?id={quote(refusal.id, safe='')}",
             )
             for refusal in latest
         )
         body = fill("admin_refusals.html", rows=rows, count=_count(len(latest), "refusal"))
-        return _page("Recent refusals", "/auth/admin/refusals", body)
+        return _page("Recent refusals", "/auth/admin/refusals", body, visitor)
 
-    def _who_can(self, request: LoginRequest) -> LoginAnswer:
+    def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         values = {name: only(request.query, name) or "" for name in _ASKED}
         problem, found = NOTHING, NOTHING
         if any(values.values()):
@@ -140,7 +140,7 @@ class AdminPages:
             except ValueError as error:
                 problem = fill("problem.html", text=str(error))
         body = fill("admin_who_can.html", problem=problem, found=found, **values)
-        return _page("Who can?", "/auth/admin/who-can", body)
+        return _page("Who can?", "/auth/admin/who-can", body, visitor)
 
 
 def described(info: RequestInfo) -> str:
@@ -154,7 +154,7 @@ def described(info: RequestInfo) -> str:
     return printable(f"{info.verb} {kind}{name}{scope}")
 
 
-def _explained(refusal: Refusal, now: ChainExplanation) -> LoginAnswer:
+def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> LoginAnswer:
     attributes = refusal.attributes
     decided = now.error if now.decision is None else _outcome(now.decision)
     body = fill(
@@ -163,15 +163,15 @@ def _explained(refusal: Refusal, now: ChainExplanation) -> LoginAnswer:
         user=printable(attributes.user.username),
         groups=printable(", ".join(attributes.user.groups)) or "none",
         asked=described(attributes.request),
-        at=time_text(refusal.at),
+        at=shown_time(refusal.at),
         then=_outcome(refusal.decision),
         now=decided,
         steps=join(_step(step) for step in now.steps),
     )
-    return _page("A refusal, explained", "/auth/admin/refusals", body)
+    return _page("A refusal, explained", "/auth/admin/refusals", body, visitor)
 
 
-def _ended_page(ended: EndedRequest) -> LoginAnswer:
+def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
     """A request that came to no decision: a sign-in that failed, or nobody was identified."""
     facts = {
         "Number": ended.id,
@@ -184,7 +184,7 @@ def _ended_page(ended: EndedRequest) -> LoginAnswer:
         "Reason": ended.reason,
     }
     rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
-    return _page("A request, explained", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)))
+    return _page("A request, explained", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
 
 
 def _step(step: Step) -> Markup:
@@ -234,10 +234,12 @@ def _count(number: int, what: str) -> str:
     return {0: f"No {what}s", 1: f"One {what}"}.get(number, f"{number} {what}s")
 
 
-def _page(title: str, here: str, body: Markup) -> LoginAnswer:
+def _page(title: str, here: str, body: Markup, visitor: Visitor) -> LoginAnswer:
     links = join(
         fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=text)
         for url, text in _LINKS.items()
     )
     tabs = fill("admin_links.html", links=links)
-    return page(title, Markup(tabs + body), navigation=navigation("/auth/admin", admin=True))
+    return page(
+        title, Markup(tabs + body), navigation=navigation("/auth/admin", admin=True, form_token=visitor.form_token)
+    )

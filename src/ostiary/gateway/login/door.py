@@ -94,7 +94,7 @@ class Login:
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
         self._tokens = tokens
-        self._site = Site(url, authorities_pem)
+        self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)

@@ -47,6 +47,11 @@ class Site:
 
     external_url: str
     authorities_pem: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def label(self, provider: str) -> str:
+        """What people call an identity provider."""
+        return dict(self.labels).get(provider, provider)
 
     @property
     def host(self) -> str:
@@ -66,7 +71,7 @@ class Site:
 
 
 def choose(site: Site, urls: Mapping[str, str], goal: Goal, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
-    choices = join(fill("choice.html", name=name, url=url) for name, url in urls.items())
+    choices = join(fill("choice.html", name=site.label(name), url=url) for name, url in urls.items())
     body = fill("choose.html", gateway=site.host, choices=choices, purpose=_purpose(goal))
     return page("Sign in", body, headers=headers)
 
@@ -85,7 +90,7 @@ def password(
     body = fill(
         "password.html",
         gateway=site.host,
-        provider=provider,
+        provider=site.label(provider),
         action=action,
         purpose=_purpose(goal),
         problem=_problem(problem),
@@ -121,9 +126,9 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
     body = fill(
         "home.html",
         user=printable(session.user.username),
-        provider=session.provider,
+        provider=site.label(session.provider),
         groups=_groups(session),
-        until=time_text(session.expires_at),
+        until=shown_time(session.expires_at),
         checked=_UNCHECKED if asks_nobody else f"every {_span(lifetime)}, while you work",
         lifetime=_span(lifetime),
         command=ostiary_command(site.kubeconfig),
@@ -132,7 +137,9 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         filename=f"{site.context}.kubeconfig",
         form_token=visitor.form_token,
     )
-    return page("You are signed in", body, navigation=navigation("/auth/token", admin=admin))
+    return page(
+        "You are signed in", body, navigation=navigation("/auth/token", admin=admin, form_token=visitor.form_token)
+    )
 
 
 def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
@@ -148,7 +155,7 @@ def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
     body = fill(
         "token.html",
         token=issued.token.reveal(),
-        until=time_text(issued.expires_at),
+        until=shown_time(issued.expires_at),
         lifetime=_span(lifetime),
         commands=commands,
     )
@@ -162,7 +169,9 @@ def sessions(visitor: Visitor, found: Sequence[Session], *, said: str = "", admi
     )
     user = printable(visitor.session.user.username)
     body = fill("sessions.html", rows=rows, user=user, said=_success(said), form_token=visitor.form_token)
-    return page("My sessions", body, navigation=navigation("/auth/sessions", admin=admin))
+    return page(
+        "My sessions", body, navigation=navigation("/auth/sessions", admin=admin, form_token=visitor.form_token)
+    )
 
 
 def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
@@ -171,8 +180,9 @@ def session_row(session: Session, visitor: Visitor, *, action: str, here: bool =
         client=printable(session.client) or "a client that does not say its name",
         tag=fill("tag.html", text="this browser") if here else NOTHING,
         owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
-        since=time_text(session.created_at),
-        until=time_text(session.expires_at),
+        since=shown_time(session.created_at),
+        since_text=time_text(session.created_at),
+        until=shown_time(session.expires_at),
         provider=session.provider,
         groups=_groups(session),
         action=action,
@@ -197,7 +207,7 @@ def device_confirm(visitor: Visitor, asked: Asked) -> LoginAnswer:
         code=shown_code(asked.user_code),
         client=printable(asked.client),
         address=asked.address,
-        at=time_text(asked.at),
+        at=shown_time(asked.at),
         form_token=visitor.form_token,
     )
     return page("Sign in this device?", body)
@@ -251,7 +261,7 @@ def is_basic(challenge: str) -> bool:
 # --- pieces ---
 
 
-def navigation(here: str, *, admin: bool) -> Markup:
+def navigation(here: str, *, admin: bool, form_token: str = "") -> Markup:
     links = {"/auth/token": "Home", "/auth/sessions": "My sessions", "/auth/device": "Sign in a device"}
     if admin:
         links["/auth/admin"] = "Administration"
@@ -259,7 +269,8 @@ def navigation(here: str, *, admin: bool) -> Markup:
         fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=text)
         for url, text in links.items()
     )
-    return fill("navigation.html", links=join(rows))
+    sign_out = fill("navigation_sign_out.html", form_token=form_token) if form_token else NOTHING
+    return fill("navigation.html", links=join(rows), sign_out=sign_out)
 
 
 def _groups(session: Session) -> Markup | str:
@@ -279,6 +290,12 @@ def _problem(text: str) -> Markup:
 
 def _success(text: str) -> Markup:
     return fill("success.html", text=text) if text else NOTHING
+
+
+def shown_time(moment: datetime) -> Markup:
+    """A time that the page's script turns into the reader's own; without scripts it stays in UTC."""
+    exact = moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return fill("time.html", exact=exact, text=time_text(moment))
 
 
 def time_text(moment: datetime) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 
 from ostiary.core.rates import Buckets, network
+from ostiary.gateway.accept import prefers_html
 from ostiary.interfaces.identity import LoginRequest
 
 MAX_CLIENT = 120
@@ -28,7 +29,6 @@ _SYSTEMS = (
 _NO_PROOF = re.compile(r"host|accept(-.*)?|connection|content-.*|user-agent|origin|sec-.*|x-forwarded-.*|forwarded|via")
 # What is shorter stands in any text by chance.
 _SHORTEST = 6
-_QUALITY = re.compile(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,8 @@ class Visit:
 
 
 def wants_html(request: LoginRequest) -> bool:
-    """Whether a browser asks: only browsers name ``text/html``, and prefer it."""
-    accepted = dict(_accepted(request.header("accept") or ""))
-    html = accepted.get("text/html", 0.0)
-    return html > 0 and html >= accepted.get("application/json", 0.0)
-
-
-def _accepted(header: str) -> list[tuple[str, float]]:
-    found = []
-    for part in header.split(","):
-        kind, *parameters = part.split(";")
-        qualities = [match[1] for match in map(_QUALITY.fullmatch, parameters) if match]
-        found.append((kind.strip().lower(), float(qualities[0]) if qualities else 1.0))
-    return found
+    """Whether a browser asks."""
+    return prefers_html(request.header("accept") or "")
 
 
 def comes_from(request: LoginRequest, origin: str) -> bool:

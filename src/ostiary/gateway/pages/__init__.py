@@ -58,7 +58,7 @@ def page(
     style, script = Markup(_template("style.css")), Markup(_template("copy.js"))
     whole = fill("layout.html", title=title, body=body, navigation=navigation, nonce=nonce, style=style, script=script)
     policy = (
-        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; base-uri 'none'; "
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
         f"form-action 'self'{' ' + forms_lead_to if forms_lead_to else ''}; frame-ancestors 'none'"
     )
     sent = (

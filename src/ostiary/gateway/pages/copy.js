@@ -12,3 +12,10 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
     }
   });
 }
+for (const time of document.querySelectorAll("time[datetime]")) {
+  const moment = new Date(time.dateTime);
+  time.title = time.textContent;
+  time.textContent = moment.toLocaleString([], {
+    day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short",
+  });
+}

@@ -61,6 +61,7 @@ listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}}
 store: {type: memory}
 identity:
 - name: corp
+  displayName: The company
   type: oidc
   issuer: https://login.example.com
   clientID: gateway

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -52,27 +53,23 @@ HOSTILE = (
 
 
 KNOWN_TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "script"),
     *(
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "b",
-        "a",
-        "div",
-        "span",
-        "ul",
-        "li",
-        "dl",
-        "dt",
-        "dd",
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "body",
+        "header",
+        "nav",
+        "main",
+        "script",
         "details",
         "summary",
-        "pre",
-        "code",
     ),
-    *("form", "label", "input", "button"),
+    *("h1", "h2", "h3", "p", "b", "a", "div", "span", "ul", "li", "dl", "dt", "dd", "pre", "code", "time"),
+    *("form", "label", "input", "button", "summary"),
 }
 
 
@@ -120,7 +117,11 @@ def assert_is_safe_page(answer: LoginAnswer) -> None:
     tags = Tags()
     tags.feed(page)
     assert {tag for tag, _ in tags.seen} <= KNOWN_TAGS
-    for _, attributes in tags.seen:
+    for tag, attributes in tags.seen:
+        if tag == "link":
+            assert attributes["rel"] == "icon"
+            assert (attributes["href"] or "").startswith("data:image/svg+xml,")
+            continue
         assert not [name for name in attributes if name.startswith("on") or name in ("style", "src")]
         for name in ("href", "action"):
             assert (attributes.get(name) or "/auth").startswith(("/auth", "#main", "https://g.test/"))
@@ -634,3 +635,34 @@ async def test_the_policy_alone_makes_an_administrator(make: Make, clock: FakeCl
     plain = Browser(with_policy(make, Says(UserInfo("mallory")), *ALL, clock=clock))
     assert "/auth/admin" not in text_of(await plain.sign_in())
     assert (await plain.get("/auth/admin")).status == 403
+
+
+# --- what people look for ---
+
+
+async def test_signing_out_is_one_click_on_every_page_of_a_person(alice: Browser) -> None:
+    for path in ("/auth/token", "/auth/sessions"):
+        page = await alice.get(path)
+        navigation = text_of(page).partition("<nav")[2].partition("</nav>")[0]
+        assert "Sign out" in navigation
+        assert 'action="/auth/logout"' in navigation
+    token = hidden(await alice.get("/auth/token"), "form_token")
+    assert (await alice.post("/auth/logout", {"form_token": token})).status == 200
+    assert (await alice.get("/auth/token")).status == 303
+
+
+async def test_times_are_ones_that_a_browser_can_turn_into_its_own(alice: Browser) -> None:
+    text = text_of(await alice.get("/auth/token"))
+    assert re.search(r'<time datetime="20[0-9-]+T[0-9:]+Z">[^<]+ UTC</time>', text)
+
+
+async def test_people_read_the_name_that_the_operator_gave_and_not_the_one_of_the_address(make: Make) -> None:
+    gateway = make(Says(UserInfo("alice")), Says(UserInfo("bob")))
+    named = replace(gateway.identity[0], display_name="Acme <sign-in>")
+    gateway = Gateway([named, gateway.identity[1]], gateway.clock)
+    browser = Browser(gateway)
+    page = text_of(await browser.get("/auth"))
+    assert "Sign in with Acme &lt;sign-in&gt;" in page
+    assert "Sign in with idp2" in page
+    assert 'href="/auth/idp1"' in page
+    assert "Acme &lt;sign-in&gt;" in text_of(await browser.sign_in("/auth/idp1"))
