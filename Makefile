@@ -48,7 +48,7 @@ pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
 
 interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNETES=all: three versions)
 	@scripts/interop-build
-	$(BIN)/pytest -q --timeout=300 tests/interop
+	$(BIN)/pytest -n 2 --dist loadfile -q --timeout=300 tests/interop
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench

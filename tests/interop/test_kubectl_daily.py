@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.interop.support.cluster import RealCluster
-from tests.interop.support.front import Front
+from tests.interop.support.front import REQUEST_HEADER, Front
 from tests.interop.support.kubectl import Outcome, RealKubectl, Step, assert_same, step
 from tests.interop.support.people import GROUP_OF, ROBOT
 from tests.interop.support.programs import Kubernetes, versions
@@ -241,9 +241,11 @@ def test_a_watch_shows_each_change_as_it_happens(
         assert process.stdout.readline() == f"configmap/{name}\n"
 
 
-def test_a_service_account_can_be_stood_in_for(front: Front, direct: DirectRuns, kubectl_version: Kubernetes) -> None:
-    if front.impersonates:
-        pytest.skip("needs a role that was asked to cover service accounts: test_impersonation_role.py")
+def test_a_service_account_can_be_stood_in_for(
+    fronts: dict[str, Front], direct: DirectRuns, kubectl_version: Kubernetes
+) -> None:
+    """By X-Remote-*. An impersonating gateway needs a role that covers it: `test_impersonation_role`."""
+    front = fronts[REQUEST_HEADER]
     steps = [
         step("auth", "whoami", f"--as={ROBOT}"),
         step("get", "configmaps", "-o", "name", f"--as={ROBOT}"),

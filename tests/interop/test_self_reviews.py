@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import kr8s
 import pytest
 import yaml
 from kubernetes import client
@@ -139,14 +140,15 @@ def comparable(answer: httpx.Response) -> dict[str, Any]:
         texts = re.findall(rb"alice|dev|system:authenticated", answer.content)
         return {**shown, "magic": answer.content[:4], "texts": texts}
     body = yaml.safe_load(answer.text) if "yaml" in kind else json.loads(answer.text) if "json" in kind else answer.text
-    return {**shown, "indented": "\n  " in answer.text, "body": _meaning(body)}
+    shape = {} if isinstance(body, dict) and body.get("kind") == "Status" else {"indented": "\n  " in answer.text}
+    return {**shown, **shape, "body": _meaning(body)}
 
 
 def _meaning(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     if body.get("kind") == "Status":
-        # The words of a mistake are not compared, but that it is one, of which sort, and about which object.
+        # The words and the layout of a mistake are not compared, but that it is one, and of which sort.
         return {key: body.get(key) for key in ("apiVersion", "kind", "status", "reason", "code")}
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in OF_THE_MOMENT}
     status = dict(body.get("status") or {})
@@ -249,6 +251,12 @@ class TestATokenReviewAboutOnesOwnToken:
         assert status["authenticated"] is True
         assert status["user"]["username"] == "alice"
         assert set(status["user"]["groups"]) == {"dev", "system:authenticated"}
+
+    def test_whoami_of_kr8s_is_answered(self, front: Front) -> None:
+        """It asks for its name by a TokenReview about its own token."""
+        kubeconfig = front.kubectl("alice").kubeconfig
+        api: Any = kr8s.api(kubeconfig=str(kubeconfig))
+        assert api.whoami() == "alice"
 
     def test_a_token_of_somebody_else_is_no_question_for_the_gateway(self, front: Front) -> None:
         """Else any user who may create TokenReviews could try out others' tokens here."""
