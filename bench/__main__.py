@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import client, gateway, get_token, idle, rbac, registry, tokens
+from bench import client, gateway, get_token, greedy, idle, rbac, registry, tokens
 from bench.table import Row, as_markdown
 
 SUITES = {
@@ -17,6 +17,7 @@ SUITES = {
     "tokens": tokens.run,
     "gateway": gateway.run,
     "idle": idle.run,
+    "greedy": greedy.run,
     "get-token": get_token.run,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")

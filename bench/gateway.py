@@ -102,6 +102,7 @@ def gateway(
     extra: str = "",
     python: Sequence[str] = (sys.executable,),
     tokens_of: str = "",
+    role: str = "view",
 ) -> Iterator[Peer]:
     home = folder / name
     home.mkdir()
@@ -113,7 +114,7 @@ def gateway(
         tokens = asyncio.run(_tokens(home / "tokens.db"))
         (home / "targets").write_text("".join(_targets(tokens)))
     (home / "callers").write_text("callers")
-    (home / "policy.yaml").write_text(_POLICY)
+    (home / "policy.yaml").write_text(_POLICY % role)
     upstreams = (
         f"[{{name: b, server: 'http://127.0.0.1:{upstream}', attributes: {{type: kubernetes}}, connections: 20000}}]"
     )
@@ -141,7 +142,7 @@ _POLICY = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: readers}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s}
 subjects: [{kind: Group, name: readers, apiGroup: rbac.authorization.k8s.io}]
 """
 

@@ -6,6 +6,7 @@
     /app/slow                          an answer with a length, of which the first bytes come
     /app/pending                       no answer at all
     POST, PUT                          no answer either: the body is read for as long as it comes
+    /large                             five megabytes, as quickly as they are taken
     anything else                      200
 
 Every request names itself in ``X-Test-Id``; the test waits for its beginning and its end by that name.
@@ -21,6 +22,7 @@ from contextlib import suppress
 
 SECONDS = 30.0
 _CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+_LARGE = b"x" * 5_000_000
 _ENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -94,6 +96,10 @@ class HoldingUpstream:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nfirst")
         elif head.startswith((b"POST", b"PUT")):
             await reader.read(1)
+        elif target == b"/large":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_LARGE) + _LARGE)
+            await writer.drain()
+            return True
         elif not target.endswith(b"/pending"):
             writer.write(_ENDED)
             return True

@@ -325,6 +325,7 @@ class Engine:
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             plan.heads += 1
             request.known = RememberedHead(self, passage.scanned, live, plan)
+            request.known_owner, request.known_size = live.user.username, plan.size
             request.headers = []
             passage.scanned.authorization = None
 

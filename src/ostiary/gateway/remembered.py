@@ -6,7 +6,7 @@ nobody else's. Sizes are estimates on the high side, made from what is large in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ostiary.core.bounded import BoundedByOwner
 from ostiary.gateway.authenticate import KnownUser, LiveToken
@@ -54,12 +54,9 @@ class Plans:
 
 
 class RememberedHead:
-    """What follows from the bytes of a head that came before, for one engine: a plan of a token, or an open path.
+    """What follows from the bytes of a head that came before, for one engine: a plan of a token, or an open path."""
 
-    `owner` and `size` say whose memory it takes, and how much beside the head itself.
-    """
-
-    __slots__ = ("engine", "live", "opened", "owner", "plan", "scanned", "size")
+    __slots__ = ("engine", "live", "opened", "plan", "scanned")
 
     def __init__(
         self,
@@ -70,5 +67,3 @@ class RememberedHead:
         opened: OpenPath | None = None,
     ) -> None:
         self.engine, self.scanned, self.live, self.plan, self.opened = engine, scanned, live, plan, opened
-        self.owner: Any = None if live is None else live.user.username
-        self.size = 0 if plan is None else plan.size

@@ -11,7 +11,7 @@ from ostiary.gateway.http1.request_head import Refusal, ServerLimits
 
 # So many chunks at any rate, one more for each so many bytes of data, and so many more a second: for a program that
 # sends what somebody types, a chunk a key.
-FREE_CHUNKS = 8192
+FREE_CHUNKS = 4096
 CHUNK_BYTES = 16
 CHUNKS_PER_SECOND = 100
 # What stands between the data (sizes, extensions): so much at any rate, and so many bytes for each byte of data.
@@ -22,7 +22,18 @@ OVERHEAD_RATIO = 16
 class IncomingBody:
     """One request's body on its way. Times are the event loop's; the methods that check raise `Refusal`."""
 
-    __slots__ = ("_allowed", "_began", "_chunked", "_chunks", "_limits", "_paused_at", "_pieces", "_received", "_wire")
+    __slots__ = (
+        "_allowed",
+        "_began",
+        "_by_time",
+        "_chunked",
+        "_chunks",
+        "_limits",
+        "_paused_at",
+        "_pieces",
+        "_received",
+        "_wire",
+    )
 
     def __init__(self, limits: ServerLimits, now: float, *, chunked: bool) -> None:
         self._limits = limits
@@ -31,6 +42,7 @@ class IncomingBody:
         self._paused_at: float | None = None
         self._pieces: list[bytes] = []
         self._chunks = 0
+        self._by_time = 0
         self._allowed = FREE_CHUNKS
         self._received = 0
         self._wire = 0
@@ -38,6 +50,7 @@ class IncomingBody:
     def add(self, piece: bytes) -> None:
         """The next piece of what is being read."""
         self._pieces.append(piece)
+        self._received += len(piece)
         if len(self._pieces) > self._allowed:
             self._check_chunks()
 
@@ -46,7 +59,6 @@ class IncomingBody:
         pieces, self._pieces = self._pieces, []
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._chunks += len(pieces)
-        self._received += len(data)
         if self._received > self._limits.body_bytes:
             raise Refusal(413, "the request's body is too large")
         return data
@@ -57,17 +69,18 @@ class IncomingBody:
         if self._chunked:
             if self._wire - self._received > FREE_OVERHEAD + OVERHEAD_RATIO * self._received:
                 raise Refusal(400, "the request's body has too much beside its data")
-            by_time = int((now - self._began) * CHUNKS_PER_SECOND)
-            self._allowed = max(0, FREE_CHUNKS + self._received // CHUNK_BYTES + by_time - self._chunks)
+            self._by_time = int((now - self._began) * CHUNKS_PER_SECOND)
+            self._allowed = self._allowed_chunks()
+
+    def _allowed_chunks(self) -> int:
+        """How many more there may be, beside those that were taken."""
+        return FREE_CHUNKS + self._received // CHUNK_BYTES + self._by_time - self._chunks
 
     def _check_chunks(self) -> None:
-        # Exactly, now: what came with this read is data, too.
-        if not self._chunked:
-            return
-        more = sum(map(len, self._pieces)) // CHUNK_BYTES
-        if len(self._pieces) > self._allowed + more:
+        # The data that came with this read counts as well.
+        self._allowed = self._allowed_chunks()
+        if self._chunked and len(self._pieces) > self._allowed:
             raise Refusal(400, "the request's body has too many small chunks")
-        self._allowed += more
 
     # --- time ---
 

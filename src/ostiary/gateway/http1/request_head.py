@@ -7,6 +7,7 @@ that they are read once.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -57,8 +58,8 @@ class RequestHead:
     """The head of a request. Header names are as the client wrote them; what is forwarded is built from them.
 
     `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
-    know again when the same bytes come. Where it is set, the head is kept. Its `owner` says whose memory that takes,
-    and its `size` how many bytes beside the head.
+    know again when the same bytes come. Where it is set, the head is kept. `known_owner` says whose memory that takes,
+    and `known_size` how many bytes beside the head.
     """
 
     __slots__ = (
@@ -71,6 +72,8 @@ class RequestHead:
         "http10",
         "keep_alive",
         "known",
+        "known_owner",
+        "known_size",
         "method",
         "target",
         "upgrade",
@@ -90,6 +93,8 @@ class RequestHead:
         # Nothing follows it: neither a body nor another protocol.
         self.bare = False
         self.known: Any = None
+        self.known_owner: Hashable = None
+        self.known_size = 0
 
     @property
     def has_body(self) -> bool:
@@ -189,8 +194,8 @@ class KnownHeads:
         """Remember *head*, which is all that *data* says. Only plain ones: nothing of the others is worth it."""
         plain = head.keep_alive and not (head.chunked or head.expects_continue or head.http10)
         if plain and len(data) <= LONGEST_KNOWN:
-            size = _FIXED_BYTES + len(data) + head.known.size
-            self._heads.keep(sha256(data).digest(), head, owner=head.known.owner, size=size)
+            size = _FIXED_BYTES + len(data) + head.known_size
+            self._heads.keep(sha256(data).digest(), head, owner=head.known_owner, size=size)
 
     def clear(self) -> None:
         self._heads.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import cast
 
@@ -52,14 +51,6 @@ _NOW = {"time": staticmethod(lambda: 0.0), "call_soon": staticmethod(lambda work
 AT_ONCE = cast("asyncio.AbstractEventLoop", type("Loop", (), _NOW)())
 
 
-@dataclass
-class Wanted:
-    """What somebody wants to know again."""
-
-    owner: str = "jane"
-    size: int = 0
-
-
 class Site:
     """Connections that share what they know. Each request is wanted again, and answered with its body."""
 
@@ -81,7 +72,7 @@ class Site:
     def handle(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
         if self.wanted:
-            exchange.request.known = Wanted()
+            exchange.request.known = "wanted"
         exchange.accept_body(Answering(self, exchange))
 
     @property
@@ -194,7 +185,7 @@ async def test_the_largest_body_is_the_connections_own_limit() -> None:
 
 def wanted_by(owner: str, size: int) -> RequestHead:
     head = RequestHead()
-    head.known = Wanted(owner, size)
+    head.known, head.known_owner, head.known_size = "wanted", owner, size
     return head
 
 
