@@ -419,3 +419,12 @@ class TestSeveralUpstreams:
             resources = [one["resources"] for one in listed["status"]["resourceRules"]]
             answers.append((access["status"]["allowed"], any("pods" in one for one in resources)))
         assert answers == [(True, True), (False, False)]
+
+
+@pytest.mark.parametrize(
+    ("host", "sent"), [("gateway.example.com", True), ("gateway.example.com:8443", True), ("localhost:8443", False)]
+)
+def test_browsers_are_told_to_come_back_over_tls_only(gateway: InProcessGateway, host: str, sent: bool) -> None:
+    """Not on a loopback host, whose name other programs of the machine share."""
+    answer = gateway.get("/auth", headers={"Host": host})
+    assert answer.headers.get("Strict-Transport-Security") == ("max-age=31536000" if sent else None)

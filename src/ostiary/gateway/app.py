@@ -203,7 +203,7 @@ class App:
             limits=shared.limits,
             metrics=shared.metrics,
             clock=self._clock,
-            headers=HeaderFilter(upstream.headers for upstream in config.upstreams),
+            headers=HeaderFilter((upstream.headers for upstream in config.upstreams), drop=config.listen.drop_headers),
             admission=[provider.instance for provider in config.admission],
             own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
             self_reviews=SelfReviewDoor(self.authorizer, self._clock).handle,

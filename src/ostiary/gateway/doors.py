@@ -17,10 +17,11 @@ from ostiary.core.tokens import digest
 from ostiary.gateway.audit.auditor import Network, source_ips
 from ostiary.gateway.authenticate import Authenticator, bearer
 from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.config.values import is_loopback
 from ostiary.gateway.headers import NO_DIGEST
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.door import Login
-from ostiary.gateway.paths import AmbiguousRequest, split_target
+from ostiary.gateway.paths import AmbiguousRequest, path_of, split_target
 from ostiary.gateway.request import Passage, Served
 from ostiary.gateway.self_reviews import ReviewAnswer, SelfReviews, review_request, send_review
 from ostiary.gateway.settings import Callers, Webhooks
@@ -35,6 +36,7 @@ LARGEST_FORM = 64 * 1024
 LARGEST_REVIEW = 1024 * 1024
 _JSON = (b"Content-Type", b"application/json")
 _FORM = "application/x-www-form-urlencoded"
+_STRICT_TRANSPORT = (b"Strict-Transport-Security", b"max-age=31536000")
 
 
 class LoginDoor:
@@ -66,7 +68,8 @@ class LoginDoor:
             for name, value in answer.headers
             if name.lower() != "content-length"
         ]
-        exchange.respond(answer.status, [(b"Audit-Id", passage.audit_id.encode()), *headers], answer.body)
+        headers = [(b"Audit-Id", passage.audit_id.encode()), *headers, *_transport_security(passage)]
+        exchange.respond(answer.status, headers, answer.body)
         return answer.status
 
     def _unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
@@ -108,6 +111,15 @@ class LoginDoor:
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
 
+def _transport_security(passage: Passage) -> list[tuple[bytes, bytes]]:
+    """Where we serve TLS, browsers come back over TLS only. Not on this machine, whose name others serve under, too."""
+    exchange = passage.exchange
+    if exchange.connection.transport.get_extra_info("ssl_object") is None:
+        return []
+    name = exchange.request.host.decode("latin-1").rpartition(":")[0] or exchange.request.host.decode("latin-1")
+    return [] if is_loopback(name.strip("[]")) else [_STRICT_TRANSPORT]
+
+
 class WebhookDoor:
     """``/webhooks/token-review`` and ``/webhooks/subject-access-review``, for the callers that are configured.
 
@@ -135,7 +147,7 @@ class WebhookDoor:
     def handle(self, passage: Passage, served: Served) -> None:
         exchange = passage.exchange
         request = exchange.request
-        target = request.target
+        target = path_of(request.target, request.host)
         door = self._doors.get(target) or self._doors.get(target.partition(b"?")[0])
         try:
             known = self._callers.include(passage)
@@ -290,12 +302,22 @@ class SelfReviewDoor:
 
 
 def common_name(der: bytes) -> str:
-    """The one common name of a certificate that the listener has verified; empty if it has none, or several."""
+    """The one common name of a certificate that the listener has verified; empty if it has none, or several.
+
+    Empty, too, for a certificate that is not for clients.
+    """
     # Imported where it is needed: most gateways ask for no certificates.
     from cryptography import x509
-    from cryptography.x509.oid import NameOID
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    certificate = x509.load_der_x509_certificate(der)
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return ""
+    if not {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
+        return ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 

@@ -37,7 +37,7 @@ from ostiary.gateway.limits import Limits, UserShare
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.open_exchanges import OpenExchanges
 from ostiary.gateway.own_token_review import is_token_review, review_own_token
-from ostiary.gateway.paths import AmbiguousRequest
+from ostiary.gateway.paths import AmbiguousRequest, path_of
 from ostiary.gateway.proxy import Proxied, Recorder
 from ostiary.gateway.questions import NoRoute, Questions, rule, rule_at_once
 from ostiary.gateway.rejudge import Rejudge
@@ -175,7 +175,7 @@ class Engine:
         except BadHeader as error:
             self._answers.bad_request(passage, str(error))
             return
-        target = request.target
+        target = path_of(request.target, request.host)
         if target.startswith(self._open_prefixes):
             opened = self._parts.open_paths.get(_first_segment(target))
             if opened is not None:

@@ -41,7 +41,15 @@ HOP_BY_HOP = frozenset(
 # Rebuilt by us, for framing or because it names us.
 REBUILT = frozenset((b"host", b"content-length", b"expect", b"audit-id"))
 # Who somebody is, or claims to be, and from where.
-IDENTITY = frozenset((b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"))
+IDENTITY = frozenset(
+    (
+        *(b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"),
+        *(b"x-user", b"x-username", b"x-user-name", b"x-user-id", b"x-userid", b"x-user-email", b"x-email"),
+        *(b"x-user-groups", b"x-user-roles", b"x-groups", b"x-roles", b"x-userinfo", b"x-consumer-username"),
+        *(b"x-auth-user", b"x-auth-username", b"x-auth-email", b"x-auth-groups", b"x-auth-roles", b"x-jwt-assertion"),
+        *(b"x-client-cert", b"x-client-dn", b"x-client-verify", b"x-id-token"),
+    )
+)
 IDENTITY_PREFIXES = (
     b"impersonate",
     b"x-remote-",
@@ -52,6 +60,16 @@ IDENTITY_PREFIXES = (
     b"x-auth-request-",
     b"ssl-client-",
     b"x-ssl-client-",
+    # Proxies that tell a program who is at the door: a gateway of another kind, or the one of a cloud.
+    b"x-authenticated-",
+    b"x-goog-authenticated-",
+    b"x-goog-iap-",
+    b"x-ms-client-principal",
+    b"x-amzn-oidc-",
+    b"x-pomerium-",
+    b"cf-access-",
+    b"client-cert",
+    b"x-client-certificate",
 )
 # Another method or address than the one that was decided on, as some frameworks take them from a header; and
 # ``Proxy``, which a CGI program finds in its environment as the proxy to use.
@@ -129,9 +147,15 @@ class HeaderNames:
 class HeaderFilter:
     """Decides by name what becomes of a header. It remembers names: classifying one costs more than looking it up."""
 
-    def __init__(self, names: Iterable[HeaderNames] = ()) -> None:
+    def __init__(self, names: Iterable[HeaderNames] = (), *, drop: Iterable[str] = ()) -> None:
+        """*drop* are more names that no upstream is told by a client; one with a star at its end is a beginning."""
         self._identity = {*IDENTITY, *OVERRIDES}
         self._prefixes = list(IDENTITY_PREFIXES)
+        for name in drop:
+            if name.endswith("*"):
+                self._prefixes.append(_normal(name[:-1].encode()))
+            else:
+                self._identity.add(_normal(name.encode()))
         for configured in names:
             self._identity.update(
                 _normal(name.encode()) for name in (configured.user, configured.group, configured.uid)
@@ -223,10 +247,19 @@ def answered(headers: Headers) -> list[bytes]:
     lines: list[bytes] = []
     for name, value in headers:
         action = _ANSWER_SEEN.get(name) or answer_action(name)
-        # An upstream that could set our cookie could sign its visitors in as somebody else.
-        if action is Action.PASS or (action is Action.COOKIE and not value.startswith(OUR_COOKIES)):
+        if action is Action.PASS or (action is Action.COOKIE and _is_theirs(value)):
             lines.append(name + b": " + value + b"\r\n")
     return lines
+
+
+def _is_theirs(cookie: bytes) -> bool:
+    """Whether an upstream may set this: one that could set our cookie could sign its visitors in as somebody else.
+
+    A cookie without a name comes back as its value alone, which may look like one of ours.
+    """
+    name, equals, _ = cookie.partition(b";")[0].partition(b"=")
+    name = name.strip().lower()
+    return bool(equals) and name != b"" and not name.startswith(tuple(map(bytes.lower, OUR_COOKIES)))
 
 
 def answer_action(name: bytes) -> Action:

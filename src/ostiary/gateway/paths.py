@@ -62,6 +62,16 @@ def split_target(target: bytes, *, host: bytes = b"", options: bool = False, any
     return raw_path.decode("ascii"), raw_query.decode("ascii")
 
 
+def path_of(target: bytes, host: bytes) -> bytes:
+    """*target* from its path on, also where a client wrote a whole URL of ours; as it is if it cannot be read."""
+    if target.startswith(b"/"):
+        return target
+    try:
+        return _after_authority(target, host)
+    except AmbiguousRequest:
+        return target
+
+
 def _after_authority(target: bytes, host: bytes) -> bytes:
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is None:

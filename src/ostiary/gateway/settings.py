@@ -70,6 +70,7 @@ class Listen:
     tls: ServerTls | None = None
     workers: int = 1
     trusted_proxies: tuple[Network, ...] = ()
+    drop_headers: tuple[str, ...] = ()
     limits: ListenLimits = ListenLimits()
     drain: timedelta = timedelta(seconds=30)
 

@@ -32,6 +32,8 @@ log = logging.getLogger("ostiary.gateway")
 TICK_SECONDS = 0.5
 _NO_LIMIT = float("inf")
 GOODBYE_SECONDS = 1.0
+# How long connections without a request may stay after a stop has begun.
+NOTICE_SECONDS = 0.5
 BACKLOG = 2048
 
 
@@ -92,6 +94,10 @@ class Worker:
         # The socket itself, too: as long as anybody holds it open, who connects waits in its queue for nothing.
         self._listener.close()
         seconds = self.app.config.listen.drain.total_seconds() if drain is None else drain
+        # First every answer says that the connection ends, so that a client with a request on its way is not reset.
+        for connection in list(self._connections):
+            connection.draining = True
+        await self._wait_until(lambda: not self._connections, min(seconds, NOTICE_SECONDS))
         for connection in list(self._connections):
             connection.drain()
         await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), seconds)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from ostiary.errors import LoginRefused, ProviderError
+from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import Secret
 
@@ -70,6 +70,6 @@ def _check_error(request: LoginRequest, system: str) -> None:
     if "access_denied" in errors:
         raise LoginRefused(f"{system} was not allowed to say who you are", cause="access_denied")
     if errors:
-        # The text comes through the browser, and could be anybody's.
+        # The text comes through the browser, and could be anybody's. It is no proof that the identity system is down.
         cause = "its page returned with an error, not with a code"
-        raise ProviderError(f"{system} cannot sign anybody in", cause=cause, hint="check the application's settings")
+        raise LoginRefused(f"{system} did not sign you in", cause=cause, hint="check the application's settings")

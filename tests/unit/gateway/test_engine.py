@@ -345,3 +345,42 @@ async def test_a_large_body_that_came_at_once_does_not_end_reading(tmp_path: Pat
             assert (await site.client.answer()).status == 200
             assert connection.transport.is_reading()
         assert len(site.worker._http.known) == 1
+
+
+# --- a whole URL in the place of a path ---
+
+
+@pytest.mark.parametrize("path", ["/auth", "/auth/methods", "/auth?x=1", "/webhooks/token-review"])
+async def test_what_is_ours_is_ours_also_in_the_form_of_a_whole_url(tmp_path: Path, path: str) -> None:
+    (tmp_path / "callers").write_text("caller-secret")
+    hooks = {"tokenReview": True, "callers": {"tokenFile": "callers"}}
+    async with upstream() as made, served(configured(tmp_path, at(made), webhooks=hooks)) as site:
+        for lines in ((), (f"Authorization: Bearer {site.token}",)):
+            whole = await site.client.ask(get(f"http://gateway.test{path}", *lines))
+            plain = await site.client.ask(get(path, *lines))
+            assert whole.status == plain.status
+        assert made.requests == []
+
+
+# --- stopping ---
+
+
+async def test_a_client_that_is_answered_and_still_sends_does_not_hold_a_stop(tmp_path: Path) -> None:
+    async with upstream() as made, served(configured(tmp_path, at(made))) as site:
+        site.client.send(get("/x", "Content-Length: 1000", method="POST") + b"half")
+        assert (await site.client.answer()).status == 401
+        (connection,) = site.worker._connections
+        assert connection.busy
+        await site.worker.stop(drain=60.0)
+        assert await site.client.closed()
+
+
+async def test_a_request_on_an_idle_connection_is_answered_while_the_stop_begins(tmp_path: Path) -> None:
+    """And the answer says that it was the last one."""
+    async with upstream() as made, served(configured(tmp_path, at(made))) as site:
+        assert (await site.client.ask(site.request())).one("Connection") is None
+        stopping = asyncio.create_task(site.worker.stop(drain=60.0))
+        await until(lambda: site.worker._draining)
+        answer = await site.client.ask(site.request())
+        assert (answer.status, answer.one("Connection")) == (200, b"close")
+        await stopping

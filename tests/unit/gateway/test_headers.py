@@ -297,3 +297,67 @@ def test_any_key_of_an_extra_comes_out_as_kube_apiserver_reads_it(key: str) -> N
     name, _, value = line.partition(b": ")
     assert value == b"v"
     assert unquote(name.decode("ascii").lower().removeprefix("x-remote-extra-")) == key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("X-Authenticated-User", "X-Authenticated-Email", "X-User", "X-Auth-User", "X-Goog-Authenticated-User-Email"),
+        *(
+            "X-Goog-IAP-JWT-Assertion",
+            "Client-Cert",
+            "Client-Cert-Chain",
+            "X-Client-Cert",
+            "X-MS-CLIENT-PRINCIPAL-NAME",
+        ),
+        *(
+            "X-Amzn-Oidc-Identity",
+            "Cf-Access-Authenticated-User-Email",
+            "X-Pomerium-Claim-Email",
+            "x_user",
+            "X_Auth_User",
+        ),
+        *("X-User-Email", "X-Groups", "X-Userinfo", "X-Jwt-Assertion", "X-Consumer-Username"),
+    ],
+)
+def test_whatever_other_proxies_tell_programs_about_a_user_is_dropped(name: str) -> None:
+    scanned = HeaderFilter().scan([(name.encode(), b"root"), (b"X-Own", b"1")])
+    assert scanned.lines == b"X-Own: 1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("drop", "name", "passes"),
+    [
+        ("X-Employee", "X-Employee", False),
+        ("X-Employee", "x_employee", False),
+        ("X-Employee", "X-Employee-Id", True),
+        ("X-Employee*", "X-Employee-Id", False),
+        ("X-Employee*", "X-Other", True),
+    ],
+)
+def test_an_operator_can_have_more_dropped(drop: str, name: str, passes: bool) -> None:
+    scanned = HeaderFilter(drop=[drop]).scan([(name.encode(), b"root")])
+    assert bool(scanned.lines) is passes
+    if not passes:
+        with pytest.raises(BadHeader):
+            HeaderFilter(drop=[drop]).scan([(b"Connection", name.encode())])
+
+
+@pytest.mark.parametrize(
+    ("cookie", "passes"),
+    [
+        (b"a=b", True),
+        (b"a=; Path=/", True),
+        (b"=__Host-ostiary=stolen", False),
+        (b" =__Host-ostiary=stolen; Path=/", False),
+        (b"__Host-ostiary", False),
+        (b"nameless", False),
+        (b"; Path=/", False),
+        (b"", False),
+        (b" __Host-ostiary-session=x", False),
+        (b"__host-OSTIARY=x", False),
+        (b"ostiary-session=x", False),
+    ],
+)
+def test_an_upstream_sets_neither_our_cookies_nor_one_without_a_name(cookie: bytes, passes: bool) -> None:
+    assert bool(answered([(b"Set-Cookie", cookie)])) is passes

@@ -76,6 +76,7 @@ def listen(values: Values) -> Listen:
         tls=_server_tls(values),
         workers=values.integer("workers", default.workers),
         trusted_proxies=values.networks("trustedProxies"),
+        drop_headers=_drop_headers(values),
         limits=_listen_limits(values.section("limits"), values.section("timeouts")),
         drain=values.duration("drain", default.drain, zero=True),
     )
@@ -84,6 +85,15 @@ def listen(values: Values) -> Listen:
         hint = "give it listen.tls, or say listen.insecure: true if whoever is in front of it has TLS"
         values.fields.problem("tokens would cross the network in plain text", "address", hint)
     return found
+
+
+def _drop_headers(values: Values) -> tuple[str, ...]:
+    names = values.names("dropHeaders")
+    for name in names:
+        if name and not re.fullmatch(r"[A-Za-z0-9-]+\*?", name):
+            hint = "write it as in X-Employee, or X-Employee-* for all that begin so"
+            values.fields.problem("an entry is not a header name of letters, digits and dashes", "dropHeaders", hint)
+    return names
 
 
 def _server_tls(values: Values) -> ServerTls | None:

@@ -438,7 +438,10 @@ class ServerConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Finish what was begun and accept nothing more on this connection."""
         self.draining = True
-        if self._active is None and self.tunnel is None and not self.transport.is_closing():
+        active = self._active
+        answered = active is None or isinstance(active.responder, _Discard)
+        # Who has its answer and still sends its request is not waited for.
+        if answered and self.tunnel is None and not self.transport.is_closing():
             self.close_soon()
 
     def reset(self) -> None:

@@ -57,6 +57,7 @@ def _is_for_clients(certificate: x509.Certificate) -> bool:
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
-        # A certificate without the extension is for every purpose (RFC 5280, 4.2.1.12).
-        return True
+        # To RFC 5280 it is for every purpose. But an authority that does not say that it is for clients may have
+        # issued it for a server, and its name is then a host's.
+        return False
     return any(purpose in FOR_CLIENTS for purpose in usage)

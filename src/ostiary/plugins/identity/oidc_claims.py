@@ -78,7 +78,11 @@ def _claim_name(fields: Fields, name: str) -> str:
 
 
 def _username(claim: str, claims: Mapping[str, object]) -> str:
-    username = _one(claim, claims)
+    try:
+        username = _one(claim, claims)
+    except ProviderError:
+        # A number, say. The issuer is there, and says nothing that is a name: no outage.
+        username = ""
     if username == "" or len(username) > MAX_USERNAME or not username.isprintable() or username != username.strip():
         raise LoginRefused("the issuer gives you no name that can be used", cause=f'the claim "{claim}" is no username')
     return username

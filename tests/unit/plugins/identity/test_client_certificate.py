@@ -73,7 +73,8 @@ async def test_a_certificate_whose_time_ended_while_the_connection_was_open_is_r
 @pytest.mark.parametrize(
     ("usage", "good"),
     [
-        (None, True),
+        (None, False),
+        (ExtendedKeyUsageOID.CLIENT_AUTH, True),
         (ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE, True),
         (ExtendedKeyUsageOID.SERVER_AUTH, False),
         (ExtendedKeyUsageOID.EMAIL_PROTECTION, False),

@@ -219,12 +219,14 @@ async def test_a_person_who_says_no_is_refused(provider: OidcIdentity, issuer: I
     assert "denied" in str(refused)
 
 
-async def test_an_issuer_that_cannot_is_an_outage(provider: OidcIdentity, issuer: Issuer) -> None:
+async def test_an_error_that_comes_through_the_browser_is_a_refusal_and_no_outage(
+    provider: OidcIdentity, issuer: Issuer
+) -> None:
     back = issuer.visit(await provider.handle_client(VISIT))
     for error in ("server_error", "temporarily_unavailable", "invalid_scope", "\x1b[31m"):
-        with pytest.raises(ProviderError) as outage:
+        with pytest.raises(LoginRefused) as refused:
             await provider.handle_provider(_with(_without(back, "code"), "error", error))
-        assert "\x1b" not in str(outage.value)
+        assert "\x1b" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("announced", "said"), [(True, None), (True, "https://evil.example"), (False, "https://evil")])

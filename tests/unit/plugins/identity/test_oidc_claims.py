@@ -103,3 +103,9 @@ def test_whatever_the_claims_are_it_is_a_whole_user_or_an_error_of_ours(claims: 
         return
     assert user.username == claims["name"] or [user.username] == claims["name"]
     assert all(isinstance(text, str) for text in (user.uid, *user.groups))
+
+
+@pytest.mark.parametrize("subject", [7, 7.5, True, ["a", "b"], {"a": 1}, [7]])
+def test_a_subject_that_is_no_text_is_a_refusal_and_no_outage(subject: object) -> None:
+    with pytest.raises(LoginRefused):
+        ClaimNames().user({"sub": subject})
