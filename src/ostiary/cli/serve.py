@@ -132,17 +132,19 @@ def _serve(path: Path | None, worker: str | None) -> int:
     with needing("gateway"):
         from ostiary.gateway.supervisor import Source, run, run_worker
 
-    listener, channel, source = 0, 0, Source(path)
+    def log_as_configured(config: GatewayConfig) -> None:
+        configure_logging(config.log.format, config.log.level)
+
     if worker:
         from ostiary.core.counts import MachineCounts
 
         listener, channel, counts = (int(part) for part in worker.split(","))
         source = Source(path, MachineCounts(counts))
-    config = source.load()
-    configure_logging(config.log.format, config.log.level)
-    if worker:
-        run_worker(source, listener_fd=listener, channel_fd=channel)
+        run_worker(source, listener_fd=listener, channel_fd=channel, on_config=log_as_configured)
         return OK
+    source = Source(path).at_this_moment()
+    config = source.load()
+    log_as_configured(config)
     checks = _file_checks(path)
     for problem in [] if checks is None else [*checks.problems, *checks.notes]:
         print_note(str(problem))

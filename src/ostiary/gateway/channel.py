@@ -34,6 +34,10 @@ class Channel:
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def answer_by(self, answer: Answer) -> None:
+        """From now on, questions of the other end are answered by *answer*."""
+        self._answer = answer
+
     async def ask(self, question: str, data: Any = None, *, seconds: float = ASK_SECONDS) -> Any:
         """The answer; None from an end that does not answer."""
         self._number += 1

@@ -16,12 +16,13 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ostiary.core.config import read_bytes
 from ostiary.core.counts import MachineCounts, MemoryCounts
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import ConfigurationError, OstiaryError
@@ -31,7 +32,7 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.health import Health, Report
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import Address, GatewayConfig
-from ostiary.gateway.worker import Worker, bind
+from ostiary.gateway.worker import Worker, bind, check_reloadable
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 log = logging.getLogger("ostiary.gateway")
@@ -42,21 +43,34 @@ Told = Callable[[str, str], None]
 COLLECT_AFTER = 10_000
 RESTART_SECONDS = 1.0
 LONGEST_PAUSE = 30.0
+# What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
+CONFIGURATION = "configuration"
+CONFIGURATION_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the configuration comes from, again at each reload: a file, or nothing at all.
 
-    What its providers count, and the limits, is counted in `counts`, by all workers and over reloads.
+    What its providers count, and the limits, is counted in `counts`, by all workers and over reloads. `text` is what
+    the file said at one moment, for those who must all have the same.
     """
 
     path: Path | None = None
     counts: ImmediateCounts = field(default_factory=MemoryCounts)
+    text: str | None = None
+
+    def at_this_moment(self) -> Source:
+        """The same, with the text that the file has now. Raises `ConfigurationError` if it cannot be read."""
+        return (
+            self if self.path is None else replace(self, text=read_bytes(self.path).decode("utf-8", "surrogateescape"))
+        )
 
     def load(self, built: list[object] | None = None) -> GatewayConfig:
         """Raises `ConfigurationError` with every mistake. The providers are added to *built* in any case."""
-        return default_config() if self.path is None else load(self.path, built=built, counts=self.counts)
+        if self.path is None:
+            return default_config()
+        return load(self.path, text=self.text, built=built, counts=self.counts)
 
 
 def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda address, health: None) -> None:
@@ -71,11 +85,13 @@ def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda ad
             _run_loop(_Supervisor(source, config, listener, health).run())
 
 
-def run_worker(source: Source, *, listener_fd: int, channel_fd: int) -> None:
+def run_worker(
+    source: Source, *, listener_fd: int, channel_fd: int, on_config: Callable[[GatewayConfig], None]
+) -> None:
     """Be one of several workers: what it is given was opened by the process that started this one."""
     with socket.socket(fileno=listener_fd) as listener, socket.socket(fileno=channel_fd) as channel:
         listener.setblocking(False)
-        _run_loop(_serve_for_supervisor(source, listener, channel))
+        _run_loop(_serve_for_supervisor(source, listener, channel, on_config))
 
 
 def _run_loop(work: Any) -> None:
@@ -131,9 +147,15 @@ def _on_signals(stop: _Stop, reload: Callable[[], Coroutine[Any, Any, None]]) ->
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
-async def _start_worker(source: Source, config: GatewayConfig, listener: socket.socket) -> tuple[Worker, _Stop]:
+# Fetches the configuration for a reload.
+Fetch = Callable[[], Awaitable[Source]]
+
+
+async def _start_worker(
+    source: Source, config: GatewayConfig, listener: socket.socket, fetch: Fetch
+) -> tuple[Worker, _Stop]:
     worker, stop = Worker(config, listener, counts=source.counts), _Stop()
-    _on_signals(stop, lambda: _reload(worker, source))
+    _on_signals(stop, lambda: _reload(worker, fetch))
     await worker.start()
     # What was made until now stays for good: the collector need not look at it again, nor at each few requests.
     gc.collect()
@@ -154,9 +176,10 @@ async def _stop_worker(worker: Worker, stop: _Stop) -> None:
         await worker.stop(drain=0.0)
 
 
-async def _reload(worker: Worker, source: Source) -> None:
+async def _reload(worker: Worker, fetch: Fetch) -> None:
     built: list[object] = []
     try:
+        source = await fetch()
         await worker.reload(source.load(built))
     except OstiaryError as error:
         log.error("the configuration was not reloaded", extra={"cause": str(error)})
@@ -183,7 +206,10 @@ def _bound(address: Address, section: str) -> socket.socket:
 
 
 async def _serve_alone(source: Source, config: GatewayConfig, listener: socket.socket, health: socket.socket) -> None:
-    worker, stop = await _start_worker(source, config, listener)
+    async def fetch() -> Source:
+        return source.at_this_moment()
+
+    worker, stop = await _start_worker(source, config, listener, fetch)
 
     async def reports() -> Sequence[Report]:
         return [await worker.report()]
@@ -212,6 +238,8 @@ class _Child:
 class _Supervisor:
     def __init__(self, source: Source, config: GatewayConfig, listener: socket.socket, health: socket.socket) -> None:
         self._source = source
+        # What every worker has, a replaced one too: the file may since have been changed for the worse.
+        self._accepted = source
         self._config = config
         self._listener = listener
         self._health = health
@@ -251,9 +279,12 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
-        channel = Channel(reader, writer, lambda question, data: self._pass_on(process, data))
+        channel = Channel(reader, writer, lambda question, data: self._answer(process, question, data))
         listening = asyncio.get_running_loop().create_task(channel.run())
         self._children.append(_Child(process, channel, listening))
+
+    async def _answer(self, sender: ChildProcess, question: str, data: Any) -> Any:
+        return self._accepted.text if question == CONFIGURATION else await self._pass_on(sender, data)
 
     async def _pass_on(self, sender: ChildProcess, data: Any) -> list[Any]:
         """What one worker asks the others, or tells them."""
@@ -303,10 +334,12 @@ class _Supervisor:
         # Looked at once, here, and not by each worker: they are told of it only if it is good.
         built: list[object] = []
         try:
-            self._source.load(built)
+            source = self._source.at_this_moment()
+            check_reloadable(self._config, source.load(built))
         except OstiaryError as error:
             log.error("the configuration was not reloaded", extra={"cause": str(error)})
         else:
+            self._accepted = source
             self._signal_all(signal.SIGHUP)
         await close_all(built)
 
@@ -324,18 +357,30 @@ class _Supervisor:
         return [answer for answer in answers if answer is not None]
 
 
-async def _serve_for_supervisor(source: Source, listener: socket.socket, channel: socket.socket) -> None:
-    worker, stop = await _start_worker(source, source.load(), listener)
+async def _serve_for_supervisor(
+    source: Source, listener: socket.socket, channel: socket.socket, on_config: Callable[[GatewayConfig], None]
+) -> None:
     reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST_LINE)
-    to_supervisor = Channel(reader, writer, worker.answer)
+    to_supervisor = Channel(reader, writer, _not_yet)
+    answering = asyncio.get_running_loop().create_task(to_supervisor.run())
+
+    async def fetch() -> Source:
+        text = await to_supervisor.ask(CONFIGURATION, seconds=CONFIGURATION_SECONDS)
+        if text is None and source.path is not None:
+            raise ConfigurationError("the configuration cannot be read", cause="the supervisor does not answer")
+        return replace(source, text=text)
+
+    config = (await fetch()).load()
+    on_config(config)
+    worker, stop = await _start_worker(source, config, listener, fetch)
+    to_supervisor.answer_by(worker.answer)
     worker.join(SiblingsBySupervisor(to_supervisor))
-    answering = asyncio.get_running_loop().create_task(_answer_supervisor(to_supervisor, stop))
+    # When the supervisor is gone, nobody would ever stop this worker.
+    answering.add_done_callback(lambda _: stop())
     await stop.asked.wait()
     await _stop_worker(worker, stop)
     answering.cancel()
 
 
-async def _answer_supervisor(channel: Channel, stop: _Stop) -> None:
-    await channel.run()
-    # The supervisor is gone: nobody would ever stop this worker.
-    stop()
+async def _not_yet(question: str, data: Any) -> None:
+    """A worker that is still starting has nothing to tell."""

@@ -12,7 +12,7 @@ because the value may be a password.
 from ostiary.core.config.dialect import CLIENTCMD, DOCKER, KUBELET, KUBERNETES, OSTIARY, Dialect, fold
 from ostiary.core.config.document import MAX_DEPTH, Document, Json, Node, Scalar, join, plain
 from ostiary.core.config.fields import Fields, Reading
-from ostiary.core.config.reader import MAX_BYTES, Source, parse, parse_all, read
+from ostiary.core.config.reader import MAX_BYTES, Source, parse, parse_all, read, read_bytes
 
 __all__ = [
     "CLIENTCMD",
@@ -36,4 +36,5 @@ __all__ = [
     "parse_all",
     "plain",
     "read",
+    "read_bytes",
 ]

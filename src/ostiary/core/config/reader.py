@@ -35,15 +35,19 @@ _BRACE = re.compile(rb"(?:[\t\n\v\f\r ]|" + "|".join(_WIDE_SPACE).encode() + rb"
 
 def read(path: str | os.PathLike[str], *, dialect: Dialect = OSTIARY) -> Document:
     """The first document of a file. A file that cannot be opened is the ``__cause__`` of the error."""
+    return parse(read_bytes(path), file=os.fspath(path), dialect=dialect)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """What is in a file, for `parse`, which refuses one that is too large."""
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "it is not a usable file name"
         problem = Problem(why, Place(name))
         raise ConfigurationError("a file cannot be read", problems=[problem], code="config-unreadable") from error
-    return parse(data, file=name, dialect=dialect)
 
 
 def parse(source: Source, *, file: str | None = None, dialect: Dialect = OSTIARY) -> Document:

@@ -36,16 +36,19 @@ authorization: {{chain: [{{name: everything, type: allow_all}}]}}
 def load(
     path: str | os.PathLike[str],
     *,
+    text: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
     built: list[object] | None = None,
     counts: ImmediateCounts | None = None,
 ) -> GatewayConfig:
     """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes.
 
-    The providers are added to *built* in both cases, so that those of a configuration that is not used can be closed.
-    What they count, they count in *counts*.
+    *text* is what the file said when it was read before, and is taken in its place. The providers are added to *built*
+    in any case, so that those of a configuration that is not used can be closed. What they count, they count in
+    *counts*.
     """
-    return _config(read(path), Path(path).resolve().parent, clock, built, counts)
+    document = read(path) if text is None else parse(text.encode("utf-8", "surrogateescape"), file=os.fspath(path))
+    return _config(document, Path(path).resolve().parent, clock, built, counts)
 
 
 def loads(
