@@ -15,7 +15,7 @@ from ostiary.client.proxy import proxy_for
 from ostiary.errors import TransportError
 from tests.support.any_host_server import AnyHostServer
 from tests.support.client_replay import Workshop, exec_differences, kubeconfig_differences
-from tests.support.vectors import replay
+from tests.support.vectors import parts, replay
 
 
 @pytest.fixture
@@ -24,13 +24,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, no_terminal: None) -> Ite
         yield Workshop(tmp_path_factory.mktemp("cases"), server)
 
 
-def test_kubeconfigs_are_taken_refused_and_obeyed_as_by_client_go(workshop: Workshop) -> None:
+@pytest.mark.parametrize("lines", parts("kubeconfig"), ids=str)
+def test_kubeconfigs_are_taken_refused_and_obeyed_as_by_client_go(workshop: Workshop, lines: range) -> None:
     """What is sent where, with which credential, over which proxy, and what the exec plugin is told."""
-    replay("kubeconfig", lambda vector: "; ".join(kubeconfig_differences(workshop, vector)) or None)
+    replay("kubeconfig", lambda vector: "; ".join(kubeconfig_differences(workshop, vector)) or None, lines=lines)
 
 
-def test_what_exec_plugins_print_is_taken_and_refused_as_by_client_go(workshop: Workshop) -> None:
-    replay("exec-output", lambda vector: "; ".join(exec_differences(workshop, vector)) or None)
+@pytest.mark.parametrize("lines", parts("exec-output"), ids=str)
+def test_what_exec_plugins_print_is_taken_and_refused_as_by_client_go(workshop: Workshop, lines: range) -> None:
+    replay("exec-output", lambda vector: "; ".join(exec_differences(workshop, vector)) or None, lines=lines)
 
 
 def test_the_proxy_of_the_environment_is_gos() -> None:

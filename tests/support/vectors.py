@@ -43,15 +43,20 @@ def accepted(name: str) -> dict[int, str]:
     }
 
 
-def replay(name: str, difference: Callable[[Vector], str | None]) -> None:
-    """Ask *difference* of every line; it says how our answer differs, or None.
+def parts(name: str, *, size: int = 200) -> list[range]:
+    """The lines of a file in parts, for a test whose replay of the whole file would take long."""
+    count = len(load(name))
+    return [range(start, min(start + size, count + 1)) for start in range(1, count + 1, size)]
+
+
+def replay(name: str, difference: Callable[[Vector], str | None], *, lines: range | None = None) -> None:
+    """Ask *difference* of every line, or of *lines* alone; it says how our answer differs, or None.
 
     Fails on a difference that is not listed, and on a listed one that is gone.
     """
-    differences = {
-        number: text for number, vector in enumerate(load(name), start=1) if (text := difference(vector)) is not None
-    }
-    listed = accepted(name)
+    vectors = {number: vector for number, vector in enumerate(load(name), start=1) if lines is None or number in lines}
+    differences = {number: text for number, vector in vectors.items() if (text := difference(vector)) is not None}
+    listed = {number: reason for number, reason in accepted(name).items() if number in vectors}
     new = {number: text for number, text in differences.items() if number not in listed}
     gone = sorted(listed.keys() - differences.keys())
     shown = "\n".join(f"  line {number}: {text}" for number, text in list(new.items())[:_MOST_SHOWN])

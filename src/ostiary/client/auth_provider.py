@@ -7,10 +7,8 @@ name is refused too: a user who is configured must not go out anonymously.
 
 from __future__ import annotations
 
-import binascii
 import logging
 import os
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from ostiary.client.oidc_tokens import Issuer, TokenError, Tokens, refresh, usab
 from ostiary.core.clock import Clock
 from ostiary.core.config import CLIENTCMD, parse
 from ostiary.core.config_edit import EditRefused, set_value
+from ostiary.core.go_text import decode_base64
 from ostiary.errors import AnswerInvalid, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import ClientCertificate, Credential, Secret
 
@@ -61,16 +60,17 @@ def oidc_issuer(user: User, provider: AuthProvider) -> Issuer:
 
 
 def _authorities(user: User, provider: AuthProvider) -> str | None:
+    if text := provider.get(AUTHORITY_DATA):
+        data = decode_base64(text)
+        if data is None:
+            raise _unusable(user, provider, f"{AUTHORITY_DATA} is not base64")
+        return data.decode("utf-8", "replace")
     try:
-        if data := provider.get(AUTHORITY_DATA):
-            return b64decode(data.replace("\n", "").replace("\r", ""), validate=True).decode("utf-8", "replace")
-        if path := provider.get(AUTHORITY):
-            return Path(path).read_text("utf-8", "replace")
-    except OSError as error:
-        raise _unusable(user, provider, f"{AUTHORITY} cannot be read: {os.strerror(error.errno or 0)}") from None
-    except (binascii.Error, ValueError):
-        raise _unusable(user, provider, f"{AUTHORITY_DATA} is not base64") from None
-    return None
+        path = provider.get(AUTHORITY)
+        return Path(path).read_text("utf-8", "replace") if path else None
+    except (OSError, ValueError) as error:
+        cause = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is not a usable file name"
+        raise _unusable(user, provider, f"{AUTHORITY} cannot be read: {cause}") from None
 
 
 def _unusable(user: User, provider: AuthProvider, cause: str, hint: str | None = None) -> ConfigurationError:

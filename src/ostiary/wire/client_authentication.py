@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ostiary.core.go_text import decode_base64
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
@@ -404,8 +405,6 @@ def _body(fields: dict[str, Any]) -> dict[str, Any]:
     return status
 
 
-# Go's base64 decoder reads over line ends.
-_LINE_ENDS = {ord("\n"): None, ord("\r"): None}
 # What client-go decodes beside the status: it refuses a field of another type even where it does not use it.
 _SPEC_FIELDS: dict[str, type] = {"cluster": dict, "interactive": bool}
 _CLUSTER_FIELDS: dict[str, type] = {
@@ -426,10 +425,8 @@ def _check_spec(fields: dict[str, Any]) -> None:
     _check_types(spec, _SPEC_FIELDS, "spec.")
     cluster = spec.get("cluster") or {}
     _check_types(cluster, _CLUSTER_FIELDS, "spec.cluster.")
-    try:
-        b64decode((cluster.get("certificate-authority-data") or "").translate(_LINE_ENDS), validate=True)
-    except (binascii.Error, ValueError):
-        raise _wrong_type("spec.cluster.certificate-authority-data", "base64") from None
+    if decode_base64(cluster.get("certificate-authority-data") or "") is None:
+        raise _wrong_type("spec.cluster.certificate-authority-data", "base64")
 
 
 def _check_types(section: dict[str, Any], types: dict[str, type], path: str) -> None:

@@ -34,7 +34,9 @@ def parse_rfc3339(text: str) -> datetime:
     )
     offset = _offset(match)
     if not year:
-        return _FIRST
+        moment -= offset
+        # West of Greenwich, the last hours of the year 0 are in the year 1.
+        return moment.replace(year=1) if moment.year > _SAME_CALENDAR else _FIRST
     try:
         return moment - offset
     except OverflowError:

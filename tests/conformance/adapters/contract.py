@@ -442,6 +442,30 @@ class AdapterContract:
             assert seen.all("Impersonate-Group") == ["developers", "night shift"]
             assert seen.all("Impersonate-Extra-Reason") == ["audit", "drill"]
 
+    def test_a_name_outside_ascii_is_impersonated_in_utf8(
+        self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer, plugin: PluginScript
+    ) -> None:
+        """As by kubectl: another encoding would be another user."""
+        driver = driver_for(connect_to(user={**exec_user(plugin.path), "as": "jané", "as-groups": ["日本"]}))
+        driver.get(PODS)
+        sent = [
+            (api.seen[0].header(name) or "").encode("latin-1") for name in ("Impersonate-User", "Impersonate-Group")
+        ]
+        assert sent == ["jané".encode(), "日本".encode()]
+
+    def test_a_user_and_password_in_the_servers_address_sign_the_requests(
+        self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer
+    ) -> None:
+        driver = driver_for(connect_to(server=api.url.replace("https://", "https://u:p%20w@")))
+        assert driver.get(PODS).status == 200
+        assert api.seen[0].all("Authorization") == ["Basic dTpwIHc="]
+
+    def test_the_dot_that_ends_a_full_name_is_no_part_of_what_the_server_must_prove(
+        self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer
+    ) -> None:
+        driver = driver_for(connect_to(cluster={"tls-server-name": "localhost."}))
+        assert driver.get(PODS).status == 200
+
     # --- client certificates ---
 
     def test_the_plugins_certificate_is_presented(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -140,6 +141,8 @@ def test_after_a_fork_the_childs_callers_do_not_wait_for_a_run_of_the_parent(
         child = os.fork()
         if child == 0:
             status = 1
+            # A child that waits for ever must not make the test do so.
+            signal.alarm(60)
             try:
                 status = 0 if wait(start(flights, lambda: "child")) == "child" else 2
             finally:

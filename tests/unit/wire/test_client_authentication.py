@@ -263,3 +263,38 @@ def test_whatever_stands_in_the_fields_is_read_or_refused(status: Any, version: 
         return
     assert version == V1
     assert found.token is not None or (found.certificate_pem and found.key_pem)
+
+
+@pytest.mark.parametrize("zero", ["0001-01-01T00:00:00Z", "0001-01-01T01:00:00+01:00", "0000-12-31T23:00:00-01:00"])
+def test_gos_zero_time_means_that_the_credential_never_expires(zero: str) -> None:
+    stdout = answer({"token": "t", "expirationTimestamp": zero})
+    assert decode_answer(stdout, api_version=V1).expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "taken"),
+    [
+        (None, True),
+        ({}, True),
+        ({"interactive": None, "cluster": None, "unknown": 5}, True),
+        ({"cluster": {"server": "s", "config": {"any": 1}, "certificate-authority-data": "Q0E=\n"}}, True),
+        (5, False),
+        ([], False),
+        ({"interactive": "yes"}, False),
+        ({"cluster": "c"}, False),
+        ({"cluster": {"server": 5}}, False),
+        ({"cluster": {"certificate-authority-data": "%"}}, False),
+    ],
+)
+def test_the_spec_in_an_answer_is_not_used_and_its_types_are_checked(spec: object, taken: bool) -> None:
+    stdout = answer({"token": "t"}, spec=spec)
+    if taken:
+        assert decode_answer(stdout, api_version=V1).token is not None
+    else:
+        assert refused(stdout).rule == "field-types"
+
+
+def test_an_answer_in_utf_16_is_read() -> None:
+    """It is what a redirection in PowerShell writes."""
+    text = answer({"token": "t"}).decode()
+    assert decode_answer(text.encode("utf-16"), api_version=V1).token is not None
