@@ -45,7 +45,7 @@ def test_bash_offers_the_commands(script: Path) -> None:
 
 
 def test_options_that_are_not_for_people_are_not_offered(script: Path) -> None:
-    assert offered(script, "serve", "--") == {"--config", "--check", "--schema", "--help"}
+    assert offered(script, "serve", "--") == {"--config", "--check", "--online", "--schema", "--help"}
 
 
 def test_bash_offers_what_can_be_revoked(script: Path) -> None:
