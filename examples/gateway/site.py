@@ -25,6 +25,7 @@ store: {{type: sqlite, path: tokens.db}}
 identity:
 - {{name: staff, type: htpasswd, path: users}}
 authorization:
+  hideDenied: true        # whoever may see nothing in a namespace is not told what is there
   chain:
   - {{name: policy, type: rbac, paths: [policy]}}
 upstreams:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import bcrypt
 import pytest
 import trustme
 
@@ -64,14 +64,19 @@ def cluster_of_a_kubeconfig(world: World) -> None:
 
 
 def cluster_behind_the_gateway(world: World) -> None:
-    """The API server that a gateway stands before, the gateway's credentials for it, and the users."""
+    """The API server that a gateway stands before, and an administrator's kubeconfig for it."""
     cluster = world.stack.enter_context(Cluster(world.authority))
     cluster.add_namespace("team")
     cluster.add_pod("team", "web")
+    cluster.trust.impersonators.add("system:serviceaccount:ostiary:gateway")
     world.addresses["https://10.0.0.1:6443"] = cluster.url
-    world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
-    (world.folder / "cluster-token").write_text(cluster.add_token("gateway", may_impersonate=True))
-    (world.folder / "users").write_text(f"alice:{bcrypt.hashpw(b'open-sesame', bcrypt.gensalt(4)).decode()}\n")
+    kubeconfig = write_kubeconfig(
+        world.folder.parent / "admin.kubeconfig",
+        server=cluster.url,
+        user={"token": cluster.add_token("admin")},
+        cluster={"certificate-authority-data": b64encode(world.authority.cert_pem.bytes()).decode()},
+    )
+    world.environment["KUBECONFIG"] = str(kubeconfig)
 
 
 def author_of_a_package(world: World) -> None:

@@ -230,6 +230,13 @@ def slow_api() -> Iterator[tuple[Slow, dict[str, Any]]]:
 
 class TestStopping:
     @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    def test_a_stop_right_after_the_start_is_a_stop_like_any_other(self, site: Site, listen: dict[str, Any]) -> None:
+        """From the moment in which the address is told, a signal is a request and not an accident."""
+        with site.serving(listen=listen) as gateway:
+            gateway.signal(signal.SIGTERM)
+            assert gateway.process.wait(SECONDS) == 0
+
+    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
     def test_what_was_begun_ends_and_nobody_else_is_let_in(self, site: Site, listen: dict[str, Any]) -> None:
         with slow_api() as (slow, upstream), site.serving(listen=listen, upstreams=[upstream]) as gateway:
             token, idle = gateway.login("root").token, kept_alive(gateway)

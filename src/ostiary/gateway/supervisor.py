@@ -40,6 +40,8 @@ log = logging.getLogger("ostiary.gateway")
 # Told where the gateway listens, and where its health is asked for.
 Told = Callable[[str, str], None]
 
+# What a gateway is told by: stop, and read the configuration again.
+SIGNALS = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
 COLLECT_AFTER = 10_000
 RESTART_SECONDS = 1.0
 LONGEST_PAUSE = 30.0
@@ -75,8 +77,8 @@ class Source:
 
 def run(source: Source, config: GatewayConfig, *, on_listening: Told = lambda address, health: None) -> None:
     """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
-    # It would end the process until somebody listens to it, and from the address on we can be told.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # They would end the process until somebody listens to them, and from the address on we can be told.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     with _bound(config.listen.address, "listen") as listener, _bound(config.health, "health") as health:
         on_listening(_address(listener), _address(health))
         if config.listen.workers == 1:
@@ -143,8 +145,8 @@ def _on_signals(stop: _Stop, reload: Callable[[], Coroutine[Any, Any, None]]) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
-    # A worker is started with this one held back.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    # They were held back until now, in a worker those that its supervisor held back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 # Fetches the configuration for a reload.

@@ -41,6 +41,7 @@ class Api:
         self.store = Store()
         self.containers: dict[tuple[str, str], Container] = {}
         self.refuse: Refuse | None = None
+        self.issue_token: Callable[[UserInfo], str] = lambda user: ""
 
     def container(self, namespace: str, pod: str) -> Container:
         return self.containers.setdefault((namespace, pod), Container())
@@ -114,6 +115,10 @@ class Api:
         if kind is None or asked.subresource not in dict(kind.subresources):
             await exchange.answer(_no_such_page())
             return
+        if asked.subresource == "token":
+            self.store.get(asked)
+            await exchange.answer(self._token_request(record, asked))
+            return
         pod = self.store.get(asked)
         container = self.container(asked.namespace, asked.name)
         if asked.subresource == "portforward":
@@ -123,6 +128,16 @@ class Api:
             await serve_exec(exchange)
         else:
             await serve_log(exchange, container.log(_container_name(record, pod)))
+
+    # --- tokens of service accounts ---
+
+    def _token_request(self, record: Record, asked: Asked) -> Answer:
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{asked.namespace}")
+        user = UserInfo(f"system:serviceaccount:{asked.namespace}:{asked.name}", groups=groups)
+        spec = _body(record).get("spec") or {}
+        status = {"token": self.issue_token(user), "expirationTimestamp": "2999-01-01T00:00:00Z"}
+        type_ = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+        return json_answer(201, {**type_, "metadata": {"creationTimestamp": None}, "spec": spec, "status": status})
 
     # --- reviews ---
 

@@ -1,4 +1,6 @@
-"""The reviews of oneself in Kubernetes' binary form: kubectl sends them so, and takes JSON for an answer.
+"""What kubectl sends in Kubernetes' binary form: reviews of oneself, and what some of its create commands make.
+
+It takes JSON for an answer.
 
 After four magic bytes stands a message with the type and, inside, the object (``runtime.Unknown``). Field numbers are
 those of the published ``generated.proto`` files.
@@ -17,12 +19,16 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _Fields = Mapping[int, "str | tuple[str, _Fields]"]
 _RESOURCE: _Fields = dict(enumerate(("namespace", "verb", "group", "version", "resource", "subresource", "name"), 1))
 _PATH: _Fields = {1: "path", 2: "verb"}
+_METADATA: _Fields = {1: ("metadata", {1: "name", 3: "namespace"})}
 _SPECS: Mapping[str, _Fields] = {
     "SelfSubjectReview": {},
     "SelfSubjectAccessReview": {
         2: ("spec", {1: ("resourceAttributes", _RESOURCE), 2: ("nonResourceAttributes", _PATH)})
     },
     "SelfSubjectRulesReview": {2: ("spec", {1: "namespace"})},
+    "Namespace": _METADATA,
+    "ServiceAccount": _METADATA,
+    "TokenRequest": {},
 }
 
 

@@ -37,9 +37,13 @@ RESOURCES = (
     Resource("", "v1", "configmaps", "ConfigMap", short=("cm",)),
     Resource("", "v1", "secrets", "Secret"),
     Resource("", "v1", "services", "Service", short=("svc",)),
-    Resource("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",)),
+    Resource("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",), subresources=(("token", "TokenRequest"),)),
     Resource("", "v1", "nodes", "Node", namespaced=False, short=("no",)),
     Resource("apps", "v1", "deployments", "Deployment", short=("deploy",)),
+    Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Resource(
         "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False, verbs=("create",)
     ),

@@ -58,6 +58,7 @@ class Cluster:
         self._failures: list[Exception] = []
         self._api = Api()
         self._api.refuse = refuse
+        self._api.issue_token = self.add_token
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="cluster")
 
