@@ -14,7 +14,6 @@ from tests.interop.support.cluster import AUDIT_POLICY, RealCluster
 from tests.interop.support.front import ClusterSite, Front, served
 
 Event = tuple[str, str, int, str]
-MARK = "x-audit-mark"
 
 REQUESTS = [
     ("GET", "/api/v1/namespaces/team/configmaps"),
@@ -35,6 +34,8 @@ REQUESTS = [
 
 @pytest.fixture
 def front(cluster: RealCluster, tmp_path: Path) -> Iterator[Front]:
+    if cluster.kubernetes.number < 36:
+        pytest.skip('group: "*" came with 1.36')
     site = ClusterSite(tmp_path, cluster)
     (tmp_path / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
     audit = {"log": {"path": "audit.log"}, "policy": "audit-policy.yaml", "blocking": True}
@@ -54,8 +55,6 @@ def recorded(events: list[dict[str, Any]], agent: str) -> list[Event]:
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_the_same_policy_records_the_same_requests(user: str, front: Front, cluster: RealCluster) -> None:
     """``group: "*"`` is every group: the core group, apps, and groups that nobody serves."""
-    if cluster.kubernetes.number < 36:
-        pytest.skip('group: "*" came with 1.36')
     agent = f"audit-{user}-{front.gateway.port}"
     with front.http(user, headers=[("User-Agent", agent)]) as http:
         for method, path in REQUESTS:

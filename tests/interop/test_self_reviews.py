@@ -252,6 +252,7 @@ class TestATokenReviewAboutOnesOwnToken:
         assert status["user"]["username"] == "alice"
         assert set(status["user"]["groups"]) == {"dev", "system:authenticated"}
 
+    @pytest.mark.filterwarnings("ignore:Kubernetes version")  # newer than it knows
     def test_whoami_of_kr8s_is_answered(self, front: Front) -> None:
         """It asks for its name by a TokenReview about its own token."""
         kubeconfig = front.kubectl("alice").kubeconfig
