@@ -117,7 +117,8 @@ async def test_what_does_not_fit_into_the_buffer_is_dropped_and_counted(
     assert sink.dropped == 7
     assert caplog.text.count("audit events are dropped") == 1
     await sink.close()
-    assert len(webhook.events) == 10_000
+    # A batch whose answer came too late is sent again, so an event may arrive twice.
+    assert {event["n"] for event in webhook.events} == set(range(10_000))
 
 
 async def test_a_blocking_webhook_refuses_what_does_not_fit(
