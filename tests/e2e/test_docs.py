@@ -21,6 +21,7 @@ import trustme
 from tests.support import offline_pip
 from tests.support.apiserver import ApiServer
 from tests.support.cluster import Cluster
+from tests.support.google import Google
 from tests.support.kubectl import find_kubectl
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
@@ -79,6 +80,19 @@ def cluster_behind_the_gateway(world: World) -> None:
     world.environment["KUBECONFIG"] = str(kubeconfig)
 
 
+def credential_for_a_cluster(world: World) -> None:
+    """The gateway's own credential, as another page makes it."""
+    token = world.folder / "cluster-token"
+    token.touch(mode=0o600)
+    token.write_text("a token of the gateway")
+
+
+def administrator_of_google(world: World) -> None:
+    """The key of a service account, as Google's console gives it out."""
+    credential_for_a_cluster(world)
+    Google(world.authority).write_key(world.folder / "service-account.json").chmod(0o600)
+
+
 def author_of_a_package(world: World) -> None:
     """Python finds what is in the folder, as it does after ``pip install -e .``, and pytest is there."""
     world.environment["PYTHONPATH"] = str(world.folder)
@@ -95,6 +109,10 @@ WORLDS: dict[str, Callable[[World], None]] = {
     "docs/how-to/debug-sign-in.md": cluster_of_a_kubeconfig,
     "docs/how-to/metrics.md": cluster_of_a_kubeconfig,
     "docs/how-to/use-your-http-client.md": cluster_of_a_kubeconfig,
+    "docs/how-to/google-groups.md": administrator_of_google,
+    "docs/how-to/sign-in-with-github.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-with-ldap.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-with-oidc.md": credential_for_a_cluster,
     "docs/how-to/write-a-provider.md": author_of_a_package,
     "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
 }
@@ -126,6 +144,11 @@ def kubectl_for(page: str, folder: Path) -> list[Path]:
     folder.mkdir()
     (folder / "kubectl").symlink_to(kubectl)
     return [folder]
+
+
+def test_every_page_has_something_to_follow() -> None:
+    without = [str(page.relative_to(ROOT)) for page in PAGES if not any(steps(page.read_text()))]
+    assert without == []
 
 
 @pytest.mark.needs("curl", "htpasswd", "openssl")
