@@ -124,7 +124,7 @@ class TestReload:
                 gateway.signal(signal.SIGHUP)
                 with pytest.raises(httpx.RemoteProtocolError):
                     next(lines)
-            assert "the policy no longer allows it" in gateway.line("an open request was cut")
+            assert "the policy no longer allows it" in gateway.line("a stream was cut")
 
     def test_a_broken_file_changes_nothing_and_is_told(self, site: Site, cluster: Cluster) -> None:
         sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}

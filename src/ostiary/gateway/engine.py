@@ -96,6 +96,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._plans = Plans()
         self._open = OpenExchanges(parts.limits)
+        self._seated = self._open.seated
         self._rejudge = Rejudge(
             self._open, parts.authorizer, parts.clock, unconfirmed=parts.unconfirmed, start=self._start
         )
@@ -364,7 +365,9 @@ class Engine:
             self._answers.refused(passage, plan)
             return
         share = live.share
-        if passage.exchange.connection.account is not share and not self._charge_connection(passage, share):
+        connection = passage.exchange.connection
+        if connection.account is not share and not connection.charge(share):
+            self._refuse_connection(passage)
             return
         try:
             leave = self._limits.open_stream(share) if plan.stream else self._limits.try_enter(share)
@@ -380,14 +383,10 @@ class Engine:
         else:
             self._admit(passage)
 
-    def _charge_connection(self, passage: Passage, share: UserShare) -> bool:
-        """From here on the connection counts for this user, who may have only so many of them."""
-        if passage.exchange.connection.charge(share):
-            return True
+    def _refuse_connection(self, passage: Passage) -> None:
         passage.exchange.close_after = True
         error = TooManyRequests("too many connections of this user are open", retry_after=1.0)
         self._answers.too_many(passage, error, "connections", passage.plan)
-        return False
 
     async def _wait_for_turn(self, passage: Passage, share: UserShare) -> None:
         try:
@@ -491,7 +490,7 @@ class Engine:
             proxied.tells_when_started = True
             self._open.streams[proxied] = None
         else:
-            self._open.seated[proxied] = None
+            self._seated[proxied] = None
         proxied.recorder = passage.recorder
         try:
             proxied.start()
@@ -540,7 +539,8 @@ class Engine:
     def proxied_finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
         passage: Passage = proxied.context
         self._authenticator.closed(passage.live, proxied)
-        self._open.discard(proxied)
+        if self._seated.pop(proxied, _MISSING) is _MISSING:
+            self._open.streams.pop(proxied, None)
         upstream = proxied.upstream
         if error is not None:
             self._upstream_failed(upstream, error, passage)
@@ -610,6 +610,7 @@ class Engine:
             self._answers.internal(passage)
 
 
+_MISSING = object()
 _UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
 
 

@@ -65,33 +65,43 @@ def no_place() -> None:
 class UserShare:
     """What one user holds of what all share. One object for all tokens of the user, as long as any is in use."""
 
-    __slots__ = ("__weakref__", "_limits", "connections", "exempt", "name", "seats", "streams", "unread")
+    __slots__ = (
+        "__weakref__",
+        "_fair_seats",
+        "_limits",
+        "connections",
+        "exempt",
+        "most_connections",
+        "name",
+        "seats",
+        "streams",
+        "unread",
+    )
 
     def __init__(self, name: str, limits: Limits, *, exempt: bool = False) -> None:
         self.name = name
         self.exempt = exempt
         self._limits = limits
+        self._fair_seats = limits.seats
         self.seats = 0
         self.streams = 0
         self.connections = 0
+        most = 0 if exempt else limits.settings.connections_per_user
+        self.most_connections = most or float("inf")
         self.unread = 0
 
     def leave_seat(self) -> None:
-        self._limits.seats.leave(self)
+        # Written out here: every request does it.
+        self.seats -= 1
+        seats = self._fair_seats
+        seats.in_flight -= 1
+        if seats.waiters:
+            seats.serve_waiting()
 
     def close_stream(self) -> None:
         self._limits.streams.close(self)
 
     # --- its connections call these ---
-
-    def connected(self) -> bool:
-        """One more connection is used by this user; False if it is one too many."""
-        self.connections += 1
-        most = self._limits.settings.connections_per_user
-        return self.exempt or not most or self.connections <= most
-
-    def disconnected(self) -> None:
-        self.connections -= 1
 
     def hold_unread(self, size: int) -> bool:
         """A client does not read *size* bytes that we have for it; False if this user has too many of those."""
@@ -251,13 +261,13 @@ class FairSeats:
         # In the order of their turns: who has been served goes to the end.
         self._queues: dict[UserShare, deque[_Waiter]] = {}
         # All who wait, the longest first: everybody may wait equally long, so this is also the order of deadlines.
-        self._waiters: dict[_Waiter, None] = {}
+        self.waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
 
     @property
     def queued(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def try_enter(self, share: UserShare) -> Leave | None:
         # Whoever waits although a seat is free holds their whole share, so nobody is overtaken.
@@ -266,12 +276,6 @@ class FairSeats:
         self.in_flight += 1
         share.seats += 1
         return share.leave_seat
-
-    def leave(self, share: UserShare) -> None:
-        self.in_flight -= 1
-        share.seats -= 1
-        if self._waiters:
-            self._serve_waiting()
 
     async def wait(self, share: UserShare) -> Leave:
         """A seat, when it is this user's turn; raises `TooManyRequests` if that would take, or takes, too long."""
@@ -289,7 +293,7 @@ class FairSeats:
         """Send away all who have waited too long. A timer calls it while anybody waits."""
         now = self._clock.monotonic()
         overdue = []
-        for waiter in self._waiters:
+        for waiter in self.waiters:
             if waiter.deadline > now:
                 break
             overdue.append(waiter)
@@ -301,17 +305,18 @@ class FairSeats:
     def _enqueue(self, share: UserShare) -> _Waiter:
         if len(self._queues.get(share, ())) >= self._queue_length:
             raise self._refusal("too many requests of this user wait already")
-        if len(self._waiters) >= self._queued_in_all:
+        if len(self.waiters) >= self._queued_in_all:
             raise self._refusal("too many requests wait already")
         loop = asyncio.get_running_loop()
         waiter = _Waiter(share, loop.create_future(), self._clock.monotonic() + self._wait_seconds)
         self._queues.setdefault(share, deque()).append(waiter)
-        self._waiters[waiter] = None
+        self.waiters[waiter] = None
         if self._timer is None:
             self._timer = loop.call_later(self._wait_seconds, self._on_time)
         return waiter
 
-    def _serve_waiting(self) -> None:
+    def serve_waiting(self) -> None:
+        """A seat was left: give it to whoever's turn it is."""
         while self.in_flight < self._seats:
             share = next((share for share in self._queues if share.seats < self._per_user), None)
             if share is None:
@@ -330,7 +335,7 @@ class FairSeats:
             self._queues[share] = queue
 
     def _remove(self, waiter: _Waiter) -> None:
-        self._waiters.pop(waiter, None)
+        self.waiters.pop(waiter, None)
         queue = self._queues.get(waiter.share)
         if queue is None:
             return
@@ -351,7 +356,7 @@ class FairSeats:
     def _on_time(self) -> None:
         self._timer = None
         self.expire()
-        first = next(iter(self._waiters), None)
+        first = next(iter(self.waiters), None)
         if first is not None:
             delay = max(first.deadline - self._clock.monotonic(), 0.01)
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_time)

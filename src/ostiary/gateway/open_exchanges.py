@@ -17,7 +17,7 @@ from ostiary.gateway.request import Passage
 
 
 class OpenExchanges:
-    """Those of one engine."""
+    """Those of one engine, which adds and removes them itself: it does so for every request."""
 
     __slots__ = ("_limits", "seated", "streams")
 
@@ -34,12 +34,6 @@ class OpenExchanges:
 
     def __contains__(self, proxied: object) -> bool:
         return proxied in self.seated or proxied in self.streams
-
-    def discard(self, proxied: Proxied) -> None:
-        if proxied in self.seated:
-            del self.seated[proxied]
-        else:
-            self.streams.pop(proxied, None)
 
     def tick(self, now: float) -> None:
         """What has gone on for long counts as a stream."""

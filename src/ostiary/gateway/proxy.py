@@ -139,8 +139,8 @@ class Proxied:
         self._connection: UpstreamConnection | None = None
         self._chunk_out = False
         self._out: list[bytes] = []
-        # The parts of the answer's body that came with one read.
-        self._pieces: list[bytes] = []
+        # The parts of the answer's body that came with one read. None for most: their answer comes whole.
+        self._pieces: list[bytes] | None = None
         # How many bytes the upstream has not read, while it does not keep up.
         self._held = 0
         self._buffer = b""
@@ -350,13 +350,16 @@ class Proxied:
             self._owner.proxied_started(self, status)
 
     def response_body(self, data: bytes) -> None:
-        self._pieces.append(data)
+        if self._pieces is None:
+            self._pieces = [data]
+        else:
+            self._pieces.append(data)
 
     def _gather_pieces(self) -> None:
         """What came with one read goes on as one chunk, in however many it came."""
         if not self._pieces:
             return
-        pieces, self._pieces = self._pieces, []
+        pieces, self._pieces = self._pieces, None
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._withheld is not None:
             self._withheld += data
@@ -443,7 +446,7 @@ class Proxied:
             exchange.abort()
             return
         self._out.clear()
-        self._pieces.clear()
+        self._pieces = None
         status = _failure_status(error, sent_body=self._sent_body)
         self._finish(status, error)
         self._owner.proxied_failed(self, status, error.kind)

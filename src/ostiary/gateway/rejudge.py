@@ -55,6 +55,8 @@ class Rejudge:
         self._due = self._monotonic() + self._every
         self._running = False
         self._again = False
+        # Since when nobody could say whether these are still allowed.
+        self._unconfirmed_since: dict[Proxied, float] = {}
 
     def tick(self) -> None:
         """About once a second."""
@@ -95,6 +97,8 @@ class Rejudge:
             self._running = False
 
     async def _judge_all(self) -> None:
+        for ended in [each for each in self._unconfirmed_since if each not in self._exchanges]:
+            del self._unconfirmed_since[ended]
         waiting: list[tuple[Plan, list[Proxied]]] = []
         for number, (plan, opened) in enumerate(self._by_plan()):
             if number % PER_TURN == PER_TURN - 1:
@@ -162,27 +166,23 @@ class Rejudge:
             # Not for those who come: what is prepared for the plan's audit events tells the reason of before.
             confirmed = replace(plan, ruling=ruling)
         for proxied in opened:
-            passage: Passage = proxied.context
-            passage.plan, passage.unconfirmed_since = confirmed, None
+            proxied.context.plan = confirmed
+            self._unconfirmed_since.pop(proxied, None)
 
     def _note_unconfirmed(self, opened: list[Proxied], error: ProviderError) -> None:
         """Not a no: what was rightly opened goes on for a while, and is asked about again."""
         now = self._monotonic()
         self._due = min(self._due, now + SHORTEST_SECONDS)
-        overdue = []
-        for proxied in opened:
-            passage: Passage = proxied.context
-            if passage.unconfirmed_since is None:
-                passage.unconfirmed_since = now
-            if now - passage.unconfirmed_since >= self._unconfirmed:
-                overdue.append(proxied)
+        since = self._unconfirmed_since
+        overdue = [each for each in opened if now - since.setdefault(each, now) >= self._unconfirmed]
         if overdue:
             self._cut(overdue, f"nobody could confirm in time that it is still allowed: {error.cause or error.summary}")
 
     def _cut(self, opened: list[Proxied], why: str) -> None:
         for proxied in opened:
+            self._unconfirmed_since.pop(proxied, None)
             if proxied in self._exchanges:
-                log.info("an open request was cut: %s", why, extra={"request_id": proxied.context.audit_id})
+                log.info("a stream was cut: %s", why, extra={"request_id": proxied.context.audit_id})
                 proxied.cut()
 
 

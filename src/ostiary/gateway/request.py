@@ -36,7 +36,6 @@ class Passage:
         "received_at",
         "recorder",
         "scanned",
-        "unconfirmed_since",
     )
 
     live: LiveToken
@@ -50,8 +49,6 @@ class Passage:
         # Gives the place back that the request has among those being served.
         self.leave: Leave = no_place
         self.recorder: Recorder | None = None
-        # Since when nobody could say whether it is still allowed, if that is so.
-        self.unconfirmed_since: float | None = None
         # Whether a review of a token has been looked at: see `Plan.reviews_token`.
         self.body_was_read = False
 

@@ -48,12 +48,12 @@ Handle = Callable[[Exchange], None]
 
 
 class Account(Protocol):
-    """Whoever a connection is used by, as the connection sees it: it says whether they may have more."""
+    """Whoever a connection is used by, as the connection sees it. Attributes, and not calls: a connection that many
+    users share is charged to another one with each request.
+    """
 
-    def connected(self) -> bool:
-        """One more connection; False if it is one too many. `disconnected` follows in either case."""
-
-    def disconnected(self) -> None: ...
+    connections: int
+    most_connections: float
 
     def hold_unread(self, size: int) -> bool:
         """So many bytes wait for the client to read them; False if they are too many."""
@@ -235,12 +235,13 @@ class ServerConnection(asyncio.Protocol):
         before, self.account = self.account, account
         if before is None:
             self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
-        unread, self._unread = self._unread, 0
-        if before is not None:
-            before.disconnected()
-            if unread:
-                before.release_unread(unread)
-        return account.connected()
+        else:
+            before.connections -= 1
+            if self._unread:
+                before.release_unread(self._unread)
+                self._unread = 0
+        account.connections += 1
+        return account.connections <= account.most_connections
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -278,7 +279,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.connections.discard(self)
         self._release_unread()
         if self.account is not None:
-            self.account.disconnected()
+            self.account.connections -= 1
             self.account = None
         self._failed = True
         self._waiting.clear()
