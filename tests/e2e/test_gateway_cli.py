@@ -235,7 +235,7 @@ class TestWhoMayAsk:
             *("sessions", "list", "--server", running.gateway.url(), "--token-file", "mine", "--ca", "other.pem")
         )
         assert done.returncode == 1
-        assert "the gateway cannot be trusted" in done.stderr
+        assert "the gateway's certificate cannot be verified" in done.stderr
         assert "code   gateway-unreachable" in done.stderr
 
     def test_nobody_there_is_told(self, running: Running) -> None:
@@ -243,7 +243,7 @@ class TestWhoMayAsk:
         done = running.ostiary("sessions", "list", "--server", "http://127.0.0.1:1", "--token-file", "mine")
         assert (done.returncode, "code   gateway-unreachable" in done.stderr) == (1, True)
         done = running.ostiary("sessions", "list", "--server", running.gateway.health, "--token-file", "mine")
-        assert "not as a gateway does" in done.stderr
+        assert "without the response of a gateway" in done.stderr
 
 
 def test_what_people_did_is_replayed_against_the_policy_in_force(running: Running) -> None:

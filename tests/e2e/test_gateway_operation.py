@@ -470,7 +470,7 @@ def test_without_a_name_the_gateway_yaml_of_the_directory_is_served(site: Site) 
     """S15: nobody who wrote one finds everything allowed."""
     site.write_config(listen={"workers": 2})
     with ServedGateway(site, None, {}) as gateway:
-        assert gateway.line("taking gateway.yaml of this directory")
+        assert gateway.line("using gateway.yaml in this directory")
         assert gateway.login("alice").user == "alice"
         assert gateway.get("/auth").status_code == 401
         assert "may do everything" not in gateway.stderr
@@ -490,7 +490,7 @@ def test_without_a_configuration_it_is_one_user_on_this_machine_and_says_so(site
         assert gateway.url("127.0.0.1") == "http://127.0.0.1:8443"
         for warning in (
             *("there is no gateway.yaml in this directory", "one user, and all actions allowed"),
-            *("kept in memory", "there is no upstream"),
+            *("kept in memory", "unknown upstream"),
         ):
             assert warning in gateway.stderr
         said = json.loads(curl(gateway.url("127.0.0.1") + "/auth"))

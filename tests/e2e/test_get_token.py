@@ -344,10 +344,10 @@ def test_when_nobody_comes_nobody_is_asked_again_for_a_while(desk: Desk, ca: tru
     desk.env = {**usual, "BROWSER": str(ignored.path)}
     first = desk.get_token("--timeout", "3", info=_with_authority(desk))
     assert first.returncode == 1
-    assert "no browser came back" in first.stderr
+    assert "the browser did not return" in first.stderr
     second = desk.get_token("--timeout", "3", info=_with_authority(desk))
     assert second.returncode == 1
-    assert "nobody is asked again for a while" in second.stderr
+    assert "not retried for a while" in second.stderr
     assert "ostiary login" in second.stderr
     assert len(ignored.tabs) == 1
     desk.env = usual
@@ -359,7 +359,7 @@ def test_a_refusal_is_told_here_and_in_the_browser(desk: Desk) -> None:
     desk.server.refuses_in_browser = True
     done = desk.run("login", "--server", desk.server.url, "--ca", str(desk.authority))
     assert done.returncode == 1
-    assert "it was refused in the browser" in done.stderr
+    assert "sign-in was refused in the browser" in done.stderr
     assert "You are not signed in" in desk.browser.pages
 
 

@@ -382,7 +382,7 @@ def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(run
 
     def redeem(code: str) -> Grant:
         if code != "good":
-            raise LoginRefused("the gateway did not let you in")
+            raise LoginRefused("the gateway refused the sign-in")
         end = datetime(2999, 1, 1, tzinfo=UTC)
         return Grant(Secret("t"), end, Secret("r"), "s1", end, "ann")
 

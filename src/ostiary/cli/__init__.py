@@ -10,20 +10,23 @@ import sys
 # name: (module, what it does). The module has `configure(parser)`, whose parser sets `run` as a default;
 # or, where even argparse would be too slow, `main(argv)`.
 COMMANDS = {
-    "serve": ("ostiary.cli.serve", "run the gateway: people and programs let in by your identity system and policy"),
-    "can-i": ("ostiary.cli.can_i", "ask the gateway's policy whether somebody may do something, and why"),
-    "who-can": ("ostiary.cli.who_can", "everyone whom the gateway's policy lets do something"),
-    "explain": ("ostiary.cli.explain", "why a request was refused, by the id that its sender was told"),
-    "policy": ("ostiary.cli.policy", "lint a policy, compare two of them, replay what people did against a new one"),
-    "sessions": ("ostiary.cli.sessions", "who is signed in; revoke tokens, sessions, users, groups"),
-    "impersonation-role": ("ostiary.cli.impersonation_role", "the least that a cluster must allow the gateway itself"),
-    "plugins": ("ostiary.cli.plugins", "the installed providers, and the packages they come from"),
-    "login": ("ostiary.cli.login", "sign in at a gateway, so that kubectl and other clients are"),
+    "serve": ("ostiary.cli.serve", "run the gateway: sign-in with your identity system, access by your policy"),
+    "can-i": ("ostiary.cli.can_i", "ask the gateway's policy whether a user may do something, and why"),
+    "who-can": ("ostiary.cli.who_can", "list everyone whom the gateway's policy allows to do something"),
+    "explain": ("ostiary.cli.explain", "explain why a request was denied, by its request id (Audit-Id)"),
+    "policy": ("ostiary.cli.policy", "lint a policy, compare two policies, replay recorded requests"),
+    "sessions": ("ostiary.cli.sessions", "list sessions; revoke tokens, sessions, users or groups"),
+    "impersonation-role": (
+        "ostiary.cli.impersonation_role",
+        "print the smallest role that the gateway needs in a cluster",
+    ),
+    "plugins": ("ostiary.cli.plugins", "list the installed providers and their packages"),
+    "login": ("ostiary.cli.login", "sign in at a gateway, for kubectl and other clients"),
     "logout": ("ostiary.cli.logout", "end the session, here and at the gateway"),
-    "whoami": ("ostiary.cli.whoami", "who the gateway says you are, and how it knows your groups"),
-    "kubeconfig": ("ostiary.cli.kubeconfig", "a context for kubectl whose user signs in at a gateway"),
-    "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs for those who signed in"),
-    "exec": ("ostiary.cli.exec", "run, explain or judge the exec credential plugin of a kubeconfig"),
+    "whoami": ("ostiary.cli.whoami", "show your user name and groups at the gateway, and their source"),
+    "kubeconfig": ("ostiary.cli.kubeconfig", "make a kubectl context whose user signs in at a gateway"),
+    "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs to get a token"),
+    "exec": ("ostiary.cli.exec", "run, explain or check the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry", "credentials for an image: find, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
 }
@@ -31,7 +34,7 @@ COMMANDS = {
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 HELP = """\
-{program}: authentication for those who run or program Kubernetes
+{program}: authentication for Kubernetes clients, image registries and APIs
 
 usage: {program} COMMAND [options]
 
@@ -40,11 +43,11 @@ usage: {program} COMMAND [options]
   {program} COMMAND --help    what a command does, with examples
   {program} --version
 
-Begin with what your kubeconfig would run, and why:
+To see what your kubeconfig would run, and why:
 
   {program} exec explain
 
-Exit codes: 0 it worked, 1 it was refused or failed, 2 the command line was wrong.
+Exit codes: 0 success, 1 denied or failed, 2 invalid command line.
 """
 
 

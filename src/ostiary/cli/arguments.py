@@ -52,9 +52,9 @@ class Parser(argparse.ArgumentParser):
         # Only what looks like an option is named: any other word may be a token that stands in the wrong place.
         options = [word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
         if not options:
-            raise UsageError("there are more words than this command takes", hint=f"{self.prog} --help")
+            raise UsageError("too many arguments", hint=f"{self.prog} --help")
         raise UsageError(
-            f"there is no option {printable(options[0][:LONGEST_NAME])}",
+            f"unknown option {printable(options[0][:LONGEST_NAME])}",
             hint=did_you_mean(options[0], _options(self)) or f"{self.prog} --help",
         )
 
@@ -139,7 +139,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 def refuse_command(name: str, argv: Sequence[str]) -> int:
     close = get_close_matches(name, COMMANDS, n=1)
     hint = f"did you mean {program()} {close[0]}?" if close else f"{program()} --help lists the commands"
-    return _usage(UsageError(f"there is no command {name!r}", hint=hint), argv)
+    return _usage(UsageError(f"unknown command {name!r}", hint=hint), argv)
 
 
 def whole_parser() -> argparse.ArgumentParser:

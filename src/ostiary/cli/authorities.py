@@ -18,7 +18,7 @@ def authorities(path: str | None) -> str | None:
             content = file.read()
     except OSError as error:
         raise ConfigurationError(
-            "the authority cannot be read", cause=error.strerror, where=path, code="config-unreadable"
+            "the CA certificate cannot be read", cause=error.strerror, where=path, code="config-unreadable"
         ) from None
     return checked_authorities(content, where=path)
 
@@ -34,10 +34,10 @@ def checked_authorities(content: bytes, *, where: str | Place) -> str:
         build_context(TlsSettings(pem))
     except TransportError:
         raise ConfigurationError(
-            "the authority cannot be used",
-            cause="it holds no certificate in PEM",
+            "the CA certificate cannot be used",
+            cause="it holds no PEM certificate",
             where=where,
-            hint="a certificate in PEM begins with -----BEGIN CERTIFICATE-----",
+            hint="a PEM certificate begins with -----BEGIN CERTIFICATE-----",
             code="tls-invalid",
         ) from None
     return pem

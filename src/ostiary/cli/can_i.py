@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ostiary.gateway.settings import GatewayConfig
 
 DESCRIPTION = """\
-Ask the authorization chain of a gateway whether somebody may do something. Nothing is sent to a running gateway:
+Ask the authorization chain of a gateway whether a user may do something. Nothing is sent to a running gateway:
 the chain of the configuration is asked here, with the policy as it lies in its files now.
 
-Prints yes or no; the exit code is 0 for yes and 1 for no. With --explain it tells the rule that decided or came
+Prints yes or no; the exit code is 0 for yes and 1 for no. With --explain it shows the rule that decided or came
 closest, the one condition of it that failed, and the smallest rule that would allow it.
 """
 EPILOG = """\
@@ -38,11 +38,11 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_question(parser)
-    parser.add_argument("--user", metavar="NAME", help="who asks (default: you; with --group, somebody in it)")
+    parser.add_argument("--user", metavar="NAME", help="the user (default: you; with --group, any member of it)")
     parser.add_argument(
-        "--group", action="append", default=[], metavar="NAME", help="a group of theirs; may be repeated"
+        "--group", action="append", default=[], metavar="NAME", help="a group of the user; may be repeated"
     )
-    parser.add_argument("--explain", action="store_true", help="tell why, and what would change it")
+    parser.add_argument("--explain", action="store_true", help="show the reason, and which rule would change it")
     add_config(parser)
     add_output(parser)
     parser.set_defaults(run=_run)
@@ -76,7 +76,7 @@ async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) 
         else:
             explanation = await policy.authorizer.explain(attributes)
             if explanation.decision is None:
-                raise ProviderError("this could not be decided", cause=explanation.error)
+                raise ProviderError("the policy could not decide", cause=explanation.error)
             decision, told = explanation.decision, {"explanation": explanation_json(explanation)}
     asked = {"attributes": attributes_json(attributes), "decision": decision_json(decision)}
     return {"allowed": decision.allowed, **asked, **told}

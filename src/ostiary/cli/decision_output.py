@@ -61,7 +61,7 @@ def print_steps(explanation: dict[str, Any]) -> None:
 
 def _said(step: dict[str, Any]) -> str:
     if step.get("error"):
-        return f"could not be asked: {printable(step['error'])}"
+        return f"unavailable: {printable(step['error'])}"
     if "verdict" not in step:
-        return "not asked: the chain had ended"
+        return "not evaluated: an earlier provider decided"
     return printable(f"{step['verdict']}: {step['reason']}" if step.get("reason") else step["verdict"])

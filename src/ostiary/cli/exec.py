@@ -32,14 +32,14 @@ examples:
   ostiary exec run --output header | curl --header @- https://cluster.example/api
 """
 EXPLAIN_HELP = """\
-Say what would run, and why, without running it: the program that would be started, its arguments, what it
-would be told, whether it may ask a person, whether the plugin policy lets it run, and what would keep it
-from being used. Values of environment variables are not shown.
+Show what would run, and why, without running it: the program that would be started, its arguments, its input,
+whether it may be interactive, whether the plugin policy allows it, and what would prevent its use.
+Values of environment variables are not shown.
 """
 CHECK_HELP = """\
-Judge an exec plugin, written in any language, by the rules that clients live by. The plugin is run about
+Check an exec plugin, written in any language, against the rules of Kubernetes clients. The plugin is run about
 five times, without a person, and must be able to answer: sign in first if it needs that. Nothing that it
-prints on stdout is shown; if it fails, what it says on stderr is, without what may be a secret.
+prints on stdout is shown; if it fails, its stderr is shown, with secrets removed.
 """
 CHECK_EXAMPLES = """\
 examples:
@@ -52,8 +52,8 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="run|explain|check")
     _configure_run(verbs.add_parser("run", help="print the credential", description=RUN_HELP, epilog=RUN_EXAMPLES))
-    _configure_explain(verbs.add_parser("explain", help="say what would run", description=EXPLAIN_HELP))
-    _configure_check(verbs.add_parser("check", help="judge any plugin", description=CHECK_HELP, epilog=CHECK_EXAMPLES))
+    _configure_explain(verbs.add_parser("explain", help="show what would run", description=EXPLAIN_HELP))
+    _configure_check(verbs.add_parser("check", help="check any plugin", description=CHECK_HELP, epilog=CHECK_EXAMPLES))
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +74,13 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
         "--api-version",
         action="append",
         choices=names,
-        help="a version that it should speak; may be repeated (default: v1 and v1beta1)",
+        help="a version that it should support; may be repeated (default: v1 and v1beta1)",
     )
     _add_dialect(parser)
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="add to its environment")
-    parser.add_argument("--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="for one run")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="add a variable to its environment"
+    )
+    parser.add_argument("--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="time limit for one run")
     add_output(parser)
     parser.add_argument("command", metavar="COMMAND", help="the plugin")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
@@ -105,7 +107,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=SECONDS_WITHOUT_A_PERSON,
         metavar="SECONDS",
-        help="for a plugin that cannot ask a person (default: %(default)g)",
+        help="time limit for a non-interactive plugin (default: %(default)g)",
     )
 
 
@@ -117,7 +119,7 @@ def run_plugin(arguments: argparse.Namespace) -> int:
     plugin = chosen.plugin()
     beaten_by = static_credential(chosen.selection.user)
     if beaten_by:
-        print_note(f"a client would not run this plugin: {beaten_by} beats it")
+        print_note(f"a client would not run this plugin: {beaten_by} takes precedence")
     credential = plugin.run()
     if arguments.output == HEADER:
         print(_header(credential))

@@ -50,14 +50,14 @@ class Explanation:
         yield "path", self.executable or "not found on PATH"
         yield "arguments", shlex.join(self.config.args) or "none"
         yield "environment", "yours, and: " + ", ".join(self.environment)
-        yield "told", json.dumps(self.info, indent=2, ensure_ascii=False)
+        yield "exec info", json.dumps(self.info, indent=2, ensure_ascii=False)
         yield "interactive", f"{_yes_or_no(self.interactive)}: {self.interactive_why}"
-        yield "policy", f"{self.policy} {'lets it run' if self.allowed else f'refuses it: {self.policy_why}'}"
+        yield "policy", f"{self.policy} {'allows it' if self.allowed else f'refuses it: {self.policy_why}'}"
         yield "where", str(self.config.place)
         for note in self.notes:
             yield "note", note
         for place in self.unknown_fields:
-            yield "unknown", f"{place} (ignored: a typing mistake?)"
+            yield "unknown", f"{place} (unknown field, ignored: a typo?)"
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -143,7 +143,7 @@ def _verdict(policy: PluginPolicy, plan: Plan) -> tuple[bool, str]:
 def _notes(selection: Selection, config: ExecConfig, plan: Plan) -> Iterator[str]:
     beaten_by = static_credential(selection.user)
     if beaten_by:
-        yield f"{beaten_by} in the kubeconfig beats this plugin: it is never run. Remove it to use the plugin"
+        yield f"{beaten_by} in the kubeconfig takes precedence: this plugin is never run. Remove it to use the plugin"
     if selection.cluster.server.startswith("http://"):
         yield "the server is not https, so no credential is sent to it and this plugin is never run"
     if plan.executable is None and config.install_hint:

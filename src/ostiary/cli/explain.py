@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ostiary.gateway.settings import GatewayConfig
 
 DESCRIPTION = """\
-Explain an answer of the gateway. Every answer has an Audit-Id header, and every error page a number; somebody who was
-refused tells it to you, and learns nothing by it. This prints what they asked, what was decided then, and what the
-policy says now: the closest rule, the one condition that failed, and the smallest rule that would allow it. Of a
-sign-in that failed, and of a request that nobody was identified for, it prints what failed.
+Explain why the gateway denied a request. Every response has an Audit-Id header, and every error page shows a request
+id: ask the user for it. This prints the request, the decision at that time, and the decision of the policy
+as it is now: the closest rule, the one condition that failed, and the smallest rule that would allow it. For a
+failed sign-in, and for a request without a valid credential, it prints what failed.
 
-The request is looked for in the audit log of the configuration, also where it was rotated to; or, with --server, in
-the memory of a running gateway, which keeps the refusals of about a day.
+The request is searched for in the audit log of the configuration, rotated files included; or, with --server, in the
+memory of a running gateway, which keeps denied requests for about a day.
 """
 EPILOG = """\
 examples:
@@ -41,8 +41,10 @@ class DecisionNotFound(OstiaryError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.add_argument("id", metavar="ID", help="the Audit-Id of the answer, or the number on the page")
-    parser.add_argument("--audit-log", action="append", metavar="FILE", help="look here instead; may be repeated")
+    parser.add_argument("id", metavar="ID", help="the Audit-Id of the response, or the request id on the page")
+    parser.add_argument(
+        "--audit-log", action="append", metavar="FILE", help="search this audit log instead; may be repeated"
+    )
     add_config(parser)
     add_server(parser)
     add_output(parser)
@@ -51,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.server is not None and arguments.audit_log:
-        raise UsageError("--audit-log is read here, and --server asks elsewhere", hint="leave one of them out")
+        raise UsageError("--audit-log and --server cannot be combined", hint="leave one of them out")
     gateway = remote(arguments)
     told = _remembered(gateway, arguments.id) if gateway is not None else _recorded(arguments)
     if arguments.output == JSON:
@@ -93,7 +95,7 @@ def _print_end(told: dict[str, Any]) -> None:
             *what,
             ("answered", f"status {told['status']}"),
             *reason,
-            ("decided", "nothing: the policy was not asked"),
+            ("decided", "nothing: the request ended before the policy was evaluated"),
         ]
     )
 
@@ -106,8 +108,10 @@ def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
     except GatewayRefused as error:
         if error.status != 404:
             raise
-        hint = "it keeps what was refused in about a day, each worker its own; its audit log keeps all: --config"
-        raise DecisionNotFound("the gateway remembers no such decision", hint=hint) from None
+        hint = (
+            "a gateway keeps denied requests for about a day, each worker its own; search its audit log with --config"
+        )
+        raise DecisionNotFound("unknown request id: the gateway remembers no such decision", hint=hint) from None
 
 
 def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -126,8 +130,8 @@ async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -
     found = find(logs, decision_id)
     if found is None:
         raise DecisionNotFound(
-            "there is no record of such a decision",
-            cause=f"looked through {len(logs)} {'log' if len(logs) == 1 else 'logs'}",
+            "unknown request id: no audit log records such a decision",
+            cause=f"searched {len(logs)} {'log' if len(logs) == 1 else 'logs'}",
             where=", ".join(logs),
             hint="name an older log with --audit-log, or ask a running gateway with --server",
         )
@@ -145,7 +149,7 @@ def _logs(config: GatewayConfig, where: str) -> list[str]:
     """The audit log and what it was rotated to, the newest first. What is compressed is left alone."""
     if config.audit.log is None:
         raise DecisionNotFound(
-            "this gateway keeps no audit log here",
+            "this gateway has no audit log file",
             where=f"{where}, audit.log",
             hint="name one with --audit-log, or ask the running gateway with --server",
         )

@@ -28,11 +28,11 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", metavar="URL", help="ask the gateway that runs there, in place of --config")
+    parser.add_argument("--server", metavar="URL", help="ask the gateway that runs at this URL, instead of --config")
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="with --server: a file that holds your token alone (default: the session of ostiary login there)",
+        help="with --server: a file that holds only your token (default: the session of ostiary login there)",
     )
     parser.add_argument(
         "--account", metavar="NAME", help="with --server: the session of one of several accounts at this gateway"
@@ -40,7 +40,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ca",
         metavar="FILE",
-        help="with --server: the authorities to trust, PEM (default: the kubeconfig's, the session's or the system's)",
+        help="with --server: the CA certificates to trust, in PEM (default: the kubeconfig's, session's or system's)",
     )
 
 
@@ -58,12 +58,12 @@ def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
     """The gateway at ``--server``; None if there is no such option."""
     if arguments.server is None:
         if arguments.token_file or arguments.account or arguments.ca:
-            raise UsageError("--token-file, --account and --ca go with --server")
+            raise UsageError("--token-file, --account and --ca need --server")
         return None
     if arguments.config is not None:
-        raise UsageError("--config and --server name two gateways", hint="leave one of them out")
+        raise UsageError("--config and --server cannot be combined", hint="leave one of them out")
     if arguments.token_file is not None and arguments.account is not None:
-        raise UsageError("--token-file and --account name two tokens", hint="leave one of them out")
+        raise UsageError("--token-file and --account cannot be combined", hint="leave one of them out")
     from ostiary.cli.remote import chosen_gateway
 
     return chosen_gateway(arguments)

@@ -30,8 +30,8 @@ LARGEST = 1 << 20
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # By OpenSSL's number of what is wrong with a certificate, where naming an authority would not help.
 _CERTIFICATE_HINTS = {
-    9: "is the clock of this machine right?",
-    10: "is the clock of this machine right? If so, the gateway needs a new certificate",
+    9: "check the clock of this machine",
+    10: "check the clock of this machine; if it is right, the gateway needs a new certificate",
     62: "use a name that the certificate is for",
     64: "use a name that the certificate is for",
 }
@@ -82,12 +82,12 @@ class GatewayHttp:
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
-    def not_understood(self, cause: str = "its answer cannot be understood") -> ProviderError:
+    def not_understood(self, cause: str = "it sent an invalid response") -> ProviderError:
         return ProviderError(
-            "this is not an ostiary gateway, or an older one",
+            "this is not an ostiary gateway, or its version is too old",
             cause=cause,
             where=self.server,
-            hint="is the address that of the gateway, without a path?",
+            hint="check that this is the URL of the gateway, without a path",
             code="gateway-answer-invalid",
         )
 
@@ -95,17 +95,17 @@ class GatewayHttp:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLCertVerificationError):
             return ProviderError(
-                "the gateway cannot be trusted",
+                "the gateway's certificate cannot be verified",
                 cause=reason.verify_message,
                 where=self.server,
                 hint=_CERTIFICATE_HINTS.get(
-                    reason.verify_code, "if it has an authority of its own, name that: --ca FILE"
+                    reason.verify_code, "if it uses a private CA, name its certificate: --ca FILE"
                 ),
                 code="gateway-unreachable",
             )
         cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         return ProviderError(
-            "the gateway cannot be reached",
+            "the gateway is unreachable",
             cause=cause,
             where=self.server,
             hint=_hint(reason, self.server),
@@ -115,10 +115,10 @@ class GatewayHttp:
 
 def _hint(reason: object, server: str) -> str:
     if isinstance(reason, ssl.SSLError):
-        return "is the address right? What listens there does not speak TLS as a gateway does"
+        return "check the URL: the server there does not speak TLS as a gateway does"
     if isinstance(reason, http.client.RemoteDisconnected) and server.startswith("http://"):
-        return "perhaps it wants TLS: https:// in place of http://"
-    return "is the address right, and is the network or VPN up?"
+        return "the server may need TLS: use https:// instead of http://"
+    return "check the URL, and that the network or VPN is up"
 
 
 def checked_address(server: str) -> str:
@@ -130,9 +130,9 @@ def checked_address(server: str) -> str:
     host, port = parts.hostname or "", _port(parts)
     plain = parts.scheme == "http"
     if parts.query or parts.fragment:
-        raise _no_address("there is a ? or a # in it")
+        raise _no_address("it contains a ? or a #")
     if plain and host not in LOOPBACK:
-        raise _no_address("http:// would show your token to everybody on the way")
+        raise _no_address("http:// would send your token unencrypted")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
 
@@ -140,13 +140,13 @@ def checked_address(server: str) -> str:
 def _parts(server: str) -> SplitResult:
     fits = server.isascii() and server.isprintable() and server and " " not in server
     if fits and "://" not in server:
-        raise _no_address("https:// is missing before it")
+        raise _no_address("it does not begin with https://")
     try:
         parts = urlsplit(server if fits else "")
     except ValueError:
         parts = urlsplit("")
     if not parts.hostname or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-        raise _no_address("it is not like https://gateway.example")
+        raise _no_address("it is not a URL such as https://gateway.example")
     return parts
 
 
@@ -159,7 +159,7 @@ def _port(parts: SplitResult) -> int | None:
 
 def _no_address(cause: str) -> UsageError:
     # Not quoted: somebody may have put a password into it.
-    return UsageError("this is not the address of a gateway", cause=cause, hint="--server https://gateway.example")
+    return UsageError("this is not the URL of a gateway", cause=cause, hint="--server https://gateway.example")
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

@@ -25,9 +25,9 @@ from ostiary.plugin.stdout import ReservedStdout
 from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecInfo, decode_info, encode_answer
 
 DESCRIPTION = """\
-The exec credential plugin of those who sign in at a gateway: kubectl runs it, and so does every other client that
-reads kubeconfigs. It prints a credential, which it renews by itself; when the session is over, it signs you in if the
-client lets it ask, or else says that you should.
+The exec credential plugin for users who sign in at a gateway. kubectl and every other client that reads kubeconfigs
+run it. It prints a credential and refreshes it by itself. When the session has expired, it starts a sign-in if the
+client is interactive; otherwise it fails and says that you must sign in.
 
 THE CREDENTIAL IS A SECRET, and this prints it. `ostiary kubeconfig` writes the kubeconfig that runs it.
 """

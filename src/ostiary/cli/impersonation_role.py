@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Print the role and binding that a gateway with identity: impersonation needs in the cluster behind it, made from its
 policy: only users and groups that the configured providers can produce, and only the verbs and resources that the
 policy allows one of them. It can never be system:masters, nor a part of the control plane, a node or a service account.
-Print it again when the policy or the users have changed; a note is printed for each rule that nothing bounds.
+Print it again when the policy or the users have changed; a note is printed for each rule without a bound.
 
 Users are named one by one. Those of htpasswd and single_user are known; where an identity provider cannot list its
 users, name them with --user, or accept every name with --any-user.
@@ -45,44 +45,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--legacy", action="store_true", help="for clusters without constrained impersonation")
     parser.add_argument(
-        "--name", default="ostiary-gateway", metavar="NAME", help="of the objects (default: %(default)s)"
+        "--name", default="ostiary-gateway", metavar="NAME", help="the name of the objects (default: %(default)s)"
     )
     parser.add_argument(
         "--service-account",
         default="ostiary/ostiary",
         metavar="NAMESPACE/NAME",
-        help="what the gateway is in the cluster (default: %(default)s)",
+        help="the service account of the gateway in the cluster (default: %(default)s)",
     )
-    parser.add_argument("--subject-user", metavar="NAME", help="the same, where it has a client certificate")
+    parser.add_argument(
+        "--subject-user", metavar="NAME", help="the user name of the gateway, if it uses a client certificate"
+    )
     parser.add_argument(
         "--user",
         action="append",
         default=[],
         metavar="NAME",
-        help="a user it may be, and no others; may be repeated (default: those that are known)",
+        help="a user it may impersonate, and no others; may be repeated (default: all known users)",
     )
     parser.add_argument(
-        "--any-user", action="store_true", help="it may be any user, also one of the control plane (not recommended)"
+        "--any-user",
+        action="store_true",
+        help="it may impersonate any user, even one of the control plane (not recommended)",
     )
     parser.add_argument(
-        "--extra", action="append", default=[], metavar="KEY", help="an extra field that your identity provider gives"
+        "--extra", action="append", default=[], metavar="KEY", help="an extra field that your identity provider sets"
     )
     parser.add_argument(
         "--as-service-account",
         action="append",
         default=[],
         metavar="NAMESPACE/NAME",
-        help="for kubectl --as: a service account it may be (NAMESPACE/* for all of a namespace); may be repeated",
+        help="for kubectl --as: a service account it may impersonate (NAMESPACE/*: a whole namespace); may be repeated",
     )
     parser.add_argument(
         "--as-node",
         action="append",
         default=[],
         metavar="NAME",
-        help="for kubectl --as: a node it may be; may be repeated",
+        help="for kubectl --as: a node it may impersonate; may be repeated",
     )
     parser.add_argument(
-        "--upstream", metavar="NAME", help="the cluster that it is for (needed if several have policies of their own)"
+        "--upstream", metavar="NAME", help="the upstream to print it for (needed if several have their own policies)"
     )
     add_config(parser)
     parser.set_defaults(run=_run)
@@ -106,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _check(config: GatewayConfig, where: str) -> None:
     if not any(upstream.identity.value == "impersonation" for upstream in config.upstreams):
         raise ConfigurationError(
-            "this gateway impersonates nobody",
+            "this gateway does not use impersonation",
             cause="no upstream has identity: impersonation",
             where=f"{where}, upstreams",
             code="config-invalid",
@@ -158,7 +162,7 @@ def _known_users(possible: PossibleSubjects, named: set[str], *, any_user: bool)
         hint = "name its users with --user, or accept every name with --any-user"
         if not listed and not others:
             raise ConfigurationError(
-                "nobody is known whom the gateway should be able to be",
+                "there are no known users for the gateway to impersonate",
                 cause=f"{providers} cannot list its users, and the policy names none of them",
                 hint=hint,
                 code="config-invalid",
@@ -173,7 +177,7 @@ def _named_users(arguments: argparse.Namespace) -> tuple[str, ...]:
     for name in arguments.user:
         if not name or name.startswith("system:"):
             raise UsageError(
-                "--user is the name of somebody who can sign in, and never one of the system's",
+                "--user must be a user who can sign in, not a system user",
                 hint="service accounts and nodes: --as-service-account NAMESPACE/NAME, --as-node NAME",
             )
     return tuple(arguments.user)
@@ -185,7 +189,7 @@ def _account(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
     if not slash or not is_dns_name(namespace) or (name != ANY and not is_dns_name(name)):
         hint = "as in: --as-service-account shop/builder, or shop/* for all of the namespace"
-        raise UsageError("--as-service-account is NAMESPACE/NAME", hint=hint)
+        raise UsageError("--as-service-account must be NAMESPACE/NAME", hint=hint)
     return namespace, name
 
 
@@ -193,7 +197,7 @@ def _node(text: str) -> str:
     from ostiary.wire.rbac import is_dns_name
 
     if not is_dns_name(text):
-        raise UsageError("--as-node is the name of a node", hint="as in: --as-node worker-1")
+        raise UsageError("--as-node must be the name of a node", hint="as in: --as-node worker-1")
     return str(text)
 
 
@@ -202,10 +206,10 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     from ostiary.wire.rbac import is_dns_name
 
     if not is_dns_name(arguments.name):
-        raise UsageError("--name cannot be the name of a role", hint="lower-case letters, digits and dashes")
+        raise UsageError("--name is not a valid name for a role", hint="use lower-case letters, digits and dashes")
     if arguments.subject_user:
         return Subject("User", arguments.subject_user)
     namespace, slash, name = arguments.service_account.partition("/")
     if not slash or not is_dns_name(namespace) or not is_dns_name(name):
-        raise UsageError("--service-account is NAMESPACE/NAME", hint="as in: --service-account auth/gateway")
+        raise UsageError("--service-account must be NAMESPACE/NAME", hint="as in: --service-account auth/gateway")
     return Subject("ServiceAccount", name, namespace)

@@ -1,4 +1,4 @@
-"""``ostiary kubeconfig``: a context for kubectl whose user signs in at a gateway."""
+"""``ostiary kubeconfig``: make a kubectl context whose user signs in at a gateway."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
 
 DESCRIPTION = """\
 Print a kubeconfig whose user runs `ostiary get-token`, or put its context into a kubeconfig that you have. It holds no
-secret, and can be given to everybody who signs in at this gateway.
+secret, so you can share it with everybody who signs in at this gateway.
 
 --merge changes nothing else in your file: comments, order and quoting stay, and a copy is kept beside it. An entry of
-the same name that belongs to another server, or signs in in another way, is named and not replaced.
+the same name for another server or another way to sign in is reported and not replaced.
 """
 EPILOG = """\
 examples:
@@ -40,26 +40,32 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_account(parser)
-    parser.add_argument("--name", metavar="NAME", help="of the context (default: the gateway's host)")
-    parser.add_argument("--prefix", metavar="PATH", default="", help="where the gateway has this cluster, if not at /")
+    parser.add_argument("--name", metavar="NAME", help="the name of the context (default: the gateway's host)")
+    parser.add_argument(
+        "--prefix", metavar="PATH", default="", help="the path prefix of this cluster at the gateway, if not /"
+    )
     parser.add_argument("--namespace", metavar="NAME", help="the default namespace of the context")
-    parser.add_argument("--ca", metavar="FILE", help="the authority of the gateway's certificate, in PEM")
-    parser.add_argument("--ca-data", metavar="BASE64", help="the same as text, as in certificate-authority-data")
+    parser.add_argument("--ca", metavar="FILE", help="the CA certificate of the gateway, in PEM")
+    parser.add_argument(
+        "--ca-data", metavar="BASE64", help="the CA certificate as base64, as in certificate-authority-data"
+    )
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--write", metavar="FILE", help="write a new kubeconfig")
     target.add_argument(
         "--merge", action="store_true", help="put it into the first file of $KUBECONFIG, or ~/.kube/config"
     )
-    parser.add_argument("--force", action="store_true", help="with --merge: replace entries of others, too")
+    parser.add_argument(
+        "--force", action="store_true", help="with --merge: also replace entries that belong to another server or user"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     if arguments.prefix and not arguments.prefix.startswith("/"):
-        raise UsageError("--prefix is a path, as in /staging")
+        raise UsageError("--prefix must be a path such as /staging")
     if arguments.force and not arguments.merge:
-        raise UsageError("--force belongs to --merge")
+        raise UsageError("--force needs --merge")
     own = None if account.name == DEFAULT_ACCOUNT else account.name
     made = gateway_kubeconfig(
         account.server,
@@ -94,13 +100,13 @@ def _merge(made: dict[str, Any], *, force: bool) -> None:
         backup = _backup(path, old) if old and new != old else None
         if new != old:
             _replace(path, new)
-    kept = "" if backup is None else f"; the file as it was: {backup}"
+    kept = "" if backup is None else f"; backup: {backup}"
     print_note(f"context {name} is in {path}: kubectl --context {name} get pods{kept}")
 
 
 def _taken(file: str, found: list[Conflict]) -> ConfigurationError:
     return ConfigurationError(
-        "the kubeconfig has an entry of this name that belongs to something else",
+        "the kubeconfig has an entry of this name for another server or user",
         cause="; ".join(map(str, found)),
         where=file,
         hint="choose another name with --name, or replace it with --force",
@@ -120,7 +126,7 @@ def _chosen_authorities(arguments: argparse.Namespace) -> str | None:
     if arguments.ca_data is None:
         return authorities(arguments.ca)
     if arguments.ca is not None:
-        raise UsageError("--ca and --ca-data are the same thing", hint="leave one of them out")
+        raise UsageError("--ca and --ca-data cannot be combined", hint="leave one of them out")
     try:
         content = b64decode(arguments.ca_data, validate=True)
     except ValueError:
@@ -219,7 +225,7 @@ def _lock(name: str, path: str) -> Iterator[None]:
         os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise _unwritable(path, error, hint=f"if nobody else is changing it, remove {lock}") from None
+        raise _unwritable(path, error, hint=f"if no other process is changing the file, remove {lock}") from None
     try:
         yield
     finally:

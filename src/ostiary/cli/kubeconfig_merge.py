@@ -107,7 +107,7 @@ def _other_cluster(old: Entry, new: Entry) -> str:
     if _address(old.get("server")) != _address(new["server"]):
         return "is for another server"
     if old.get("insecure-skip-tls-verify") and "certificate-authority-data" in new:
-        return "has insecure-skip-tls-verify, which cannot stand beside an authority"
+        return "has insecure-skip-tls-verify, which cannot be combined with a CA certificate"
     return ""
 
 
@@ -115,7 +115,7 @@ def _other_user(old: Entry, new: Entry) -> str:
     others = sorted(key for key in old if key not in ("exec", "extensions"))
     if others:
         # The name of a field, and never its value.
-        return f"signs in in another way ({', '.join(others)})"
+        return f"uses another way to sign in ({', '.join(others)})"
     command = old.get("exec")
     if not isinstance(command, dict) or not _is_ours(command):
         return "runs another exec plugin" if command else "has no credential in it"
@@ -159,7 +159,7 @@ def _config(text: str, file: str | None) -> Entry:
     elif document.more:
         cause = "a second document follows the first one"
     elif document.duplicates:
-        cause = f"{document.duplicates[0].path} stands in it twice"
+        cause = f"duplicate entry {document.duplicates[0].path}"
     else:
         cause = _wrong_sections(config)
     if cause:

@@ -12,8 +12,8 @@ from ostiary.cli.signin.sessions import Sessions, check_store
 from ostiary.cli.signin.turn import Turn
 
 DESCRIPTION = """\
-Sign in at a gateway: with your browser; where there is none, as over SSH, with a browser elsewhere and a short code;
-or with a password, if that is what the gateway asks for. kubectl then needs no sign-in until the session ends, and
+Sign in at a gateway: with your browser; without one, as over SSH, with a short code and a browser on another machine;
+or with a password, if the gateway asks for one. kubectl then needs no sign-in until the session ends, and
 runs `ostiary get-token` (see `ostiary kubeconfig`).
 """
 EPILOG = """\

@@ -12,7 +12,7 @@ from ostiary.cli.signin.sessions import Session, Sessions
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 
 DESCRIPTION = """\
-End the session at the gateway, at once, and forget its tokens here. With --everywhere all your sessions at this
+End the session at the gateway at once, and delete its tokens here. With --everywhere all your sessions at this
 gateway end, on all machines.
 """
 
@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     if session is None:
         if arguments.everywhere:
             raise CredentialError(
-                "your other sessions go on",
-                cause="without a session here, the gateway cannot know who asks",
-                hint="sign in and do this again: ostiary login",
+                "your other sessions are still active",
+                cause="there is no session here, so the gateway cannot tell whose sessions to end",
+                hint="sign in with ostiary login, then run this command again",
                 code="sign-in-needed",
             )
         print_note(f"there was no session at {account.server}")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         gateway.logout(session.renewal, everywhere=arguments.everywhere)
     except OstiaryError as error:
         ends = session.expires_at.astimezone().strftime("%a %H:%M")
-        error.hint = f"forgotten here; at the gateway the session goes on, at most until {ends}"
+        error.hint = f"deleted here; at the gateway the session stays active, at most until {ends}"
         raise
     ended = "all your sessions" if arguments.everywhere else f"the session of {session.user}"
     print_note(f"ended {ended} at {account.server}")

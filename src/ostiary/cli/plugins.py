@@ -11,10 +11,10 @@ from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.output import print_json, print_note, print_table
 
 DESCRIPTION = """\
-List the providers that installed packages declare, by the type and name under which a gateway.yaml can use them. None
-of them is loaded: a package that is installed runs no code of its own before a configuration names it.
+List the providers that installed packages declare, by the type and name under which a gateway.yaml can use them. No
+provider is loaded: an installed package runs no code until a configuration names it.
 
-Exit code 1 if two packages declare the same name, which no configuration can use then.
+Exit code 1 if two packages declare the same name: no configuration can use that name.
 """
 EPILOG = """\
 examples:
@@ -45,5 +45,5 @@ def _run(arguments: argparse.Namespace) -> int:
     claims = Counter((entry.type, entry.name) for entry in set(found))
     twice = [key for key, count in claims.items() if count > 1]
     for plugin_type, name in twice:
-        print_note(f'two packages have an {plugin_type} provider "{name}": remove one of them')
+        print_note(f'two packages declare an {plugin_type} provider "{name}": uninstall one of the packages')
     return FAILED if twice else OK

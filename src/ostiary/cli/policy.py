@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 GAIN, LOSS, ANY, NEVER = FAIL_ON = ("gain", "loss", "any", "never")
 
 LINT_HELP = """\
-Find what is wrong in a policy, or is likely not what was meant, each with its line and its fix: rules that can never
-match, bindings of roles that do not exist, what everybody gets. FILES are files or directories; of which type they
+Report errors and likely mistakes in a policy, each with its line and its fix: rules that can never match, bindings to
+roles that do not exist, rules that apply to everybody. FILES are files or directories; of which type they
 are is seen from their names (.jsonl: abac; otherwise RBAC manifests) or said with --type.
 
-With the configuration of a gateway (--config, or gateway.yaml in this directory) it also names the lines that can match
-nobody who signs in there: users and groups that no configured provider can produce.
+With the configuration of a gateway (--config, or gateway.yaml in this directory) it also reports the lines that can
+match nobody who signs in there: users and groups that no configured provider can produce.
 
 Exit code 1 if there are errors; warnings and hints alone give 0.
 """
@@ -39,11 +39,11 @@ examples:
   ostiary policy lint --type abac policy.jsonl --output json
 """
 DIFF_HELP = """\
-Tell who gains and who loses what between two policies, over all subjects and rules that either of them mentions. OLD
+Show who gains and who loses permissions between two policies, for all subjects and rules that either mentions. OLD
 and NEW are files, directories, or whole gateway.yaml files, whose chains are then compared. Moving rules between
-files, roles or bindings changes nothing; what somebody has through a group is told of the group.
+files, roles or bindings changes nothing; permissions through a group are shown for the group.
 
-Exit code 1 if somebody gains something; --fail-on chooses what counts.
+Exit code 1 if anybody gains a permission; --fail-on chooses what counts.
 """
 DIFF_EXAMPLES = """\
 examples:
@@ -51,11 +51,11 @@ examples:
   ostiary policy diff gateway.yaml new-gateway.yaml --fail-on any --output json
 """
 REPLAY_HELP = """\
-Decide recorded requests once more, with the policy of a candidate gateway.yaml, and print what comes out differently:
-who would gain or lose what they really did. AUDIT_LOG is the audit log of the gateway, or of kube-apiserver: one event
+Decide recorded requests again, with the policy of a candidate gateway.yaml, and print the decisions that differ:
+who would gain or lose access that they used. AUDIT_LOG is the audit log of the gateway, or of kube-apiserver: one event
 on a line.
 
-Exit code 1 if there are differences, or if something could not be decided; --fail-on chooses what counts.
+Exit code 1 if decisions differ, or if a request could not be decided; --fail-on chooses what counts.
 """
 REPLAY_EXAMPLES = """\
 examples:
@@ -67,9 +67,14 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="lint|diff|replay")
     _configure_lint(verbs.add_parser("lint", help="mistakes", description=LINT_HELP, epilog=LINT_EXAMPLES))
-    _configure_diff(verbs.add_parser("diff", help="who gains what", description=DIFF_HELP, epilog=DIFF_EXAMPLES))
+    _configure_diff(verbs.add_parser("diff", help="compare two policies", description=DIFF_HELP, epilog=DIFF_EXAMPLES))
     _configure_replay(
-        verbs.add_parser("replay", help="decide the past anew", description=REPLAY_HELP, epilog=REPLAY_EXAMPLES)
+        verbs.add_parser(
+            "replay",
+            help="decide recorded requests again with a new policy",
+            description=REPLAY_HELP,
+            epilog=REPLAY_EXAMPLES,
+        )
     )
 
 
@@ -86,7 +91,7 @@ def _configure_diff(parser: argparse.ArgumentParser) -> None:
     _add_fail_on(parser, GAIN)
     add_output(parser)
     parser.add_argument("old", metavar="OLD", help="the policy in force")
-    parser.add_argument("new", metavar="NEW", help="the one to come")
+    parser.add_argument("new", metavar="NEW", help="the new policy")
     parser.set_defaults(run=diff_policies)
 
 
@@ -94,7 +99,7 @@ def _configure_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the candidate's configuration")
     _add_fail_on(parser, ANY)
     add_output(parser)
-    parser.add_argument("logs", metavar="AUDIT_LOG", nargs="+", help="what people did")
+    parser.add_argument("logs", metavar="AUDIT_LOG", nargs="+", help="the audit log to replay")
     parser.set_defaults(run=replay_logs)
 
 
@@ -134,7 +139,7 @@ def lint_policy(arguments: argparse.Namespace) -> int:
         for finding in found:
             _print_finding(finding)
         counts = [f"{sum(one.level is level for one in found)} {level.value}" for level in Level]
-        print(", ".join(count for count in counts if not count.startswith("0 ")) or "nothing to mend")
+        print(", ".join(count for count in counts if not count.startswith("0 ")) or "no problems")
     return OK if ok else FAILED
 
 
@@ -190,7 +195,7 @@ def diff_policies(arguments: argparse.Namespace) -> int:
         print_json({"changes": [_change_json(change) for change in changes], "gains": gains, "losses": losses})
     else:
         _print_changes(changes)
-        print(f"gains: {gains}, losses: {losses}" if changes else "nobody gains or loses anything")
+        print(f"gains: {gains}, losses: {losses}" if changes else "no changes: nobody gains or loses a permission")
     return _code(arguments.fail_on, gains=gains, losses=losses)
 
 
@@ -205,7 +210,7 @@ async def _differences(old_path: str, new_path: str, plugin_type: str | None) ->
             raise ConfigurationError(
                 "these policies cannot be compared",
                 cause=f"{', '.join(unlisted)} cannot list what the policy allows",
-                hint="ostiary policy replay compares what people really did, with any provider",
+                hint="ostiary policy replay compares the decisions on recorded requests, with any provider",
                 code="config-invalid",
             )
         for name in unlisted:
@@ -264,8 +269,8 @@ def replay_logs(arguments: argparse.Namespace) -> int:
     if not told.asked:
         # A gate that tried nothing must not be an open one.
         raise ConfigurationError(
-            "there is nothing to replay",
-            cause=f"no event records a decision; {counts.unreadable} lines are no events",
+            "there are no requests to replay",
+            cause=f"no event records a decision; {counts.unreadable} lines are not audit events",
             where=", ".join(arguments.logs),
             code="config-invalid",
         )
@@ -276,7 +281,7 @@ def replay_logs(arguments: argparse.Namespace) -> int:
     else:
         _print_replay(told, gains=gains, losses=losses)
     if counts.unreadable:
-        print_note(f"{counts.unreadable} lines are no events, and were left out")
+        print_note(f"{counts.unreadable} lines are not audit events and were skipped")
     if told.failed:
         print_note(f"{told.failed} requests could not be decided: {told.error}")
         return FAILED

@@ -22,12 +22,14 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "resource", metavar="RESOURCE", nargs="?", help="in the plural: pods, pods/log, deployments.apps/scale"
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="of one object (default: any)")
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="where (default: in the whole cluster)")
-    parser.add_argument("--api-group", metavar="GROUP", help="of the resource (default: the core group)")
-    parser.add_argument("--path", metavar="PATH", help="in place of a resource: a path such as /metrics")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the name of one object (default: any)")
     parser.add_argument(
-        "--upstream", metavar="NAME", help="where (needed if there are several, with policies of their own)"
+        "-n", "--namespace", default="", metavar="NAME", help="the namespace (default: the whole cluster)"
+    )
+    parser.add_argument("--api-group", metavar="GROUP", help="the API group of the resource (default: the core group)")
+    parser.add_argument("--path", metavar="PATH", help="instead of a resource: a path such as /metrics")
+    parser.add_argument(
+        "--upstream", metavar="NAME", help="the upstream (needed if there are several with their own policies)"
     )
 
 
@@ -37,14 +39,14 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
     if named is not None:
         if named not in names:
             known = ", ".join(names)
-            raise UsageError(f'there is no upstream "{named}"', hint=f"there are: {known}" if names else None)
+            raise UsageError(f'unknown upstream "{named}"', hint=f"known upstreams: {known}" if names else None)
         return named
     if len(names) == 1:
         return names[0]
     if any(link.upstreams is not None for link in config.authorization.chain):
         raise UsageError(
             "the answer depends on the upstream",
-            hint=f"name it, as in: --upstream {names[0]} (or {', '.join(names[1:])})",
+            hint=f"choose one, as in: --upstream {names[0]} (or {', '.join(names[1:])})",
         )
     return ""
 

@@ -33,22 +33,22 @@ THE CREDENTIALS ARE SECRETS, and this prints them: keep them out of logs, ticket
 Exit code 1 if there is none.
 """
 EXPLAIN_HELP = """\
-Say why an image gets the credentials it gets, or none: its normalised name, every pattern of every provider
-with the first reason why it does not match, the cache, what was run and how it went, the keys of each answer,
+Explain which credentials an image gets, and why: its normalised name, every pattern of every provider
+with the first reason why it does not match, the cache, what was run and its result, the keys of each answer,
 and the order in which the credentials are tried. Passwords are not shown.
 
 Exit code 0 if a credential is found, or with --no-run if a provider matches; else 1.
 """
 LINT_HELP = """\
-Find what is wrong in a provider configuration, or is likely not what was meant, each with its line and its fix.
-A configuration that does not load is looked at all the same.
+Report errors and likely mistakes in a provider configuration, each with its line and its fix. A configuration that
+does not load is checked as well.
 
 Exit code 1 if there are errors; warnings and hints alone give 0.
 """
 CHECK_HELP = """\
-Judge a credential provider, written in any language, by the rules that the kubelet lives by. It is run about
-six times: in each version of the protocol, for an image that does not exist, with a service account token that
-is none, and with nothing on stdin. Nothing that it prints is shown.
+Check a credential provider, written in any language, against the rules of the kubelet. It is run about
+six times: in each version of the protocol, for an image that does not exist, with an invalid
+service account token, and with empty stdin. Nothing that it prints is shown.
 
 Exit code 1 if a rule is broken; warnings alone give 0.
 """
@@ -58,11 +58,11 @@ examples:
   ostiary registry check --config providers.yaml --bin-dir /opt/providers --image registry.example.com/app acme
 """
 PROBE_HELP = """\
-Try each credential for an image at the registry itself, without pulling: asks for the challenge, then for a
-token where the registry wants one, and says which credentials it takes. Passwords are not shown. They go to the
-registry and to the token service that it names, and over plain HTTP only on this machine or with --plain-http.
+Try each credential for an image at the registry, without pulling: get the challenge, then a token if the registry
+needs one, and print which credentials the registry accepts. Passwords are not shown. They are sent
+to the registry and to the token service that it names, and over plain HTTP only on this machine or with --plain-http.
 
-Exit code 1 if no credential is taken.
+Exit code 1 if no credential is accepted.
 """
 MIGRATE_HELP = """\
 Print a provider configuration as CredentialProviderConfig v1, also one in the dialect of the first proposal
@@ -76,10 +76,12 @@ BIN_DIR_DEFAULT = f" (default: ${BIN_DIR_VARIABLE}; without --config also bin be
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="get|explain|lint|check|probe|migrate")
     _configure_get(verbs.add_parser("get", help="print the credentials for an image", description=GET_HELP))
-    _configure_explain(verbs.add_parser("explain", help="why these, or why none", description=EXPLAIN_HELP))
-    _configure_lint(verbs.add_parser("lint", help="mistakes of a configuration", description=LINT_HELP))
+    _configure_explain(
+        verbs.add_parser("explain", help="explain which credentials an image gets", description=EXPLAIN_HELP)
+    )
+    _configure_lint(verbs.add_parser("lint", help="report errors in a configuration", description=LINT_HELP))
     _configure_check(
-        verbs.add_parser("check", help="judge any provider", description=CHECK_HELP, epilog=CHECK_EXAMPLES)
+        verbs.add_parser("check", help="check any provider", description=CHECK_HELP, epilog=CHECK_EXAMPLES)
     )
     _configure_probe(verbs.add_parser("probe", help="try the credentials at the registry", description=PROBE_HELP))
     _configure_migrate(verbs.add_parser("migrate", help="rewrite a configuration as v1", description=MIGRATE_HELP))
@@ -114,13 +116,20 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
         "--api-version",
         action="append",
         choices=names,
-        help="a version that it should speak, the most important one first; may be repeated (default: all)",
+        help="a version that it should support, the most important one first; may be repeated (default: all)",
     )
     parser.add_argument(
-        "--image", default=SAMPLE_IMAGE, metavar="IMAGE", help="one that it has a credential for (default: %(default)s)"
+        "--image",
+        default=SAMPLE_IMAGE,
+        metavar="IMAGE",
+        help="an image that it has a credential for (default: %(default)s)",
     )
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="add to its environment")
-    parser.add_argument("--timeout", type=seconds, default=CHECK_SECONDS, metavar="SECONDS", help="for one run")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="add a variable to its environment"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=CHECK_SECONDS, metavar="SECONDS", help="time limit for one run"
+    )
     add_output(parser)
     parser.add_argument("command", metavar="COMMAND", help="the provider; with --config, its name there")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
@@ -130,15 +139,17 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
 def _configure_probe(parser: argparse.ArgumentParser) -> None:
     _add_sources(parser)
     _add_docker_logins(parser)
-    parser.add_argument("--manifest", action="store_true", help="also ask whether the image is there")
-    parser.add_argument("--plain-http", action="store_true", help="speak plain HTTP, also to other machines")
-    parser.add_argument("--ca-file", metavar="FILE", help="the authorities to trust instead of the system's, PEM")
+    parser.add_argument("--manifest", action="store_true", help="also check that the image exists")
+    parser.add_argument("--plain-http", action="store_true", help="use plain HTTP, also to other machines")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="the CA certificates to trust instead of the system's, in PEM"
+    )
     parser.add_argument(
         "--registry-timeout",
         type=seconds,
         default=SECONDS,
         metavar="SECONDS",
-        help="for one answer of the registry (default: %(default)g)",
+        help="time limit for one response of the registry (default: %(default)g)",
     )
     add_output(parser)
     parser.add_argument("image", metavar="IMAGE")
@@ -173,12 +184,16 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--docker-config", metavar="DIR", help="look for config.json here first, before the places of the kubelet"
     )
-    parser.add_argument("--no-docker-config", action="store_true", help="look for no docker configuration")
+    parser.add_argument("--no-docker-config", action="store_true", help="do not read any docker configuration")
     parser.add_argument(
         "--pull-secret", action="append", default=[], metavar="FILE", help="a Secret, as kubectl get -o yaml prints it"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for one provider (default: %(default)g)"
+        "--timeout",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit for one provider (default: %(default)g)",
     )
 
 
@@ -194,7 +209,7 @@ def get(arguments: argparse.Namespace) -> int:
         print_note(f"{skipped.provider}: {skipped.reason}")
     print_lookup(lookup, as_json=arguments.output == JSON)
     if not lookup.found:
-        print_note("there is no credential for this image; ostiary registry explain tells why")
+        print_note("there is no credential for this image; ostiary registry explain shows the reason")
     return 0 if lookup.found else 1
 
 
@@ -255,7 +270,7 @@ def check_provider(arguments: argparse.Namespace) -> int:
         versions = versions or [provider.config.api_version]
         if provider.config.dialect is Dialect.PROPOSAL:
             raise UsageError(
-                f"provider {arguments.command!r} speaks the dialect of the proposal, which is not checked",
+                f"provider {arguments.command!r} uses the protocol of the first proposal, which is not checked",
                 hint="ostiary registry migrate rewrites the configuration",
             )
     report = check(

@@ -40,9 +40,7 @@ def configured(arguments: argparse.Namespace) -> CachedProvider:
     """The provider of ``--config`` that the command line names."""
     providers = {one.config.name: one for one in _keyring(arguments, None).providers}
     if arguments.command not in providers:
-        raise UsageError(
-            f"the configuration has no provider {arguments.command!r}", hint=f"it has {', '.join(providers)}"
-        )
+        raise UsageError(f"unknown provider {arguments.command!r}", hint=f"it has {', '.join(providers)}")
     return providers[arguments.command]
 
 
@@ -61,7 +59,7 @@ def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]
         return path, arguments.bin_dir or user_config.bin_dir(path)
     bin_dir = arguments.bin_dir or os.environ.get(user_config.BIN_DIR_VARIABLE)
     if not bin_dir:
-        raise UsageError("--config needs --bin-dir", hint="give the directory that holds the providers' executables")
+        raise UsageError("--config needs --bin-dir", hint="name the directory that holds the providers' executables")
     return arguments.config, bin_dir
 
 

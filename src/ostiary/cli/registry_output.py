@@ -159,7 +159,7 @@ def print_lint(found: Lint) -> None:
     counts = [f"{found.count(severity)} {severity.value}" for severity in Severity if found.count(severity)]
     files = "1 file" if len(found.files) == 1 else f"{len(found.files)} files"
     loads = "" if found.loads else "; the kubelet would not start with it"
-    print(f"{files}: {', '.join(counts) or 'nothing to mend'}{loads}")
+    print(f"{files}: {', '.join(counts) or 'no problems'}{loads}")
 
 
 def _print_finding(finding: LintFinding) -> None:

@@ -26,7 +26,7 @@ SECONDS = 30.0
 # All sessions of a large gateway.
 LARGEST_ANSWER = 64 * 1024 * 1024
 
-_FORBIDDEN = "the policy must let you do this: resources of the API group ostiary.dev"
+_FORBIDDEN = "the policy must allow you to do this: resources of the API group ostiary.dev"
 
 
 class GatewayRefused(OstiaryError):
@@ -62,7 +62,7 @@ class RemoteGateway:
             headers["Content-Type"] = "application/json"
         reply = self._http.ask(method, PREFIX + path, body, headers=headers)
         if "kind" not in reply.fields:
-            raise self._http.not_understood(f"it answered {reply.status}, and not as a gateway does")
+            raise self._http.not_understood(f"it answered {reply.status}, without the response of a gateway")
         if reply.status < 300:
             return reply.fields
         raise GatewayRefused(

@@ -27,13 +27,13 @@ DESCRIPTION = """\
 Run the gateway: it lets people and programs in by your identity system and your policy, and passes what is
 allowed to your API server or any other HTTP API.
 
-Every mistake in the configuration is told, with its place, before anything listens. Without --config it is the
-gateway.yaml of this directory; where there is none, the gateway serves one user, who may do everything, on this
-machine only.
+Every mistake in the configuration is reported, with its place, before the gateway listens. Without --config it reads
+gateway.yaml in this directory; without that file, the gateway serves one user with all permissions, on this machine
+only.
 """
 
 EPILOG = """\
-Signals: TERM or INT finish what was begun and stop (twice: at once), HUP reads the configuration again.
+Signals: TERM or INT finish open requests, then stop (twice: stop at once); HUP reloads the configuration.
 
 Examples:
   ostiary serve --config gateway.yaml
@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # A worker takes what it is given: the choice has been made.
     path = arguments.config if arguments.worker else _chosen(arguments.config)
     if arguments.online and not arguments.check:
-        raise UsageError("--online belongs to --check")
+        raise UsageError("--online needs --check")
     return _check(path, online=arguments.online) if arguments.check else _serve(path, arguments.worker)
 
 
@@ -80,7 +80,7 @@ def _check(path: Path | None, *, online: bool) -> int:
     config = default_config() if path is None else load(path)
     checks = _file_checks(path)
     if checks is not None and checks.problems:
-        raise ConfigurationError("the gateway would not work with these files", problems=checks.problems)
+        raise ConfigurationError("the gateway cannot use these files", problems=checks.problems)
     failed = _ask_outside(config) if online else False
     if not failed:
         print(f"{path or 'the built-in configuration'}: OK")
@@ -161,9 +161,9 @@ def _chosen(named: Path | None) -> Path | None:
         return named
     # Also one that cannot be read, which is then told: whoever wrote a file is not served with everything allowed.
     if os.path.lexists(DEFAULT):
-        print(f"ostiary: taking {DEFAULT} of this directory", file=sys.stderr)
+        print(f"ostiary: using {DEFAULT} in this directory", file=sys.stderr)
         return Path(DEFAULT)
-    print_note(f"there is no {DEFAULT} in this directory: taking the built-in configuration")
+    print_note(f"there is no {DEFAULT} in this directory: using the built-in configuration")
     return None
 
 

@@ -23,7 +23,7 @@ MOST = 1000
 NOW = "now"
 
 LIST_HELP = """\
-List the sessions that are alive, the newest first: who, with which groups, by which provider, until when.
+List the active sessions, newest first: user, groups, provider and expiry.
 """
 LIST_EXAMPLES = """\
 examples:
@@ -31,19 +31,19 @@ examples:
   ostiary sessions list --group dev --server https://gateway.example.com --output json
 """
 REVOKE_HELP = """\
-Withdraw what was issued. It holds at once, on every worker, and open streams are cut. It is written down before this
-returns, and tells how many tokens (for token) or sessions ended.
+Revoke tokens or sessions. This takes effect at once on every worker, and open streams are closed. The revocation is
+stored before the command returns; it prints how many tokens (for token) or sessions ended.
 
   token FILE      one token; - reads it from stdin. Or its SHA-256 digest, 64 hex digits, in place of FILE
   session ID      one session, with all its tokens
   user NAME       all sessions of a user
-  group NAME      all sessions that attest a group
-  before TIME     all sessions that began before: 2026-01-31T12:00:00Z, now, or 8h for eight hours ago
+  group NAME      all sessions with this group
+  before TIME     all sessions that began before a time: 2026-01-31T12:00:00Z, now, or 8h for eight hours ago
 
-Whoever began to sign in before the revocation is refused for an hour. --undo takes that back, and nothing else: what
-has ended stays ended. A time that lies ahead is refused.
+A sign-in that began before the revocation is refused for an hour. --undo removes that block only: ended sessions stay
+ended. A time in the future is an error.
 
-Who signs in afterwards is in again: to keep somebody out, take away the account or the policy.
+A revoked user can sign in again: to block a user, disable the account or change the policy.
 """
 REVOKE_EXAMPLES = """\
 examples:
@@ -56,15 +56,17 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="list|revoke")
-    _configure_list(verbs.add_parser("list", help="who is signed in", description=LIST_HELP, epilog=LIST_EXAMPLES))
+    _configure_list(
+        verbs.add_parser("list", help="list the active sessions", description=LIST_HELP, epilog=LIST_EXAMPLES)
+    )
     _configure_revoke(
         verbs.add_parser("revoke", help="end sessions or a token", description=REVOKE_HELP, epilog=REVOKE_EXAMPLES)
     )
 
 
 def _configure_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", metavar="NAME", help="only those of this user")
-    parser.add_argument("--group", metavar="NAME", help="only those that attest this group")
+    parser.add_argument("--user", metavar="NAME", help="only sessions of this user")
+    parser.add_argument("--group", metavar="NAME", help="only sessions with this group")
     _add_gateway(parser)
     parser.set_defaults(run=list_sessions)
 
@@ -72,7 +74,7 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 def _configure_revoke(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS, help="what VALUE is")
     parser.add_argument("value", metavar="VALUE", help="see above")
-    parser.add_argument("--undo", action="store_true", help="take such a revocation back: refuse nobody for it")
+    parser.add_argument("--undo", action="store_true", help="undo a revocation: allow sign-ins that it refuses")
     _add_gateway(parser)
     parser.set_defaults(run=revoke)
 
@@ -109,7 +111,7 @@ async def _sessions(tokens: Tokens, user: str | None, group: str | None) -> dict
 
 def _print_sessions(items: list[dict[str, Any]]) -> None:
     if not items:
-        print("nobody is signed in")
+        print("there are no active sessions")
         return
     header = ("ID", "USER", "GROUPS", "PROVIDER", "CLIENT", "CREATED", "EXPIRES")
     print_table(
@@ -154,7 +156,7 @@ def revoke(arguments: argparse.Namespace) -> int:
     what = "token" if kind == TOKEN else "session"
     print(f"{ended} {what}{'' if ended == 1 else 's'} ended")
     if not ended:
-        print_note("nothing was left to end: check the spelling, or ostiary sessions list")
+        print_note("no active session or token matched: check the spelling, or ostiary sessions list")
     return OK
 
 
@@ -166,14 +168,14 @@ def _undo(arguments: argparse.Namespace, value: str) -> int:
         undone = _with_store(arguments, lambda tokens: _undo_in(tokens, kind, value))
     if not undone:
         raise ConfigurationError(
-            "there is no such revocation to take back",
-            cause="none is kept: it was taken back before, or an hour has passed, or the name is another",
+            "unknown revocation",
+            cause="it was undone before, or is older than an hour, or the name is misspelt",
             code="revocation-not-found",
         )
     if arguments.output == JSON:
         print_json({"type": kind, "undone": undone})
     else:
-        print(f"{undone} revocation{'' if undone == 1 else 's'} taken back")
+        print(f"{undone} revocation{'' if undone == 1 else 's'} undone")
     return OK
 
 
@@ -197,8 +199,8 @@ def _value(kind: str, text: str) -> tuple[str, datetime | None]:
     prefixes = (ACCESS_PREFIX.decode(), RENEWAL_PREFIX.decode())
     if kind in (TOKEN, SESSION) and text.startswith(prefixes):
         raise UsageError(
-            "a token does not belong on the command line",
-            cause="there every program on this machine can read it, and the shell writes it down",
+            "a token must not be given on the command line",
+            cause="every program on this machine could read it, and the shell stores it in its history",
             hint="put it into a file: ostiary sessions revoke token FILE, or - to read it from stdin",
         )
     if kind == TOKEN:
@@ -206,7 +208,7 @@ def _value(kind: str, text: str) -> tuple[str, datetime | None]:
     if kind == BEFORE:
         return "", _moment(text)
     if not text:
-        raise UsageError(f"there is no name of a {kind}")
+        raise UsageError(f"the name of the {kind} is empty")
     return text, None
 
 
@@ -257,7 +259,7 @@ def _moment(text: str) -> datetime | None:
         hint = "now, 8h for eight hours ago, or a time with its zone: 2026-01-31T12:00:00Z"
         raise UsageError("before needs a time", hint=hint)
     if moment - now > LARGEST_SKEW:
-        raise UsageError("the time lies ahead", cause="a revocation ends what began before now")
+        raise UsageError("the time is in the future", cause="a revocation can only end sessions that have begun")
     return moment
 
 
@@ -273,7 +275,7 @@ def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitabl
     store, where = config.store.instance, f"{config_path(arguments)}, store"
     if config.store.type == "memory":
         raise ConfigurationError(
-            "the sessions of this gateway are in its memory",
+            "the sessions of this gateway are only in its memory",
             where=where,
             hint="ask the running gateway with --server, or use the store sqlite",
             code="token-store-unavailable",
@@ -285,7 +287,7 @@ def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitabl
             "there is no token store yet",
             cause=f"{path} does not exist",
             where=where,
-            hint="has this gateway ever been started, and is this its configuration?",
+            hint="check that this gateway has been started once, and that this is its configuration",
             code="token-store-unavailable",
         )
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ostiary.gateway.settings import GatewayConfig
 
 DESCRIPTION = """\
-Tell everyone whom the policy of a gateway lets do something: users, groups and service accounts, each with the rule
-that says so. A provider before the one that allows it may still deny it to one of them; ostiary can-i knows.
+List everyone whom the policy of a gateway allows to do something: users, groups and service accounts, each with the
+rule that allows it. An earlier provider may still deny it to some of them; check with ostiary can-i.
 
-Exit code 1 if nobody may.
+Exit code 1 if nobody is allowed.
 """
 EPILOG = """\
 examples:
@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print("nobody")
     for name in told["unknown"]:
-        print_note(f'the provider "{name}" cannot tell whom it allows this')
+        print_note(f'the provider "{name}" cannot list whom it allows')
     # Who may do everything may also do this to what does not exist.
     if note := plural_note(request, allowed=False):
         print_note(note)

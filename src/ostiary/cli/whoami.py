@@ -1,4 +1,4 @@
-"""``ostiary whoami``: who the gateway says you are, and how it knows your groups."""
+"""``ostiary whoami``: show your user name and groups at the gateway, and their source."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ostiary.cli.signin.options import add_account, add_ca, chosen_account, chos
 from ostiary.cli.signin.turn import signed_in
 
 DESCRIPTION = """\
-Ask the gateway who you are: your name, your groups and which provider each one is known from, your session and its
-end. Nobody is asked to sign in, and no token is shown.
+Show your user at the gateway: name, groups with the provider that each comes from, session and its expiry. It does not
+start a sign-in and shows no token.
 """
 
 

@@ -28,7 +28,7 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule found. `seen` and `fix` are empty when there is nothing to mend."""
+    """What one rule found. `seen` and `fix` are empty when there is no problem."""
 
     rule: str
     asks: str

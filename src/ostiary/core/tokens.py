@@ -168,7 +168,7 @@ def check_revocation(revocation: Revocation, now: datetime) -> None:
         if revocation.at.tzinfo is None:
             raise ValueError("a time has no time zone")
         if revocation.at - now > LARGEST_SKEW:
-            raise ValueError("the time lies ahead: a revocation ends what began before now")
+            raise ValueError("the time is in the future: a revocation can only end sessions that have begun")
     if revocation.kind is RevocationKind.TOKEN and not _DIGEST.fullmatch(revocation.value):
         raise ValueError("a token is revoked by the 64 hex digits of its digest")
 

@@ -16,7 +16,7 @@ from ostiary.wire.go_json import go_json
 _MISSING = "the server could not find the requested resource"
 _UPSTREAM = {
     502: ("", "the server behind the gateway gave no usable answer"),
-    503: ("ServiceUnavailable", "the server behind the gateway cannot be reached"),
+    503: ("ServiceUnavailable", "the server behind the gateway is unreachable"),
     504: ("Timeout", "the server behind the gateway did not answer in time"),
 }
 # Kubernetes escapes these in the words of a refusal, besides what its JSON encoder does.

@@ -149,7 +149,7 @@ def test_nobody_is_an_answer_and_a_provider_that_cannot_tell_is_named(capsys: Ca
     site.write(authorization={"chain": [link]})
     code, out, err = run(capsys, "who-can", "get", "pods")
     assert (code, out) == (1, "nobody\n")
-    assert 'the provider "far" cannot tell whom it allows this' in err
+    assert 'the provider "far" cannot list whom it allows' in err
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ class TestSeveralUpstreams:
         assert main(asked) == 2
         assert "the answer depends on the upstream" in capsys.readouterr().err
         assert main([*asked, "--upstream", "stage"]) == 2
-        assert 'there is no upstream "stage"' in capsys.readouterr().err
+        assert 'unknown upstream "stage"' in capsys.readouterr().err
 
     def test_who_can_is_about_one_of_them(self, capsys: Captured) -> None:
         assert main(["who-can", "get", "pods", "-n", "team", "--upstream", "prod"]) == 0

@@ -156,7 +156,7 @@ def test_run_says_when_no_client_would_run_this_plugin(write: Write, capsys: Cap
     assert main(["exec", "run", *write(user={"token": "static"}), "-o", "header"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"Authorization: Bearer {CANARY}\n"
-    assert shown.err == "ostiary: a client would not run this plugin: the static token beats it\n"
+    assert shown.err == "ostiary: a client would not run this plugin: the static token takes precedence\n"
 
 
 def test_run_keeps_to_the_users_plugin_policy(
@@ -261,13 +261,13 @@ def test_explain_as_text_is_for_people(write: Write, plugin: PluginScript) -> No
     assert "  arguments   'get token'" in rows
     assert "  environment yours, and: API_SECRET, KUBERNETES_EXEC_INFO" in rows
     assert "  interactive no: interactiveMode is Never" in rows
-    assert "  policy      AllowAll lets it run" in rows
+    assert "  policy      AllowAll allows it" in rows
     assert any(row.startswith("  unknown ") and "users[0].user.exec.comand" in row for row in rows)
 
 
 def test_explain_says_what_beats_the_plugin(write: Write, capsys: Captured) -> None:
     (note,) = explained(capsys, *write(user={"token": CANARY}))["notes"]
-    assert note.startswith("the static token in the kubeconfig beats this plugin")
+    assert note.startswith("the static token in the kubeconfig takes precedence")
 
 
 @pytest.mark.parametrize(

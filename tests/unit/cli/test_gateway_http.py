@@ -59,14 +59,14 @@ def test_what_is_no_address_or_shows_the_token_is_refused_and_not_quoted(address
 @pytest.mark.parametrize(
     ("address", "cause"),
     [
-        ("gateway.example", "https:// is missing before it"),
-        ("gateway.example:8443/sub", "https:// is missing before it"),
-        ("localhost:8080", "https:// is missing before it"),
+        ("gateway.example", "it does not begin with https://"),
+        ("gateway.example:8443/sub", "it does not begin with https://"),
+        ("localhost:8080", "it does not begin with https://"),
         ("https://gateway.example:99999", "its port is not a number from 0 to 65535"),
         ("https://gateway.example:port", "its port is not a number from 0 to 65535"),
-        ("ftp://gateway.example", "it is not like https://gateway.example"),
-        ("", "it is not like https://gateway.example"),
-        ("a gateway", "it is not like https://gateway.example"),
+        ("ftp://gateway.example", "it is not a URL such as https://gateway.example"),
+        ("", "it is not a URL such as https://gateway.example"),
+        ("a gateway", "it is not a URL such as https://gateway.example"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_told(address: str, cause: str) -> None:

@@ -80,7 +80,7 @@ def test_a_gateway_that_impersonates_nobody_needs_no_role(capsys: Captured, site
     site.write(upstreams=[])
     code, documents, err = run(capsys)
     assert (code, documents) == (1, [])
-    assert "impersonates nobody" in err
+    assert "does not use impersonation" in err
 
 
 @pytest.mark.parametrize("options", [("--service-account", "gateway"), ("--name", "A_B")])

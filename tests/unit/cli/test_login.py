@@ -102,7 +102,7 @@ def test_a_request_that_is_proof_by_itself_needs_nothing_of_the_person(
 def test_a_gateway_that_nobody_vouches_for_is_not_talked_to(server: SigninServer, capsys: Captured) -> None:
     assert main(["login", "--server", server.url]) == 1
     said = capsys.readouterr().err
-    assert "the gateway cannot be trusted" in said
+    assert "the gateway's certificate cannot be verified" in said
     assert "--ca FILE" in said
     assert server.count.total() == 0
 
@@ -110,7 +110,7 @@ def test_a_gateway_that_nobody_vouches_for_is_not_talked_to(server: SigninServer
 def test_a_gateway_that_is_not_there_is_told_with_its_address(capsys: Captured) -> None:
     assert main(["login", "--server", "http://127.0.0.1:9"]) == 1
     said = capsys.readouterr().err
-    assert "the gateway cannot be reached" in said
+    assert "the gateway is unreachable" in said
     assert "http://127.0.0.1:9" in said
 
 
@@ -124,7 +124,7 @@ def test_a_provider_that_is_not_there_is_answered_with_those_that_are(
     server: SigninServer, authority: str, capsys: Captured
 ) -> None:
     assert login(server, authority, "--provider", "nobody") == 1
-    assert "'nobody' is not among them: here" in capsys.readouterr().err
+    assert "'nobody' is not configured there; known: here" in capsys.readouterr().err
 
 
 def test_a_password_is_asked_for_again_after_a_mistake_and_not_for_ever(
@@ -164,7 +164,7 @@ def test_a_device_that_is_denied_is_refused(server: SigninServer, client: Gatewa
     person.on_tell = lambda: server.decide(approve=False)
     with pytest.raises(LoginRefused) as caught:
         sign_in(client, Account(server.url), person, Wishes(device=True))
-    assert caught.value.cause == "it was refused in the browser"
+    assert caught.value.cause == "sign-in was refused in the browser"
 
 
 def test_a_device_that_nobody_approves_is_given_up(server: SigninServer, client: GatewayClient) -> None:
@@ -232,7 +232,7 @@ def test_whoami_of_a_session_that_was_ended_elsewhere_says_so(
     login(server, authority)
     server.end_sessions()
     assert main(["whoami"]) == 1
-    assert "it was ended or revoked" in capsys.readouterr().err
+    assert "the gateway does not know this session any more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--everywhere"]])
@@ -254,7 +254,7 @@ def test_logout_forgets_the_tokens_even_if_the_gateway_does_not_answer(
     login(server, authority)
     server.broken = 503
     assert main(["logout"]) == 1
-    assert "at the gateway the session goes on" in capsys.readouterr().err
+    assert "at the gateway the session stays active" in capsys.readouterr().err
     assert Sessions(Account(server.url)).session() is None
 
 
@@ -338,7 +338,7 @@ def test_the_authority_of_another_server_vouches_for_nobody_here(
     kubeconfig(server, tmp_path / "config", cluster)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     assert main(["login"]) == 1
-    assert "the gateway cannot be trusted" in capsys.readouterr().err
+    assert "the gateway's certificate cannot be verified" in capsys.readouterr().err
 
 
 def test_what_the_command_line_names_beats_the_kubeconfig(
@@ -386,7 +386,7 @@ def test_a_ca_that_is_none_is_named(command: str, content: bytes, tmp_path: Path
     assert main([*command.split(), "--server", "https://gateway.example", "--ca", str(path)]) == 1
     said = capsys.readouterr().err
     assert f"where  {path}\n" in said
-    assert "it holds no certificate in PEM" in said
+    assert "it holds no PEM certificate" in said
     assert "certificate-authority" not in said
 
 
@@ -452,7 +452,7 @@ def test_a_failure_is_remembered_for_five_minutes(server: SigninServer, ca: trus
 
     with pytest.raises(LoginRefused):
         turn(*["ann", "wrong"] * 3).credential()
-    with pytest.raises(CredentialError, match="did not let you in"):
+    with pytest.raises(CredentialError, match="refused the sign-in"):
         turn().credential()
     clock.advance(minutes=5)
     assert turn("ann", "pässword").credential().token is not None

@@ -46,7 +46,7 @@ def test_the_help_names_every_command_and_says_where_to_begin() -> None:
 def test_an_unknown_command_is_answered_with_the_nearest_one() -> None:
     done = ostiary("exce")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == ("ostiary: there is no command 'exce'\n  hint   did you mean ostiary exec?\n  code   usage\n")
+    assert done.stderr == ("ostiary: unknown command 'exce'\n  hint   did you mean ostiary exec?\n  code   usage\n")
 
 
 def test_importing_the_program_imports_nothing_else() -> None:
@@ -128,7 +128,7 @@ def test_colours_are_for_terminals_and_never_where_they_are_not_wanted(env: dict
     with terminal() as (ours, theirs):
         subprocess.run([*PROGRAM, "nonsense"], env={**clean, **env}, stderr=theirs, timeout=100)
         said = os.read(ours, 65536)
-    assert b"there is no command" in said
+    assert b"unknown command" in said
     assert (b"\x1b[" in said) == coloured
 
 

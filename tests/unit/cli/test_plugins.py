@@ -49,4 +49,4 @@ def test_a_name_that_two_packages_claim_is_told(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "acme" in done.stdout
-    assert 'two packages have an identity provider "ldap"' in done.stderr
+    assert 'two packages declare an identity provider "ldap"' in done.stderr

@@ -32,7 +32,7 @@ def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
 
 def test_a_good_policy_has_nothing_to_mend(capsys: Captured, site: GatewayFolder) -> None:
     site.policy(role("team", READ, User="alice"))
-    assert run(capsys, "lint", "policy") == (0, "nothing to mend\n", "")
+    assert run(capsys, "lint", "policy") == (0, "no problems\n", "")
 
 
 def test_findings_have_their_place_and_their_fix(capsys: Captured, site: GatewayFolder) -> None:
@@ -174,7 +174,7 @@ def test_the_past_is_decided_anew(capsys: Captured) -> None:
         '- User "alice" may no longer delete pods in namespace "team": 2 times, such as id-2\n'
         "5 requests: gains: 1, losses: 1\n"
     )
-    assert "1 lines are no events" in err
+    assert "1 lines are not audit events" in err
 
 
 @pytest.mark.usefixtures("log")
@@ -201,7 +201,7 @@ def test_a_gate_that_tried_nothing_is_not_open(capsys: Captured, log: Path, text
     log.write_text(text)
     code, out, err = run(capsys, "replay", "-c", "gateway.yaml", "log", "--fail-on", "never")
     assert (code, out) == (1, "")
-    assert "there is nothing to replay" in err
+    assert "there are no requests to replay" in err
 
 
 def test_what_cannot_be_decided_fails_whatever_else(capsys: Captured, log: Path, site: GatewayFolder) -> None:

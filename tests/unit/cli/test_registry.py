@@ -244,7 +244,7 @@ def test_lint_fails_for_errors_and_not_for_warnings(write: Write, capsys: Captur
     assert code == 0
     assert "WARNING open-path-prefix" in out
     code, out, _ = run(capsys, "lint", *write())
-    assert (code, out) == (0, "1 file: nothing to mend\n")
+    assert (code, out) == (0, "1 file: no problems\n")
 
 
 def test_lint_as_json_has_the_place_in_parts(write: Write, capsys: Captured) -> None:

@@ -31,7 +31,7 @@ def test_the_gateway_yaml_of_this_directory_is_taken_as_by_every_command(folder:
     assert main(["serve", "--check"]) == 0
     out, err = capsys.readouterr()
     assert out == "gateway.yaml: OK\n"
-    assert "ostiary: taking gateway.yaml of this directory\n" in err
+    assert "ostiary: using gateway.yaml in this directory\n" in err
 
 
 @pytest.mark.parametrize("make", ["mistaken", "a link to nothing", "a directory"])
@@ -63,5 +63,5 @@ def test_without_any_the_built_in_one_is_taken_and_it_is_told(capsys: Captured) 
     assert main(["serve", "--check"]) == 0
     out, err = capsys.readouterr()
     assert out == "the built-in configuration: OK\n"
-    assert "there is no gateway.yaml in this directory: taking the built-in configuration" in err
+    assert "there is no gateway.yaml in this directory: using the built-in configuration" in err
     assert "everybody who can connect may do everything" in err

@@ -73,9 +73,9 @@ p {{ margin: 0; overflow-wrap: anywhere; }}
 """
 
 _REFUSALS = {
-    "access_denied": "it was refused in the browser",
-    "login-refused": "its identity provider does not let this person in",
-    "provider-failed": "its identity provider cannot be asked at this moment",
+    "access_denied": "sign-in was refused in the browser",
+    "login-refused": "the identity provider refused this user",
+    "provider-failed": "the identity provider is unavailable",
 }
 
 
@@ -101,7 +101,7 @@ def sign_in(
             provider=provider,
         )
         if show is None:
-            person.tell(f"open this address in a browser on this machine:\n  {address}")
+            person.tell(f"open this URL in a browser on this machine:\n  {address}")
         else:
             person.tell(f"your browser opens to sign you in; if it does not, open:\n  {address}")
             # Some wait until they are closed, and we must be there for the return before that.
@@ -128,7 +128,7 @@ class Return:
 
     def wait(self, seconds: float) -> Grant:
         if not self._over.wait(seconds):
-            raise unanswered(f"no browser came back within {seconds:.0f} seconds")
+            raise unanswered(f"the browser did not return within {seconds:.0f} seconds")
         if isinstance(self._outcome, Grant):
             return self._outcome
         assert self._outcome is not None
@@ -149,13 +149,17 @@ class Return:
             return None
         with self._lock:
             if self._outcome is not None:
-                return 400, "This was used already", "You may close this tab."
+                return 400, "This sign-in link was already used", "You may close this tab."
             try:
                 self._outcome = self._redeemed(query)
             except Exception as error:
                 self._outcome = error
                 told = error.summary if isinstance(error, OstiaryError) else "it failed"
-                return 400, "You are not signed in", f"{escape(told)}. The terminal says more; you may close this tab."
+                return (
+                    400,
+                    "You are not signed in",
+                    f"{escape(told)}. See the terminal for details. You may close this tab.",
+                )
         return 200, "You are signed in", "You may close this tab and return to the terminal."
 
     def _redeemed(self, query: dict[str, list[str]]) -> Grant:
@@ -163,8 +167,8 @@ class Return:
         if not code:
             error = _only(query, "error")
             raise LoginRefused(
-                "the gateway did not let you in",
-                cause=_REFUSALS.get(error, error or "the browser came back without a code"),
+                "the gateway refused the sign-in",
+                cause=_REFUSALS.get(error, error or "the browser returned without a code"),
                 code="sign-in-refused",
             )
         return self._redeem(code)
@@ -191,7 +195,7 @@ def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
             ours = self.headers.get_all("Host") == [f"127.0.0.1:{returning.port}"]
             answer = returning.arrived(parse_qs(parts.query)) if ours and parts.path == "/callback" else None
             try:
-                self._show(*(answer or (404, "There is nothing here", "Begin in the terminal.")))
+                self._show(*(answer or (404, "Page not found", "Start the sign-in in the terminal: ostiary login.")))
             except OSError:
                 # It went away before it saw the page; we know what we need.
                 self.close_connection = True

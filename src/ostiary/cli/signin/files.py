@@ -39,7 +39,7 @@ def read(path: str) -> bytes | None:
         raise _unsafe(path, error.strerror or "it cannot be opened") from None
     with os.fdopen(descriptor, "rb") as file:
         if not is_private(os.fstat(descriptor)):
-            raise _unsafe(path, "it is not a plain file of yours that nobody else may read")
+            raise _unsafe(path, "it is not a regular file that you own and only you can read")
         return file.read(LARGEST)
 
 
@@ -100,7 +100,7 @@ def _ensure_folder(path: str) -> None:
     seen = os.lstat(path)
     # 0o022: whoever may write here can take our files away and put back old ones.
     if seen.st_uid != os.geteuid() or seen.st_mode & 0o170000 != 0o040000 or seen.st_mode & 0o022:
-        raise _unsafe(path, "it is not a directory of yours that nobody else may write to")
+        raise _unsafe(path, "it is not a directory that you own and only you can write to")
 
 
 @contextmanager
@@ -109,10 +109,10 @@ def _reporting(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            "credentials cannot be kept",
+            "credentials cannot be stored",
             cause=error.strerror,
             where=path,
-            hint="XDG_STATE_HOME names another place",
+            hint="set XDG_STATE_HOME to use another directory",
             code="session-file-unsafe",
         ) from None
 
@@ -122,6 +122,6 @@ def _unsafe(path: str, cause: str) -> ConfigurationError:
         "the file that should hold a credential cannot be trusted",
         cause=cause,
         where=path,
-        hint="find out who made it, remove it, and sign in again: ostiary login",
+        hint="check who created it, remove it, then sign in again: ostiary login",
         code="session-file-unsafe",
     )

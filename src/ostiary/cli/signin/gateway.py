@@ -72,8 +72,8 @@ class GatewayClient:
 
     def methods(self) -> list[Method]:
         reply = self._ask("GET", "/auth/methods")
-        elsewhere = "is the address that of the gateway, and not of a server behind it?"
-        self._expect(reply, "the gateway does not say how to sign in", hint=elsewhere)
+        elsewhere = "check that this is the URL of the gateway, not of a server behind it"
+        self._expect(reply, "the gateway did not return its ways to sign in", hint=elsewhere)
         providers = reply.fields.get("providers")
         if not isinstance(providers, list) or not all(isinstance(each, dict) for each in providers):
             raise self._http.not_understood()
@@ -88,7 +88,7 @@ class GatewayClient:
         reply = self._ask("GET", f"/auth/{quote(provider, safe='')}", headers=headers)
         if password is None and reply.status in (300, 302, 303, 307, 401):
             return None
-        self._expect(reply, "the gateway did not let you in")
+        self._expect(reply, "the gateway refused the sign-in")
         return self._grant(reply)
 
     def browser_address(self, *, challenge: str, port: int, state: str, client: str, provider: str | None) -> str:
@@ -106,7 +106,7 @@ class GatewayClient:
 
     def begin_device(self, client: str) -> Device:
         reply = self._ask("POST", "/auth/device", {"client": client})
-        self._expect(reply, "the gateway does not let you sign in by another device")
+        self._expect(reply, "the gateway does not support sign-in with a device code")
         fields = reply.fields
         address = _text(fields, "verification_uri")
         return Device(
@@ -125,7 +125,7 @@ class GatewayClient:
         if reply.status == 400 and reason in ("authorization_pending", "slow_down"):
             return str(reason)
         if reply.status == 400 and reason == "expired_token":
-            raise unanswered("nobody entered the code in time")
+            raise unanswered("the code was not entered in time")
         self._expect(reply, "the gateway did not finish the sign-in")
         return self._grant(reply)
 
@@ -141,7 +141,7 @@ class GatewayClient:
             raise RenewedElsewhere(_seconds(reply.retry_after))
         if reply.status in (400, 401, 403):
             return None
-        self._expect(reply, "the session could not be renewed")
+        self._expect(reply, "the session could not be refreshed")
         return self._grant(reply)
 
     def logout(self, renewal: Secret, *, everywhere: bool) -> None:
@@ -152,12 +152,12 @@ class GatewayClient:
         reply = self._ask("GET", "/auth/whoami", headers={"Authorization": f"Bearer {token.reveal()}"})
         if reply.status == 401:
             raise CredentialError(
-                "the gateway does not know this session any more",
-                cause="it was ended or revoked",
+                "the session has expired or was revoked",
+                cause="the gateway does not know this session any more",
                 hint=f"ostiary login --server {self.server}",
                 code="sign-in-needed",
             )
-        self._expect(reply, "the gateway did not say who you are")
+        self._expect(reply, "the gateway did not return your user name")
         return reply.fields
 
     # --- one request ---
@@ -182,16 +182,14 @@ class GatewayClient:
         if reply.status == 404:
             raise self._http.not_understood()
         if reply.status == 429:
-            wait = f"wait {reply.retry_after} seconds" if reply.retry_after.isdigit() else "wait a while"
+            wait = f"retry after {reply.retry_after} seconds" if reply.retry_after.isdigit() else "retry later"
             raise LoginRefused(summary, cause=cause, where=self.server, hint=wait, code="sign-in-refused")
         if reply.status in (400, 401, 403):
             hint = _HINTS.get(cause, hint)
             raise LoginRefused(
                 summary, cause=_WORDS.get(cause, cause), where=self.server, hint=hint, code="sign-in-refused"
             )
-        raise ProviderError(
-            summary, cause=cause, where=self.server, hint="try again in a while", code="gateway-unreachable"
-        )
+        raise ProviderError(summary, cause=cause, where=self.server, hint="retry later", code="gateway-unreachable")
 
     def _grant(self, reply: Reply) -> Grant:
         fields = reply.fields
@@ -213,10 +211,10 @@ class GatewayClient:
             raise self._http.not_understood()
         if found.expires_at <= self._clock.now():
             raise ProviderError(
-                "the gateway's token has expired already",
+                "the gateway returned a token that has already expired",
                 cause="the clocks of this machine and of the gateway differ",
                 where=self.server,
-                hint="set the clock of this machine",
+                hint="correct the clock of this machine",
                 code="gateway-answer-invalid",
             )
         return found
@@ -228,15 +226,18 @@ class GatewayClient:
 
 
 _WORDS = {
-    "access_denied": "it was refused in the browser",
-    "invalid_grant": "what the browser brought back is not good any more",
+    "access_denied": "sign-in was refused in the browser",
+    "invalid_grant": "the sign-in code has expired",
 }
 _HINTS = {"invalid_grant": "sign in again, and finish within a minute"}
 
 
 def unanswered(cause: str) -> CredentialError:
     return CredentialError(
-        "nobody signed in", cause=cause, hint="try again when you are there: ostiary login", code="sign-in-unanswered"
+        "sign-in timed out",
+        cause=cause,
+        hint="run ostiary login and finish the sign-in in time",
+        code="sign-in-unanswered",
     )
 
 
@@ -244,9 +245,9 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise ProviderError(
-            "the gateway's answer cannot be understood",
+            "the gateway sent an invalid response",
             cause=f"{name} is missing",
-            hint="is the address that of the gateway?",
+            hint="check that this is the URL of the gateway",
             code="gateway-answer-invalid",
         )
     return value

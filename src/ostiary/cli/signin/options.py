@@ -28,21 +28,25 @@ def add_account(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
         metavar="URL",
-        help=f"the gateway (default: ${SERVER_VARIABLE}, the current context's, or the only one you use)",
+        help=f"the URL of the gateway (default: ${SERVER_VARIABLE}, the current context's, or the only one you use)",
     )
     parser.add_argument("--account", metavar="NAME", help="a name for one of several accounts at this gateway")
 
 
 def add_ways(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", metavar="NAME", help="sign in with this identity provider of the gateway")
-    parser.add_argument("--device", action="store_true", help="sign in with a browser on another machine, by a code")
-    parser.add_argument("--no-browser", action="store_true", help="open no browser: only print the address")
+    parser.add_argument("--device", action="store_true", help="sign in with a browser on another machine and a code")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser: only print the URL")
     add_ca(parser)
     parser.add_argument(
-        "--store", choices=(FILE, KEYRING), help="where the renewal token is kept (default: as before, or file)"
+        "--store", choices=(FILE, KEYRING), help="where the refresh token is stored (default: as before, or file)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=SECONDS, metavar="SECONDS", help="for the person (default: %(default)g)"
+        "--timeout",
+        type=seconds,
+        default=SECONDS,
+        metavar="SECONDS",
+        help="time limit for the sign-in (default: %(default)g)",
     )
 
 
@@ -50,7 +54,7 @@ def add_ca(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ca",
         metavar="FILE",
-        help="the authority of the gateway's certificate, in PEM (default: the kubeconfig's, or the system's)",
+        help="the CA certificate of the gateway, in PEM (default: the kubeconfig's, or the system's)",
     )
 
 

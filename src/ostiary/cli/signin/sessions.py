@@ -44,7 +44,7 @@ class Account:
     def path(self, kind: str) -> str:
         found = file_name(self.server, self.name)
         if found is None:
-            raise ConfigurationError("the address and the name of the account are too long", code="usage")
+            raise ConfigurationError("the URL and the account name are too long", code="usage")
         return f"{files.folder()}/{found}.{kind}"
 
 
@@ -213,7 +213,7 @@ def known_accounts() -> list[Account]:
 
 
 def check_store(store: str) -> None:
-    """Say now, and not after the person has signed in, that there is no keyring, or none that keeps anything.
+    """Say now, and not after the person has signed in, that the keyring is unavailable, or none that keeps anything.
 
     The library may be there without a keyring behind it, or with one that is locked: only trying tells.
     """
@@ -226,7 +226,7 @@ def check_store(store: str) -> None:
     if kept != text:
         raise ConfigurationError(
             "the keyring cannot be used",
-            cause="it does not keep what it is given",
+            cause="it did not return the stored value",
             hint="sign in with --store file",
             code="session-file-unsafe",
         )
@@ -237,7 +237,7 @@ def _keyring() -> Any:
         return import_module("keyring")
     except ImportError:
         raise ConfigurationError(
-            "there is no keyring",
+            "the keyring is unavailable",
             cause="the library keyring is not installed beside ostiary",
             hint="pip install keyring, or sign in with --store file",
             code="library-missing",

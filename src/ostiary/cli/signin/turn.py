@@ -72,7 +72,7 @@ class Turn:
         replacement = self._obtained(sessions, began, rejected=found)
         if self.person is not None:
             # kubectl has the refusal in its hands already, and will print it.
-            self.person.tell("you are signed in again; a command that was refused meanwhile must be run once more")
+            self.person.tell("you are signed in again; run commands that failed in the meantime again")
         return replacement
 
     def _obtained(self, sessions: Sessions, began: datetime, rejected: Answer | None = None) -> Answer:
@@ -81,7 +81,7 @@ class Turn:
             if found is not None and found != rejected:
                 return found
             if not ours:
-                raise self._needed("another process is still waiting for somebody to sign in")
+                raise self._needed("another process is still waiting for the sign-in")
             return self._renewed(sessions) or self._signed_in(sessions, began)
 
     def sign_in(self) -> Answer:
@@ -90,7 +90,7 @@ class Turn:
         sessions = Sessions(self.account, clock=self.clock)
         with self._locked() as ours:
             if not ours:
-                raise self._needed("another process is still waiting for somebody to sign in")
+                raise self._needed("another process is still waiting for the sign-in")
             return self._asked(sessions)
 
     @contextmanager
@@ -155,7 +155,7 @@ class Turn:
         if failure is not None and (failure.at >= began or self.clock.now() < failure.until):
             raise self._failed_before(failure)
         if self.person is None:
-            raise self._needed("there is no session, and nobody may be asked")
+            raise self._needed("you are not signed in, and this client does not allow interactive sign-in")
         return self._asked(sessions)
 
     def _asked(self, sessions: Sessions) -> Answer:
@@ -175,7 +175,7 @@ class Turn:
             raise
         except KeyboardInterrupt:
             # The others that wait for this one are not to open one tab each.
-            self._note(sessions, "nobody signed in", "it was interrupted", "sign-in-unanswered", timedelta(0))
+            self._note(sessions, "sign-in timed out", "interrupted", "sign-in-unanswered", timedelta(0))
             raise
         try:
             return sessions.save(grant, store=store, authorities_pem=authorities_pem)
@@ -198,7 +198,7 @@ class Turn:
         at = failure.at.astimezone().strftime("%H:%M:%S")
         return CredentialError(
             failure.summary,
-            cause=f"{failure.cause or 'it failed'}, at {at}; nobody is asked again for a while",
+            cause=f"{failure.cause or 'it failed'}, at {at}; not retried for a while",
             where=self.account.server,
             hint=self._login_hint(),
             code=failure.code if failure.code in CODES else "sign-in-unanswered",

@@ -74,8 +74,8 @@ def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
             return method
     names = printable(", ".join(method.name for method in methods)) or "none"
     raise ConfigurationError(
-        "the gateway has no such provider",
-        cause=f"{asked!r} is not among them: {names}",
+        "unknown identity provider",
+        cause=f"{asked!r} is not configured there; known: {names}",
         hint="sign in with one of these, or leave --provider out",
         code="usage",
     )
@@ -99,7 +99,7 @@ def by_password(gateway: GatewayClient, person: Person, provider: str, username:
             continue
         if grant is not None:
             return grant
-    raise unanswered("no password was taken")
+    raise unanswered("no password was accepted")
 
 
 def _usual_name(account: Account) -> str:
@@ -126,7 +126,7 @@ def by_device(gateway: GatewayClient, person: Person, seconds: float) -> Grant:
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise unanswered("nobody entered the code in time")
+            raise unanswered("the code was not entered in time")
         time.sleep(min(interval, left))
         found = gateway.poll_device(device)
         if isinstance(found, Grant):

@@ -472,7 +472,7 @@ class Login:
         led = answers.redirect("/auth", 303)
         if steps[0] != "admin":
             return led
-        stranger = LoginRefused("a page of the administration", cause="nobody is signed in: led to the sign-in page")
+        stranger = LoginRefused("a page of the administration", cause="not signed in: redirected to the sign-in page")
         return self._events.record_refusal(stranger, request, led)
 
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:

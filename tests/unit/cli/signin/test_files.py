@@ -87,7 +87,7 @@ def test_nothing_is_put_where_others_may_write(path: Path, mode: int) -> None:
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot be kept"):
+    with pytest.raises(ConfigurationError, match="cannot be stored"):
         files.write(str(tmp_path / "file" / "folder" / "name"), b"secret")
 
 
