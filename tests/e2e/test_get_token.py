@@ -203,7 +203,7 @@ def test_when_the_gateway_cannot_be_asked_the_session_is_kept(desk: Desk) -> Non
     desk.server.broken = 503
     done = desk.get_token(info=told(interactive=True))
     assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot be asked" in done.stderr
+    assert "is unavailable" in done.stderr
     desk.server.broken = 0
     assert desk.token(info=told()) in desk.server.tokens
     assert desk.browser.tabs == []

@@ -139,7 +139,7 @@ async def test_a_wrong_name_or_password_is_refused_the_same_way(name: str, make:
     """L8."""
     with pytest.raises(LoginRefused) as refused:
         await make().handle_client(basic(name, "wrong" if name == "alice" else PASSWORD))
-    assert refused.value.summary == "the name or the password is wrong"
+    assert refused.value.summary == "wrong user name or password"
     assert refused.value.www_authenticate
 
 

@@ -115,11 +115,11 @@ async def test_a_code_is_good_once_and_for_its_own_login(
     with pytest.raises(LoginRefused):
         await provider.handle_provider(replace(first, remembered=second.remembered))
     smuggled = (("code", dict(first.query)["code"]), *(pair for pair in second.query if pair[0] != "code"))
-    with pytest.raises(LoginRefused, match="begin again"):
+    with pytest.raises(LoginRefused, match="start again"):
         await provider.handle_provider(replace(second, query=smuggled))
     third = await come_back(provider, issuer, "alice")
     await provider.handle_provider(third)
-    with pytest.raises(LoginRefused, match="begin again"):
+    with pytest.raises(LoginRefused, match="start again"):
         await provider.handle_provider(third)
     await provider.close()
 

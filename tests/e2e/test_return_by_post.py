@@ -115,12 +115,12 @@ def test_an_attackers_page_signs_nobody_in(running: Running, under_way: bool) ->
         # The victim is sent to the identity system and has not come back yet.
         running.posts["state"] = "the victim has not answered"
         chromium.go(f"{running.url}/auth")
-        chromium.see("begin again")
+        chromium.see("start again")
         running.posts.pop("state")
     running.posts["assertion"] = "mallory"
     try:
         chromium.go(f"{running.page}/sso?{attack}")
-        chromium.see("begin again")
+        chromium.see("start again")
     finally:
         running.posts["assertion"] = "alice"
     assert not [cookie for cookie in chromium("cookies") if cookie["name"].endswith("-session")]

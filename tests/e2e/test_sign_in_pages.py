@@ -147,7 +147,7 @@ def test_a_wrong_password_is_told_on_the_form(running: Running) -> None:
     chromium.person()
     chromium.go(f"{running.url}/auth/staff")
     running.fill_in("alice", "wrong")
-    assert "The name or the password is wrong." in chromium.text
+    assert "Wrong user name or password." in chromium.text
     assert chromium("title").startswith("Error: ")
     assert chromium("focused") == ["INPUT", "password"], "the name stays"
     running.looked_at("password-wrong")
@@ -229,7 +229,7 @@ def test_a_device_is_approved(running: Running) -> None:
     chromium.go(f"{running.url}/auth/device")
     chromium.fill("Code", "BCDF-GHJK")
     chromium.click("button", "Continue")
-    assert "This code is not known" in chromium.text
+    assert "Unknown code" in chromium.text
     running.looked_at("device-unknown")
 
 
@@ -329,10 +329,10 @@ def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
     chromium.click("link", "Administration")
     assert "staff:alice" in chromium.text
     running.looked_at("admin-sessions")
-    chromium.click("link", "Recent refusals")
+    chromium.click("link", "Denied requests")
     assert "staff:alice: get secrets payroll in team" in chromium.text
     running.looked_at("admin-refusals")
-    chromium.click("link", "Explain the refusal")
+    chromium.click("link", "Explain why")
     assert refused.headers["Audit-Id"] in chromium.text
     running.looked_at("admin-explained")
     chromium.click("link", "Who can?")

@@ -128,7 +128,7 @@ class SigninServer:
         with self._lock:
             self.count[f"{method} {path}"] += 1
             if path.startswith("/auth") and self.broken:
-                return self.broken, {"message": "whoever could tell who you are cannot be asked"}, {}
+                return self.broken, {"message": "the identity provider is unavailable"}, {}
             match method, path.split("/")[1:]:
                 case "GET", ["auth", "methods"]:
                     return 200, {"providers": self.methods, "gateway": self.url}, {}
@@ -204,7 +204,7 @@ class SigninServer:
             code, body, _ = _refusal(409, "this session was renewed a moment ago: use what that brought")
             return code, body, {"Retry-After": "0"}
         if form["renewal_token"] not in self.renewals:
-            return _refusal(401, "this session has ended: sign in again")
+            return _refusal(401, "this session has expired or was revoked: sign in again")
         self.renewals.remove(form["renewal_token"])
         return self._issued("ann")
 
@@ -225,9 +225,9 @@ class SigninServer:
         if kinds == ["ambient"]:
             return self._issued("ann")
         if kinds != ["password"]:
-            return _refusal(404, "there is nothing here")
+            return _refusal(404, "page not found")
         if not authorization.startswith("Basic "):
-            return _refusal(401, "proof of who you are is needed")
+            return _refusal(401, "authentication required")
         user, _, password = b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
         if self.passwords.get(user) != password:
             return _refusal(401, "wrong username or password")

@@ -407,7 +407,9 @@ class Tokens:
         try:
             attested = await recheck(session)
             if attested.user.username != session.user.username:
-                raise LoginRefused("this session has ended: sign in again", cause="the user has another name now")
+                raise LoginRefused(
+                    "this session has expired or was revoked: sign in again", cause="the user name has changed"
+                )
         except LoginRefused as refusal:
             # "Wait a moment" is not a no: another program of this person is being served.
             if refusal.retry_after is None:
@@ -510,7 +512,7 @@ def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session
 
 
 def _ended(cause: str) -> LoginRefused:
-    return LoginRefused("this session has ended: sign in again", cause=cause)
+    return LoginRefused("this session has expired or was revoked: sign in again", cause=cause)
 
 
 def _check_answer(session: Session) -> None:

@@ -51,7 +51,7 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one link says to a question. Neither explanation nor error: the chain had ended before it."""
+    """What one link says to a question. Neither explanation nor error: an earlier provider decided it."""
 
     name: str
     explanation: Explanation | None = None

@@ -22,7 +22,7 @@ from ostiary.model import Secret
 STATE = "state"
 VERIFIER = "verifier"
 MAX_CODE = 4096
-_AGAIN = "this login did not begin in this browser: begin again"
+_AGAIN = "this sign-in did not start in this browser, or has expired: start again"
 
 
 @dataclass(frozen=True, slots=True)

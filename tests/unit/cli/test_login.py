@@ -117,7 +117,7 @@ def test_a_gateway_that_is_not_there_is_told_with_its_address(capsys: Captured) 
 def test_what_the_gateway_says_is_the_cause(server: SigninServer, authority: str, capsys: Captured) -> None:
     server.broken = 503
     assert login(server, authority) == 1
-    assert "whoever could tell who you are cannot be asked" in capsys.readouterr().err
+    assert "the identity provider is unavailable" in capsys.readouterr().err
 
 
 def test_a_provider_that_is_not_there_is_answered_with_those_that_are(

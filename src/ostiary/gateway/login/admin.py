@@ -31,8 +31,8 @@ from ostiary.wire.request_info import request_info
 MOST_SESSIONS = 200
 MOST_REFUSALS = 50
 _LINKS = {
-    "/auth/admin": "Sessions of all",
-    "/auth/admin/refusals": "Recent refusals",
+    "/auth/admin": "All sessions",
+    "/auth/admin/refusals": "Denied requests",
     "/auth/admin/who-can": "Who can?",
 }
 _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
@@ -71,13 +71,13 @@ class AdminPages:
                 return await self._guarded(visitor, "GET", needed) or await self._refusals(decision, visitor)
             case ("GET", "who-can"):
                 return await self._guarded(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
-        return answers.error(404, "there is nothing here")
+        return answers.error(404, "page not found")
 
     async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         """The form has been checked to be ours."""
         session = field(request, "session")
         if session is None:
-            return answers.error(400, "the form does not say which session")
+            return answers.error(400, "the form does not name a session")
         refusal = await self._guarded(visitor, "DELETE", f"sessions/{quote(session, safe='')}")
         if refusal is not None:
             return refusal
@@ -88,7 +88,7 @@ class AdminPages:
         """The refusal, if the policy does not allow it."""
         if await self._may(visitor.session.user, method, resource):
             return None
-        return answers.error(403, "this page is for those whom the policy lets look after the gateway")
+        return answers.error(403, "permission denied: the policy does not allow you to use this page")
 
     async def _may(self, user: UserInfo, method: str, resource: str) -> bool:
         info = request_info(RequestLine(method, f"{PREFIX}/{resource}"))
@@ -105,7 +105,7 @@ class AdminPages:
         )
         count = _count(len(found), "session") + (" (the newest)" if len(found) == MOST_SESSIONS else "")
         body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "", said=NOTHING)
-        return _page("Sessions of all", "/auth/admin", body, visitor)
+        return _page("All sessions", "/auth/admin", body, visitor)
 
     async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
         if decision:
@@ -114,7 +114,7 @@ class AdminPages:
             if ended is not None:
                 return _ended_page(ended, visitor)
             if refusal is None:
-                return answers.error(404, "no refusal with this number is remembered by this gateway")
+                return answers.error(404, "unknown request id: this gateway remembers no such request")
             return _explained(refusal, await self._authorizer.explain(refusal.attributes), visitor)
         latest = await self._refused.recent(MOST_REFUSALS)
         rows = join(
@@ -129,7 +129,7 @@ class AdminPages:
             for refusal in latest
         )
         body = fill("admin_refusals.html", rows=rows, count=_count(len(latest), "refusal"))
-        return _page("Recent refusals", "/auth/admin/refusals", body, visitor)
+        return _page("Denied requests", "/auth/admin/refusals", body, visitor)
 
     def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         values = {name: only(request.query, name) or "" for name in _ASKED}
@@ -168,7 +168,7 @@ def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> Log
         now=decided,
         steps=join(_step(step) for step in now.steps),
     )
-    return _page("A refusal, explained", "/auth/admin/refusals", body, visitor)
+    return _page("Permission denied: why", "/auth/admin/refusals", body, visitor)
 
 
 def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
@@ -184,15 +184,15 @@ def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
         "Reason": ended.reason,
     }
     rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
-    return _page("A request, explained", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
+    return _page("Request details", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
 
 
 def _step(step: Step) -> Markup:
     facts: dict[str, str] = {}
     if step.error:
-        facts["Could not be asked"] = step.error
+        facts["Unavailable"] = step.error
     elif step.explanation is None:
-        facts["Not asked"] = "the chain had ended before"
+        facts["Not evaluated"] = "an earlier provider decided"
     else:
         told = step.explanation
         facts["Says"] = _decision(told.decision.verdict.value, told.decision.reason)
@@ -215,14 +215,14 @@ def _found(found: WhoCan) -> Markup:
     )
     unknown = NOTHING
     if found.unknown:
-        text = f"These cannot tell whom they allow: {', '.join(found.unknown)}"
+        text = f"These providers cannot list whom they allow: {', '.join(found.unknown)}"
         unknown = fill("problem.html", text=text)
     return fill("admin_found.html", rows=rows, count=_count(len(found.subjects), "subject"), unknown=unknown)
 
 
 def _outcome(decision: Decision) -> str:
     """Of the whole chain: nobody's opinion is a no."""
-    said = "allowed" if decision.allowed else "refused, and hidden" if decision.hidden else "refused"
+    said = "allowed" if decision.allowed else "denied, and hidden" if decision.hidden else "refused"
     return printable(f"{said}: {decision.reason}" if decision.reason else said)
 
 

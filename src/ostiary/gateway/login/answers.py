@@ -134,7 +134,7 @@ def done() -> LoginAnswer:
 
 
 def challenge(scheme: str) -> LoginAnswer:
-    return error(401, "proof of who you are is needed").with_headers(("WWW-Authenticate", scheme))
+    return error(401, "authentication required").with_headers(("WWW-Authenticate", scheme))
 
 
 def bearer_challenge() -> LoginAnswer:
@@ -159,21 +159,23 @@ def not_renewed(refusal: LoginRefused) -> LoginAnswer:
 
 
 def no_good_token() -> LoginAnswer:
-    return error(401, "this token is not good").with_headers(("WWW-Authenticate", www_authenticate(error=True)))
+    return error(401, "the token is unknown, expired or revoked").with_headers(
+        ("WWW-Authenticate", www_authenticate(error=True))
+    )
 
 
 def outage(status: int) -> LoginAnswer:
     """Not a no: nobody could be asked."""
-    return error(status, "whoever could tell who you are cannot be asked at this moment")
+    return error(status, "the identity provider is unavailable")
 
 
 def method_not_allowed(allowed: Sequence[str]) -> LoginAnswer:
-    return error(405, "this method is not for this path").with_headers(("Allow", ", ".join(allowed)))
+    return error(405, "method not allowed for this path").with_headers(("Allow", ", ".join(allowed)))
 
 
 def too_many(retry_after: float) -> LoginAnswer:
     wait = str(max(1, math.ceil(retry_after)))
-    return error(429, "there were too many attempts from here: wait a moment").with_headers(("Retry-After", wait))
+    return error(429, "too many attempts from this address: wait a moment").with_headers(("Retry-After", wait))
 
 
 def error(code: int, message: str) -> LoginAnswer:

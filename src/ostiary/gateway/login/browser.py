@@ -69,7 +69,7 @@ class Browsers:
         )
         before = await self.find(request)
         if before is not None:
-            await self.end(before.session, "ostiary: signed in anew in the same browser")
+            await self.end(before.session, "ostiary: signed in again in the same browser")
         session = begun.session
         lasts = (session.expires_at - session.created_at).total_seconds()
         return session, self._cookie.set(begun.secret.reveal(), seconds=lasts)
@@ -106,10 +106,12 @@ class Browsers:
         try:
             attested = await self._recheck(session, request, kept)
             if attested.user.username != session.user.username:
-                raise LoginRefused("this session has ended: sign in again", cause="the user has another name now")
+                raise LoginRefused(
+                    "this session has expired or was revoked: sign in again", cause="the user name has changed"
+                )
         except LoginRefused as refusal:
             if refusal.retry_after is None:
-                await self.end(session, "ostiary: refused when asked again")
+                await self.end(session, "ostiary: refused by the identity provider at refresh")
             raise
         if attested.kept is not None:
             secret = visitor.secret.reveal()

@@ -44,10 +44,10 @@ def goal_of(request: LoginRequest) -> CliGoal:
     """What the address asks for. Raises `ValueError`, which a person may read."""
     names = [name for name, _ in request.query]
     if len(set(names)) < len(names) or not _PARAMETERS.issuperset(names):
-        raise ValueError("a parameter stands twice, or is not known here")
+        raise ValueError("duplicate or unknown parameter")
     challenge, port, state = (only(request.query, name) or "" for name in ("challenge", "port", "state"))
     if not _CHALLENGE.fullmatch(challenge):
-        raise ValueError("the challenge is no SHA-256 digest in base64url")
+        raise ValueError("the challenge is not a SHA-256 digest in base64url")
     if not _PORT.fullmatch(port) or not 1024 <= int(port) <= 65535:
         raise ValueError("the port is not a number from 1024 to 65535")
     if not state or len(state) > MAX_STATE or not state.isprintable() or not state.isascii():

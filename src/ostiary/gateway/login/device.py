@@ -89,7 +89,7 @@ class Devices:
 
     async def begin(self, request: LoginRequest) -> Mapping[str, Any]:
         device_code = secrets.token_urlsafe(32)
-        client = short(field(request, "client") or "") or "a program that does not say its name"
+        client = short(field(request, "client") or "") or "an unnamed program"
         asked = {"client": client, "address": request.remote_address, "at": self._clock.now().isoformat()}
         user_code = await self._new_user_code({**asked, "device": _digest(device_code)})
         await self._devices.put(device_code, {})
@@ -108,7 +108,7 @@ class Devices:
             user_code = "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
             if await self._asked.put(user_code, asked):
                 return user_code
-        raise ProviderError("no code could be made", cause="all that were tried are in use")
+        raise ProviderError("no code could be generated", cause="all generated codes are in use")
 
     async def poll(self, request: LoginRequest) -> Issued:
         """The tokens; raises `Pending` if there are none, now or ever."""

@@ -137,9 +137,9 @@ class Login:
             case ["", "auth", *steps]:
                 foreign = request.method == "POST" and not comes_from(request, self._external_url)
                 if foreign and not self._takes_foreign_form(steps):
-                    return answers.error(403, "this form does not come from here")
+                    return answers.error(403, "the form was sent from another site")
                 return await self._route(visit, steps)
-        return answers.error(404, "there is nothing here")
+        return answers.error(404, "page not found")
 
     def _takes_foreign_form(self, steps: list[str]) -> bool:
         """Whether this is where an identity system's page sends a form back to. Nothing is done with it at once."""
@@ -199,7 +199,7 @@ class Login:
     async def _provider_path(self, visit: Visit, steps: list[str]) -> LoginAnswer:
         provider, rest = self._provider(steps)
         if provider is None:
-            return answers.error(404, "there is nothing here")
+            return answers.error(404, "page not found")
         match rest:
             case []:
                 return await self._visit(visit, provider, None)
@@ -211,7 +211,7 @@ class Login:
                 return await self._return(visit, provider, Step.RETURN)
             case ["groups", "provider"]:
                 return await self._return(visit, provider, Step.GROUPS)
-        return answers.error(404, "there is nothing here")
+        return answers.error(404, "page not found")
 
     def _provider(self, steps: list[str]) -> tuple[Identity | None, list[str]]:
         if steps and steps[0] in self._identity:
@@ -225,7 +225,7 @@ class Login:
         except OstiaryError as error:
             return self._events.record_failure(error, visit.request, provider.name)
         if goal is None:
-            return answers.error(400, "it is not known any more what you sign in for: begin again")
+            return answers.error(400, "this sign-in has expired: start again")
         # A provider is asked as by any other visit: our own way to it is nothing to it.
         return await self._visit(_as_visit(visit, provider), provider, goal, pending=True)
 
@@ -236,7 +236,7 @@ class Login:
         try:
             outcome = await self._steps.visit(provider, request, goal)
             if isinstance(outcome, Challenge) and visit.html and views.is_basic(outcome.www_authenticate):
-                problem = "the name or the password is wrong" if visit.request.method == "POST" else ""
+                problem = "wrong user name or password" if visit.request.method == "POST" else ""
                 return await self._form(visit, provider, goal, pending=pending, problem=problem, username=typed)
             return await self._concluded(visit, outcome, goal)
         except LoginRefused as refusal:
@@ -385,7 +385,7 @@ class Login:
             return answers.error(400, str(error))
         named = only(visit.request.query, "provider")
         if named is not None and named not in self._identity:
-            return answers.error(404, "there is no such way to sign in")
+            return answers.error(404, "unknown identity provider")
         return await self._begin(visit, goal, named)
 
     async def _begin(self, visit: Visit, goal: CliGoal | DeviceGoal, named: str | None = None) -> LoginAnswer:
@@ -405,7 +405,7 @@ class Login:
 
     async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal) -> LoginAnswer:
         if not visit.html:
-            return answers.error(400, "there are several ways to sign in: name one of them with provider=")
+            return answers.error(400, "there are several identity providers: choose one with provider=")
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
         urls = {name: f"/auth/{name}/start" for name in self._identity}
@@ -419,7 +419,7 @@ class Login:
         except Exception as error:
             return self._events.record_failure(error, request)
         if issued is None:
-            refusal = LoginRefused("a code is not good", cause="unknown, used, or not theirs")
+            refusal = LoginRefused("invalid device code", cause="the code is unknown, used, or belongs to another user")
             return self._events.record_refusal(refusal, request, answers.grant_refused("invalid_grant"))
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return answers.issued(issued)
@@ -453,7 +453,7 @@ class Login:
         if not visit.html:
             return answers.error(406, "this is a page for browsers")
         if not is_page_load(request):
-            return answers.error(403, "this page is not for scripts")
+            return answers.error(403, "this page does not accept requests from scripts")
         try:
             visitor = await self._browsers.find(request)
             if visitor is not None:
@@ -466,20 +466,22 @@ class Login:
         except Exception as error:
             return self._events.record_failure(error, request)
         if request.method == "POST":
-            return answers.error(401, "you are not signed in any more").with_headers(_BEARER)
+            return answers.error(401, "you are not signed in any more: the session has expired").with_headers(_BEARER)
         if steps == ["device"]:
             return await self._device_signed_out(visit)
         led = answers.redirect("/auth", 303)
         if steps[0] != "admin":
             return led
-        stranger = LoginRefused("a page of the administration", cause="not signed in: redirected to the sign-in page")
+        stranger = LoginRefused(
+            "sign-in is required for this page", cause="not signed in: redirected to the sign-in page"
+        )
         return self._events.record_refusal(stranger, request, led)
 
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
         code = normal_code(only(visit.request.query, "code") or "")
         if code:
             return await self._begin(visit, DeviceGoal(code))
-        problem = "this is no such code: it has eight letters" if visit.request.query else ""
+        problem = "this is not a device code: a code has eight letters" if visit.request.query else ""
         return views.device_code(problem=problem)
 
 

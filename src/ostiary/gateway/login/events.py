@@ -25,7 +25,7 @@ class LoginEventKind(Enum):
     ISSUED = "issued"
     RENEWED = "renewed"
     ENDED = "ended"
-    CHALLENGED = "asked for proof"
+    CHALLENGED = "authentication required"
     REFUSED = "refused"
     OUTAGE = "could not ask"
     CONTRACT_BROKEN = "provider breaks its contract"
@@ -117,7 +117,7 @@ class LoginEvents:
             request,
             answer.status,
             username=visitor,
-            reason=answer.message or "refused, as the page or the error code says",
+            reason=answer.message or "refused; see the page or the error code",
         )
         return replace(answer, recorded=True)
 

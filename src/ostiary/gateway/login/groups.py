@@ -92,9 +92,7 @@ def attest(user: UserInfo, memberships: Sequence[Membership]) -> tuple[UserInfo,
 
 def _checked_relevant(relevant: object) -> frozenset[str]:
     if not isinstance(relevant, AbstractSet) or not all(isinstance(group, str) for group in relevant):
-        raise ContractBroken(
-            "the relevant groups are not known", cause="relevant_groups gave something else than a set"
-        )
+        raise ContractBroken("the relevant groups are unknown", cause="relevant_groups did not return a set")
     return frozenset(group for group in relevant if not group.startswith(SYSTEM))
 
 
@@ -110,7 +108,7 @@ def _asked(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:
 
 def _attested(provider: Groups, asked: AbstractSet[str], answer: object) -> tuple[Membership, ...]:
     if not isinstance(answer, (tuple, list)) or not all(isinstance(item, Membership) for item in answer):
-        cause = f"it answered with {type(answer).__name__}, and not with memberships"
+        cause = f"it answered with {type(answer).__name__}instead of memberships"
         raise ContractBroken(f'the group provider "{provider.name}" breaks its contract', cause=cause)
     # Others than were asked for are dropped: nobody has checked what they could open.
     return tuple(

@@ -24,7 +24,7 @@ from ostiary.gateway.login.visit import client_text, field, has_form_token, only
 from ostiary.interfaces.identity import LoginRequest
 
 MOST_SESSIONS = 200
-_NO_SUCH_CODE = "this code is not known: it may have expired, or been used, or be misspelt"
+_NO_SUCH_CODE = "unknown code: it may be expired, used or misspelt"
 
 
 class Pages:
@@ -57,7 +57,7 @@ class Pages:
         """A page of *visitor*. May raise `LoginRefused`, if that is nobody any more."""
         if request.method == "POST":
             if not has_form_token(request, visitor.form_token):
-                return answers.error(403, "this form is not one of this session: load the page again")
+                return answers.error(403, "the form belongs to another session: load the page again")
             return await self._changed(steps, request, visitor)
         if request.method not in ("GET", "HEAD"):
             return answers.method_not_allowed(["GET", "POST"])
@@ -74,7 +74,7 @@ class Pages:
                 return await self._device(request, visitor, admin=admin)
             case ["admin", *rest] if self._admin is not None:
                 return await self._admin.answer(rest, request, visitor)
-        return answers.error(404, "there is nothing here")
+        return answers.error(404, "page not found")
 
     async def _changed(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         match steps:
@@ -90,7 +90,7 @@ class Pages:
                 return await self._decide_cli(request, visitor)
             case ["admin"] if self._admin is not None:
                 return await self._admin.end_session(request, visitor)
-        return answers.error(404, "there is nothing here")
+        return answers.error(404, "page not found")
 
     async def _is_admin(self, visitor: Visitor) -> bool:
         return self._admin is not None and await self._admin.may_enter(visitor.session.user)
@@ -162,7 +162,7 @@ class Pages:
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         code, decision = normal_code(field(request, "code") or ""), field(request, "decision")
         if decision not in ("approve", "deny"):
-            return answers.error(400, "the form does not say what was decided")
+            return answers.error(400, "the form has no decision")
         if wait := self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         signed = await self._handed_over(visitor, request) if decision == "approve" else None
@@ -170,10 +170,14 @@ class Pages:
         if asked is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
         if signed is None:
-            answer = views.message("Denied", "The device is not signed in. If you did not begin this, that was right.")
+            answer = views.message(
+                "Denied", "The device is not signed in. If you did not start this sign-in, you did the right thing."
+            )
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, answer)
-        return views.message("The device is signed in", "Go back to it: it goes on by itself. You can close this page.")
+        return views.message(
+            "The device is signed in", "Go back to the device: it continues by itself. You can close this page."
+        )
 
     # --- command lines ---
 
@@ -185,7 +189,7 @@ class Pages:
         goal = await self._flows.take_goal(request)
         if not isinstance(goal, CliGoal):
             return answers.error(
-                400, "this has been answered already, or too long ago: begin again on the command line"
+                400, "this sign-in was already answered or has expired: start again on the command line"
             )
         if field(request, "decision") != "approve":
             denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")

@@ -38,8 +38,8 @@ class Records:
         try:
             return await self._store.put_record(self._found_by(secret), sealed, self._clock.now() + self._lifetime)
         except ValueError:
-            cause = "what must be remembered until the person returns is too large"
-            raise ProviderError("the login cannot go on", cause=cause) from None
+            cause = "the state of the sign-in is too large"
+            raise ProviderError("the sign-in cannot continue", cause=cause) from None
 
     async def find(self, secret: str) -> Value | None:
         return self._opened(secret, await self._store.find_record(self._found_by(secret)))

@@ -34,7 +34,7 @@ from ostiary.interfaces.token_store import RecordStore, Session
 from ostiary.model import Secret, UserInfo
 
 T = TypeVar("T")
-_ENDED = "this session has ended: sign in again"
+_ENDED = "this session has expired or was revoked: sign in again"
 
 
 class Step(Enum):
@@ -124,9 +124,9 @@ class Steps:
     async def _recheck(self, session: Session, request: LoginRequest, kept: Secret | None) -> Attested:
         provider = self._identity.get(session.provider)
         if provider is None or not session.user.username.startswith(provider.prefix):
-            raise LoginRefused(_ENDED, cause="its identity provider is gone")
+            raise LoginRefused(_ENDED, cause="its identity provider is no longer configured")
         if session.sealed and kept is None:
-            raise LoginRefused(_ENDED, cause="what the identity provider kept for it cannot be opened")
+            raise LoginRefused(_ENDED, cause="the stored state of the identity provider cannot be decrypted")
         own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
         revalidate = getattr(provider.instance, "revalidate", None)
         before: tuple[tuple[str, str], ...] | None = session.sources
@@ -142,7 +142,7 @@ class Steps:
         shown = without_ours(replace(request, path=path, form=(), headers=headers))
         found = await self._within(self._checks.ask(signed, shown, before=before))
         if isinstance(found, Away):
-            raise LoginRefused(_ENDED, cause="groups cannot be had without the person")
+            raise LoginRefused(_ENDED, cause="groups cannot be looked up without an interactive sign-in")
         return _with_groups(signed, found, kept)
 
     async def _ask_again(
@@ -150,14 +150,14 @@ class Steps:
     ) -> tuple[UserInfo, Secret]:
         # Two programs at two workers must not use one refresh token: the issuer would take the second for a thief.
         if not await self._asking.put(session.id, {}):
-            summary = "this session is being renewed: wait a moment"
-            raise LoginRefused(summary, cause="another program of the same session renews it", retry_after=1.0)
+            summary = "this session is being refreshed: try again in a moment"
+            raise LoginRefused(summary, cause="another program with the same session is refreshing it", retry_after=1.0)
         try:
             identified: object = await self._within(instance.ask_again(own, kept))
         finally:
             await self._asking.take(session.id)
         if not isinstance(identified, Identified):
-            raise _broken(provider, f"it answered with {type(identified).__name__}, where a user was due")
+            raise _broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
         return _identified_by(provider, identified).user, identified.kept
 
     async def _identified(self, provider: Identity, identified: _Known, request: LoginRequest, goal: Goal) -> Outcome:
@@ -210,7 +210,9 @@ def _with_groups(signed: Signed, memberships: Sequence[Membership], kept: Secret
         try:
             identity_lines(UserInfo(name), HeaderNames())
         except BadHeader as error:
-            summary = "your name, or that of one of your groups, cannot be used here: ask whoever runs this gateway"
+            summary = (
+                "your user name or one of your group names cannot be used here: ask the administrator of this gateway"
+            )
             raise LoginRefused(summary, cause=f'"{signed.identity}" knows {name!a}: {error}') from None
     return Attested(user, sources, kept)
 
@@ -224,7 +226,7 @@ def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
     except ValueError:
         parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        cause = "it redirects to what is no page"
+        cause = "its redirect is not an http or https URL"
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
     remember = _remembered(redirect.remember, flow.identity)
     name: object = redirect.state_name
@@ -238,7 +240,7 @@ def _remembered(value: object, provider: str) -> tuple[tuple[str, str], ...]:
     if isinstance(value, (tuple, list)) and all(_is_pair(item) for item in value):
         return tuple((key, text) for key, text in value)
     summary = f'the provider "{provider}" breaks its contract'
-    raise ContractBroken(summary, cause="what it asks to remember are no pairs of text")
+    raise ContractBroken(summary, cause="the values to remember are not pairs of strings")
 
 
 def _is_pair(item: object) -> bool:
@@ -257,30 +259,30 @@ def _identified_by(provider: Identity, said: object) -> _Known:
     if not isinstance(said, Identified):
         return _Known(_user_of(provider, said), None)
     if not isinstance(said.kept, Secret) or not isinstance(provider.instance, AsksAgain):
-        raise _broken(provider, "it keeps something that is no secret, or that it cannot ask with")
+        raise _broken(provider, "it returned a value to keep that is not a Secret, or that it cannot use for a refresh")
     return _Known(_user_of(provider, said.user), said.kept)
 
 
 def _user_of(provider: Identity, said: object) -> UserInfo:
     """Exactly one answer, and a whole one; anything else is the provider's mistake."""
     if not isinstance(said, UserInfo):
-        raise _broken(provider, f"it answered with {type(said).__name__}, where a user was due")
+        raise _broken(provider, f"it answered with {type(said).__name__}, instead of a user")
     texts = (said.username, said.uid, *said.groups)
     if not all(isinstance(text, str) for text in texts) or said.username == "":
-        raise _broken(provider, "it answered with a user without a name, or with something else for a text")
+        raise _broken(provider, "it returned a user without a name, or a field that is not a string")
     return said
 
 
 def _signed(provider: Identity, own: UserInfo) -> Signed:
     username = provider.prefix + own.username
     if username.startswith(SYSTEM):
-        raise LoginRefused("this name is reserved", cause=f'"{provider.name}" knows a user whose name is the system\'s')
+        raise LoginRefused("this name is reserved", cause=f'"{provider.name}" returned a reserved system name')
     return Signed(provider.name, own, replace(own, username=username))
 
 
 def _header_value(provider: Identity, text: object) -> str:
     if not isinstance(text, str) or not text or not text.isprintable() or not text.isascii():
-        raise _broken(provider, "its challenge is no header")
+        raise _broken(provider, "its challenge is not a valid header")
     return text
 
 
@@ -289,4 +291,4 @@ def _broken(provider: Identity, cause: str) -> ContractBroken:
 
 
 def _not_begun_here() -> LoginRefused:
-    return LoginRefused("this login did not begin in this browser: begin again", cause="no such flow")
+    return LoginRefused("this sign-in did not start in this browser, or has expired: start again", cause="no such flow")

@@ -26,19 +26,19 @@ _DESCRIBED = Markup(' aria-invalid="true" aria-describedby="problem"')
 _FOCUS = Markup(" autofocus")
 
 _WHAT_TO_DO = {
-    400: "The address or the form is not one that this gateway made. Go back, or begin again.",
+    400: "The URL or the form is not valid here. Go back, or start again.",
     401: "Sign in again.",
-    403: "If you think that you should be let in, ask whoever runs this gateway.",
-    404: "Check the address, or begin again.",
-    405: "Go back, or begin again.",
-    406: "Begin again.",
+    403: "If you need access, ask the administrator of this gateway.",
+    404: "Check the URL, or start again.",
+    405: "Go back, or start again.",
+    406: "Start again.",
     409: "Try again.",
     429: "Wait a moment, then try again.",
-    500: "Something is wrong here, not with you. Tell whoever runs this gateway.",
-    503: "Try again in a moment. If it stays like this, tell whoever runs this gateway.",
+    500: "This is an error of the gateway, not of your account. Tell the administrator of this gateway.",
+    503: "Try again in a moment. If the error persists, tell the administrator of this gateway.",
 }
-_UNCHECKED = "not before you sign in again: this way to sign in cannot be asked about you in between"
-_HEADINGS = {401: "You are not signed in", 403: "This was refused", 404: "There is nothing here", 429: "Too often"}
+_UNCHECKED = "only when you sign in again: this identity provider cannot check accounts in between"
+_HEADINGS = {401: "You are not signed in", 403: "Permission denied", 404: "Page not found", 429: "Too many requests"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def sessions(visitor: Visitor, found: Sequence[Session], *, said: str = "", admi
 def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
     return fill(
         "session.html",
-        client=printable(session.client) or "a client that does not say its name",
+        client=printable(session.client) or "an unnamed client",
         tag=fill("tag.html", text="this browser") if here else NOTHING,
         owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
         since=shown_time(session.created_at),
@@ -217,7 +217,7 @@ def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, st
     body = fill(
         "cli_confirm.html",
         user=printable(visitor.session.user.username),
-        client=printable(goal.client) or "It does not say its name",
+        client=printable(goal.client) or "unnamed",
         port=str(goal.port),
         form_token=visitor.form_token,
     )
@@ -240,9 +240,9 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
     text = answer.message[:1].upper() + answer.message[1:]
     body = fill(
         "error.html",
-        heading=_HEADINGS.get(code, "This did not work"),
+        heading=_HEADINGS.get(code, "Something went wrong"),
         text=text if text.endswith((".", "!", "?")) else f"{text}.",
-        what_to_do=_WHAT_TO_DO.get(code, "Begin again."),
+        what_to_do=_WHAT_TO_DO.get(code, "Start again."),
         reference=fill("reference.html", id=request_id) if request_id else NOTHING,
     )
     # A challenge for a password would make the browser ask with a window of its own.
@@ -251,7 +251,7 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
         for name, value in answer.headers
         if name in ("Retry-After", "Allow", "Set-Cookie") or (name == "WWW-Authenticate" and not is_basic(value))
     ]
-    return page(_HEADINGS.get(code, "This did not work"), body, status=code, headers=kept)
+    return page(_HEADINGS.get(code, "Something went wrong"), body, status=code, headers=kept)
 
 
 def is_basic(challenge: str) -> bool:
@@ -275,7 +275,7 @@ def navigation(here: str, *, admin: bool, form_token: str = "") -> Markup:
 
 def _groups(session: Session) -> Markup | str:
     if not session.user.groups:
-        return "none that any rule here mentions"
+        return "none that the policy uses"
     sources = dict(session.sources)
     return join(
         fill("group.html", name=printable(group), source=printable(sources.get(group, "")) or "unknown")

@@ -32,7 +32,10 @@ class ClaimedGroups:
     ) -> tuple[Membership, ...]:
         if request.path == RENEWAL:
             # Nobody has said anything now, and a token without them would be a wrong one.
-            raise LoginRefused("this session has ended: sign in again", cause="groups cannot be had without the person")
+            raise LoginRefused(
+                "this session has expired or was revoked: sign in again",
+                cause="groups cannot be looked up without an interactive sign-in",
+            )
         return tuple(Membership(group, SOURCE) for group in sorted(relevant & set(user.groups)))
 
     async def groups_from_provider(

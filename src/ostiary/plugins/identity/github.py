@@ -256,4 +256,4 @@ def _exchange_error(error: str) -> LoginRefused | ProviderError:
 
 
 def _session_ended(cause: str) -> LoginRefused:
-    return LoginRefused("this session has ended: sign in again", cause=cause)
+    return LoginRefused("this session has expired or was revoked: sign in again", cause=cause)

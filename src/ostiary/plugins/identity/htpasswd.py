@@ -46,7 +46,7 @@ _BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
 _ARGON2ID = re.compile(
     r"\$argon2id\$v=19\$m=([0-9]{1,9}),t=([0-9]{1,4}),p=([0-9]{1,3})\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{16,}"
 )
-_WRONG = "the name or the password is wrong"
+_WRONG = "wrong user name or password"
 
 
 class _Hash(Protocol):

@@ -83,7 +83,7 @@ class LdapIdentity:
             attempt.settle(right=found is not None)
         if found is None:
             cause = "no entry fits, or several do, or the directory refuses the password"
-            raise LoginRefused("the name or the password is wrong", cause=cause, www_authenticate=self._challenge)
+            raise LoginRefused("wrong user name or password", cause=cause, www_authenticate=self._challenge)
         return self._usable(found)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:

@@ -51,7 +51,7 @@ BASIC, POST = "client_secret_basic", "client_secret_post"
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _AGAIN = "this login cannot be finished: begin again"
 _NOT_BELIEVED = "the identity system's answer is not believed"
-_ENDED = "this session has ended: sign in again"
+_ENDED = "this session has expired or was revoked: sign in again"
 # What the person is told, and what the operator, when the issuer does not take what we have (RFC 6749, 5.2).
 _REFUSED = {
     "authorization_code": (_AGAIN, "the issuer does not take the code: used, expired, or not for us"),

@@ -44,4 +44,6 @@ def read_renewal(fields: Fields) -> Renewal:
 
 async def sign_in_again(user: UserInfo) -> UserInfo:
     """The `revalidate` of a provider whose sessions are not renewed."""
-    raise LoginRefused("this session has ended: sign in again", cause="the identity provider has renewal: signIn")
+    raise LoginRefused(
+        "this session has expired or was revoked: sign in again", cause="the identity provider has renewal: signIn"
+    )

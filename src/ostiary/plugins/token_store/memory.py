@@ -63,7 +63,9 @@ class MemoryTokenStore:
         if session.sequence is None:
             session = replace(session, sequence=self._sequence_before(session.created_at))
         if self._is_revoked(session):
-            raise LoginRefused("this session has ended: sign in again", cause="it was revoked while it began")
+            raise LoginRefused(
+                "this session has expired or was revoked: sign in again", cause="it was revoked while it began"
+            )
         self._put(session, tokens)
 
     async def renew(

@@ -70,7 +70,9 @@ class SqliteTokenStore:
         check_storable(session)
         now = self._clock.now()
         if not await self._write(lambda db: schema.add(db, session, tokens, now=now, seen=self._seen)):
-            raise LoginRefused("this session has ended: sign in again", cause="it was revoked while it began")
+            raise LoginRefused(
+                "this session has expired or was revoked: sign in again", cause="it was revoked while it began"
+            )
 
     async def renew(
         self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None

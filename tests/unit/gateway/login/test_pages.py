@@ -231,7 +231,7 @@ async def test_a_wrong_password_is_told_in_a_plain_sentence(make: Make, users: P
         assert 'role="alert"' in text_of(answer)
         await nobody_came_in_by_cookie(gateway, browser)
     answer = await browser.post("/auth/idp1", {"username": "alice", "password": "wrong"})
-    assert "The name or the password is wrong." in text_of(answer)
+    assert "Wrong user name or password." in text_of(answer)
     assert 'value="alice"' in text_of(answer), "nobody has to type it again"
     assert 'wrong"' not in text_of(answer), "the password is not shown again"
 
@@ -501,8 +501,8 @@ async def test_whatever_somebody_calls_themselves_is_only_text(make: Make, hosti
     [
         (LoginRefused("no such user", cause="marked"), 403, "No such user."),
         (LoginRefused("come later", retry_after=3), 429, "Come later."),
-        (ProviderError("marked"), 503, "Whoever could tell who you are cannot be asked at this moment."),
-        (RuntimeError("marked"), 500, "Whoever could tell who you are cannot be asked at this moment."),
+        (ProviderError("marked"), 503, "The identity provider is unavailable."),
+        (RuntimeError("marked"), 500, "The identity provider is unavailable."),
     ],
 )
 async def test_an_error_is_a_plain_sentence_and_a_number_to_tell(
@@ -611,7 +611,7 @@ async def test_who_can_is_asked_by_a_form(make: Make, clock: FakeClock) -> None:
     await browser.sign_in()
     for query, expected in (
         ("", "Who can?"),
-        ("?verb=get&resource=pods", "cannot tell whom they allow: cluster"),
+        ("?verb=get&resource=pods", "cannot list whom they allow: cluster"),
         ("?verb=get", "either a resource or a path"),
         ("?verb=get&path=%3Cb%3E", 'value="&lt;b&gt;"'),
     ):

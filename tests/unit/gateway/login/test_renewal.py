@@ -145,7 +145,7 @@ async def test_a_session_about_which_nobody_can_be_asked_is_shorter(
     assert session.expires_at - session.created_at == lasts
     browser = Browser(gateway)
     page = text_of(await browser.sign_in())
-    assert ("cannot be asked about you in between" in page) is (lasts < timedelta(hours=24))
+    assert ("cannot check accounts in between" in page) is (lasts < timedelta(hours=24))
     (session, *_) = await gateway.tokens.store.sessions(username="alice")
     assert session.expires_at - session.created_at == lasts
 

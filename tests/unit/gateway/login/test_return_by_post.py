@@ -41,7 +41,7 @@ class FormPost(Says):
         self.asked.append(("provider", request))
         remembered = dict(request.remembered)
         if request.method != "POST" or "id" not in remembered:
-            raise LoginRefused("begin again", cause="nothing is remembered of this login")
+            raise LoginRefused("start again", cause="nothing is remembered of this login")
         return UserInfo(dict(request.form)["SAMLResponse"])
 
 
