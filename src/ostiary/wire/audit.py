@@ -15,14 +15,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
-from ostiary.core.config import Document, Fields, Reading, Source, parse, read
+from ostiary.core.config import KUBERNETES, Document, Fields, Reading, Source, parse, read
 from ostiary.core.redact import without_tokens
-from ostiary.errors import ConfigurationError
-from ostiary.model import Place, Problem, RequestInfo, UserInfo
+from ostiary.model import RequestInfo, UserInfo
 from ostiary.wire.rbac import is_dns_name
 
 API_VERSION = "audit.k8s.io/v1"
@@ -166,27 +164,11 @@ def _url_matches(pattern: str, path: str) -> bool:
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """The policy of a file; raises `ConfigurationError` with every mistake in it."""
-    document = read(path)
-    _check_json(Path(path).read_bytes(), document)
-    return _policy(document)
+    return _policy(read(path, dialect=KUBERNETES))
 
 
 def parse_policy(source: Source, *, file: str | None = None) -> Policy:
-    document = parse(source, file=file)
-    _check_json(source, document)
-    return _policy(document)
-
-
-def _check_json(source: Source, document: Document) -> None:
-    """What begins with a brace is JSON to the API server, and nothing else: no comments, no commas at the end."""
-    text = source.decode("utf-8", "surrogateescape") if isinstance(source, bytes) else source
-    if not text.lstrip().startswith("{"):
-        return
-    try:
-        json.loads(text)
-    except ValueError:
-        problem = Problem("it begins with a brace, and is not JSON", Place(document.file))
-        raise ConfigurationError("the audit policy cannot be used", problems=[problem], code="config-invalid") from None
+    return _policy(parse(source, file=file, dialect=KUBERNETES))
 
 
 def _policy(document: Document) -> Policy:
