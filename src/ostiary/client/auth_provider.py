@@ -21,6 +21,7 @@ from ostiary.core.clock import Clock
 from ostiary.core.config import CLIENTCMD, parse
 from ostiary.core.config_edit import EditRefused, set_value
 from ostiary.core.go_text import decode_base64
+from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import ClientCertificate, Credential, Secret
 
@@ -29,6 +30,7 @@ log = logging.getLogger("ostiary.client")
 ISSUER, CLIENT_ID, CLIENT_SECRET = "idp-issuer-url", "client-id", "client-secret"
 AUTHORITY, AUTHORITY_DATA = "idp-certificate-authority", "idp-certificate-authority-data"
 ID_TOKEN, REFRESH_TOKEN = "id-token", "refresh-token"
+_SETTINGS = frozenset({ISSUER, CLIENT_ID, CLIENT_SECRET, AUTHORITY, AUTHORITY_DATA, ID_TOKEN, REFRESH_TOKEN})
 
 _REMOVED = {
     "gcp": "use the exec plugin gke-gcloud-auth-plugin: install it, then run "
@@ -73,6 +75,15 @@ def _authorities(user: User, provider: AuthProvider) -> str | None:
         raise _unusable(user, provider, f"{AUTHORITY} cannot be read: {cause}") from None
 
 
+def _warn_of_unused(user: User, provider: AuthProvider) -> None:
+    """As kubectl, we go on without them: extra-scopes above all, since a refresh asks for no scopes."""
+    unused = [name for name, _ in provider.config if name not in _SETTINGS]
+    if provider.get(AUTHORITY) and provider.get(AUTHORITY_DATA):
+        unused.append(AUTHORITY)
+    for name in unused:
+        log.warning("user %r: %s of the auth-provider takes no effect", user.name, printable(name))
+
+
 def _unusable(user: User, provider: AuthProvider, cause: str, hint: str | None = None) -> ConfigurationError:
     summary = f"user {user.name!r} cannot sign in"
     return ConfigurationError(summary, cause=cause, where=provider.place, hint=hint, code="auth-provider-unusable")
@@ -87,6 +98,7 @@ class OidcProvider:
         self._user, self._provider, self._clock, self._certificate = user, provider, clock, certificate
         self._issuer = oidc_issuer(user, provider)
         self._tokens = self._stored = _tokens_of(provider)
+        _warn_of_unused(user, provider)
 
     def is_interactive(self) -> bool:
         return False
@@ -174,7 +186,10 @@ def write_tokens(path: str, user_name: str, tokens: Tokens) -> None:
     with _locked(path):
         text = _read_text(path)
         config = cast("dict[str, Any]", parse(text, file=path, dialect=CLIENTCMD).value)
-        position = next(at for at, user in enumerate(config["users"]) if user.get("name") == user_name)
+        users = config.get("users") if isinstance(config, dict) else None
+        position = next((at for at, user in enumerate(users or ()) if user.get("name") == user_name), None)
+        if position is None:
+            raise EditRefused("the user is no longer in it")
         for name, token in ((ID_TOKEN, tokens.id_token), (REFRESH_TOKEN, tokens.refresh_token)):
             if token is not None:
                 text = set_value(text, ("users", position, "user", "auth-provider", "config", name), token.reveal())
@@ -183,8 +198,13 @@ def write_tokens(path: str, user_name: str, tokens: Tokens) -> None:
 
 def _read_text(path: str) -> str:
     # As it is, line ends included.
-    with open(path, encoding="utf-8", newline="") as file:
-        return file.read()
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        pass
+    # Raised outside of the handler: that exception has the whole text in it.
+    raise EditRefused("it is not UTF-8 text")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,9 @@ class Connection:
         self.retry_on_401 = retry_on_401
         self._clock = clock or SYSTEM_CLOCK
         address = _address(cluster)
+        if re.search(r"[?#]", cluster.server):
+            # Not quoted: there may be a secret in it.
+            log.warning("the server of cluster %r has a query or fragment, which takes no effect", cluster.name)
         self.server = str(address)
         self._origin = address.origin
         self.proxy = proxy_for(
@@ -116,6 +120,9 @@ class Connection:
         """The ``Authorization`` that the server's own address asks for, with ``user:password@`` in it."""
         if address.is_secure:
             self.authorization = address.authorization
+            if address.authorization is not None and _signs_with_a_header(selection.user):
+                why = "the address of the server has a username and password, which take precedence"
+                log.warning("the credential of user %r is not sent: %s", selection.user.name, why)
             self.source = source_for(
                 selection,
                 settings=settings or ExecSettings(),
@@ -300,6 +307,10 @@ def _warn_of_plain_http(server: str, selection: Selection, *, has_authorization:
         log.warning("no credential is sent to %s: %s", server, why)
     if cluster.certificate_authority or cluster.certificate_authority_data or cluster.tls_server_name:
         log.warning("the certificate authority or name of %s is not checked: %s", server, why)
+
+
+def _signs_with_a_header(user: User) -> bool:
+    return user.has_header or user.uses_exec or user.auth_provider is not None
 
 
 def _impersonation(user: User) -> Headers:

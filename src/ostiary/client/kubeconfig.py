@@ -463,6 +463,7 @@ def choose(
         policy_problems=policy_problems,
     )
     _warn_of_unused(config.users.get(selection.user.name, selection.user))
+    _warn_of_unknown(config, selection)
     return selection
 
 
@@ -470,6 +471,24 @@ def _warn_of_unused(user: User) -> None:
     """Of the kubeconfig's own user: what the caller gives in place of its fields is no mistake of it."""
     for name, reason in unused_fields(user):
         log.warning("user %r: %s in the kubeconfig is not used: %s", user.name, name, reason)
+
+
+def _warn_of_unknown(config: Kubeconfig, selection: Selection) -> None:
+    """kubectl goes on without what it does not know: a token with a typing mistake in its name, or a missing user."""
+    user = selection.user
+    if user.name and user.name not in config.users and not (user.has_header or user.has_certificate):
+        log.warning("user %r is not in the kubeconfig: requests go out without a credential", user.name)
+    context = config.contexts.get(selection.context_name)
+    chosen = [part.place for part in (context, selection.cluster, user) if part is not None]
+    for place in config.unknown_fields:
+        if any(_is_in_entry(place, entry) for entry in chosen):
+            log.warning("the kubeconfig has an unknown field, which takes no effect: %s", printable(str(place)))
+
+
+def _is_in_entry(place: Place, entry: Place) -> bool:
+    """Whether *place* is in the same entry of a list as *entry*, or outside of all lists."""
+    same = "[" not in place.path or place.path.partition("]")[0] == entry.path.partition("]")[0]
+    return same and place.file == entry.file
 
 
 def in_cluster(environ: Mapping[str, str], root: Path = SERVICE_ACCOUNT) -> Selection | None:

@@ -102,10 +102,11 @@ class FileSource:
             return self._base.token
         try:
             return self._token_in(self._files.token)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             # As in client-go, the token beside the file serves for as long as the file does not.
             if self._base.token is None:
                 raise
+            log.warning("the token file cannot be read (%s); the token in the kubeconfig is sent instead", _why(error))
             return self._base.token
 
     def _token_in(self, path: str) -> Secret:

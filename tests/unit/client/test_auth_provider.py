@@ -184,7 +184,7 @@ def test_tokens_that_another_program_wrote_are_used_and_the_issuer_is_not_asked(
     assert issuer.asked == []
 
 
-@pytest.mark.parametrize("spoil", ["lock", "gone"])
+@pytest.mark.parametrize("spoil", ["lock", "gone", "utf-16", "user gone"])
 def test_a_kubeconfig_that_cannot_be_written_costs_a_warning_and_not_the_request(
     api: ApiServer,
     connect_to: Connect,
@@ -198,10 +198,14 @@ def test_a_kubeconfig_that_cannot_be_written_costs_a_warning_and_not_the_request
     connection = connect_to(user=user(provider))
     clock.advance(minutes=5)
     path = tmp_path / "kubeconfig"
-    before = path.read_text()
     if spoil == "lock":
         (tmp_path / "kubeconfig.lock").touch()
-    else:
+    elif spoil == "utf-16":
+        path.write_bytes(path.read_text().encode("utf-16"))
+    elif spoil == "user gone":
+        path.write_text("apiVersion: v1\n")
+    before = path.read_bytes()
+    if spoil == "gone":
         path.unlink()
     with connection.httpx() as client:
         assert client.get("/version").status_code == 200
@@ -210,7 +214,7 @@ def test_a_kubeconfig_that_cannot_be_written_costs_a_warning_and_not_the_request
     assert issuer.given == 2
     assert "cannot be written" in caplog.text
     assert "c4n4ry" not in caplog.text
-    assert spoil == "gone" or path.read_text() == before
+    assert spoil == "gone" or path.read_bytes() == before
 
 
 def test_a_401_does_not_ask_the_issuer(
@@ -233,6 +237,18 @@ def test_a_static_token_or_username_is_sent_in_place_of_the_id_token_and_the_log
             client.get("/version")
         assert api.seen[-1].header("Authorization") == sent
     assert caplog.text.count("auth-provider in the kubeconfig is not used") == 2
+
+
+def test_settings_of_the_provider_that_take_no_effect_are_told_by_name(
+    connect_to: Connect, provider: dict[str, str], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("c4n4ry")
+    more = {"extra-scopes": "groups-c4n4ry", "idp-certificate-authority": str(authority), "refesh-token": "c4n4ry"}
+    connect_to(user=user({**provider, **more}))
+    told = [name for name in {**provider, **more} if f": {name} of the auth-provider takes no effect" in caplog.text]
+    assert sorted(told) == ["extra-scopes", "idp-certificate-authority", "refesh-token"]
+    assert "c4n4ry" not in caplog.text
 
 
 def test_a_client_certificate_goes_along_with_the_id_token(

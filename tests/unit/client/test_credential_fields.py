@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from ostiary.client.connection import Connection
+from ostiary.client.connection import Connection, connect
+from ostiary.client.kubeconfig import Overrides
 from ostiary.errors import OstiaryError
+from ostiary.model import Secret
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user
 
@@ -29,6 +31,7 @@ ID_TOKEN = ".".join(
     base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", b'{"exp": 4102444800}', b"signature")
 )
 OIDC = {"idp-issuer-url": "https://issuer.test", "client-id": "c", "id-token": ID_TOKEN}
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "x", "interactiveMode": "Never"}
 HEADERS = {
     "token": "Bearer static",
     "tokenFile": "Bearer in-a-file",
@@ -188,6 +191,7 @@ def test_a_password_in_the_address_signs_over_https_and_is_never_told(
     with connection.httpx() as client:
         client.get("/version")
     assert api.seen[0].all("Authorization") == ["Basic " + base64.b64encode(b"u:c4n4ry").decode()]
+    assert "the credential of user 'dev' is not sent" in caplog.text
     plain = connect_to(server="http://u:c4n4ry@c.test", user={})
     assert "no credential is sent to http://c.test" in caplog.text
     assert "c4n4ry" not in caplog.text + repr(connection) + repr(plain) + connection.server
@@ -200,3 +204,60 @@ def test_a_request_that_its_caller_signs_still_presents_the_certificate(
         with connect_to(user=fields[name]).httpx() as client:
             client.get("/version", headers={"Authorization": "Bearer mine"})
         assert (api.seen[-1].header("Authorization"), api.seen[-1].certificate) == ("Bearer mine", "dev")
+
+
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ({"tokn": "c4n4ry"}, "users[0].user.tokn"),
+        ({"Token": "c4n4ry"}, "users[0].user.Token"),
+        ({"token": "t", "exec": {"comand": "x", **EXEC}}, "users[0].user.exec.comand"),
+    ],
+)
+def test_a_field_that_does_not_exist_is_told_with_its_place_and_without_its_value(
+    connect_to: Connect, caplog: pytest.LogCaptureFixture, user: dict[str, Any], told: str
+) -> None:
+    connect_to(user=user)
+    assert "unknown field, which takes no effect: " in caplog.text
+    assert f"{told}\n" in caplog.text
+    assert "c4n4ry" not in caplog.text
+
+
+def test_unknown_fields_of_entries_that_are_not_chosen_are_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"
+        "clusters: [{name: a, cluster: {server: 'https://a', sever: x}}]\n"
+        "users: [{name: b, user: {tokn: x}}, {name: a, user: {token: t}, tkn: y}]\nusrs: []\n"
+    )
+    connect(path)
+    told = [str(record.args[0]).partition(", ")[2] for record in caplog.records if record.args]  # type: ignore[index]
+    assert sorted(told) == ["clusters[0].cluster.sever", "users[1].tkn", "usrs"]
+
+
+@pytest.mark.parametrize(("given", "is_told"), [(Overrides(), True), (Overrides(token=Secret("t")), False)])
+def test_a_context_whose_user_is_not_there_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Overrides, is_told: bool
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: bob}}]\n"
+        "clusters: [{name: a, cluster: {server: 'https://a'}}]\n"
+    )
+    connect(path, overrides=given)
+    assert ("user 'bob' is not in the kubeconfig: requests go out without a credential" in caplog.text) is is_told
+
+
+@pytest.mark.parametrize("content", [None, "", "a b"])
+def test_a_token_file_that_cannot_be_used_beside_a_token_is_told(
+    connect_to: Connect, api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    with connect_to(user={"token": "static", "tokenFile": str(file)}).httpx() as client:
+        client.get("/version")
+    assert api.seen[-1].header("Authorization") == "Bearer static"
+    assert "the token in the kubeconfig is sent instead" in caplog.text
