@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import os
 import signal
@@ -23,6 +22,7 @@ import trustme
 
 from tests.support import slow_provider
 from tests.support.cluster import Cluster
+from tests.support.every_worker import answers_of_all, kept_alive, many_connections, status
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
 from tests.support.streams import line
 
@@ -56,24 +56,6 @@ def until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     while not true():
         assert time.monotonic() < deadline
-
-
-def kept_alive(gateway: Gateway) -> http.client.HTTPSConnection:
-    """A connection that a reload must not drop: it does not connect a second time by itself."""
-    connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=SECONDS, context=gateway.trust)
-    connection.connect()
-    connection.auto_open = 0
-    return connection
-
-
-def status(connection: http.client.HTTPConnection, path: str, token: str) -> int:
-    try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        answer.read()
-    except (http.client.RemoteDisconnected, ConnectionError):
-        return 0
-    return answer.status
 
 
 # --- a new configuration ---
@@ -275,23 +257,6 @@ def accepts(gateway: Gateway) -> bool:
 # --- several workers ---
 
 
-@contextmanager
-def many_connections(gateway: Gateway, number: int = 12) -> Iterator[list[http.client.HTTPSConnection]]:
-    """So many that each worker has some."""
-    connections = [kept_alive(gateway) for _ in range(number)]
-    try:
-        yield connections
-    finally:
-        for connection in connections:
-            connection.close()
-
-
-def answers_of_all(gateway: Gateway, token: str, path: str = PODS) -> set[int]:
-    """What every worker says; 0 for a connection that was cut."""
-    with many_connections(gateway) as connections:
-        return {status(connection, path, token) for connection in connections}
-
-
 def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
     """S22, S64, T3: a token of one is good at the other, and so is its end; the figures are those of both."""
     # How many of the refused come to which worker is the system's choice, so that limit is left out here.
@@ -309,9 +274,9 @@ def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
             with gateway.http(root) as client:
                 assert client.post(f"{ADMIN}/revocations", json={"type": "user", "value": "alice"}).status_code == 201
         # A request that was under way is cut, so these are asked over connections of their own.
-        until(lambda: answers_of_all(gateway, tokens[0]) == {401})
+        until(lambda: answers_of_all(gateway, tokens[0], PODS) == {401})
         for token in tokens:
-            assert answers_of_all(gateway, token) == {401}
+            assert answers_of_all(gateway, token, PODS) == {401}
 
         before = gateway.workers()
         os.kill(min(before), signal.SIGKILL)
@@ -338,8 +303,8 @@ def test_a_worker_that_is_replaced_has_the_configuration_of_the_others(site: Sit
             os.kill(min(before), signal.SIGKILL)
             gateway.line("a worker ended and is replaced")
             until(lambda: len(gateway.workers()) == 2 and gateway.probe("/readyz").status_code == 200)
-            assert answers_of_all(gateway, token) == {200}
-            assert answers_of_all(gateway, gateway.login("bob").token) == {403}
+            assert answers_of_all(gateway, token, PODS) == {200}
+            assert answers_of_all(gateway, gateway.login("bob").token, PODS) == {403}
             before = gateway.workers()
 
 
@@ -490,7 +455,7 @@ def test_without_a_configuration_it_is_one_user_on_this_machine_and_says_so(site
         assert gateway.url("127.0.0.1") == "http://127.0.0.1:8443"
         for warning in (
             *("there is no gateway.yaml in this directory", "one user, and all actions allowed"),
-            *("kept in memory", "unknown upstream"),
+            *("kept in memory", "there is no upstream"),
         ):
             assert warning in gateway.stderr
         said = json.loads(curl(gateway.url("127.0.0.1") + "/auth"))

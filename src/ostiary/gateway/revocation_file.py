@@ -187,9 +187,13 @@ class RevocationFile:
         return True
 
     async def _is_done(self, line: Line, by: str) -> bool:
-        """Whether another worker was quicker: once more would end what has begun since then."""
+        """Whether another worker was quicker: once more would end what has begun since then.
+
+        A mark with a date is no such thing. It is of a worker that started when the line was there already, and ends
+        less: where the clock was set back, nothing at all.
+        """
         marks = await self._tokens.marks(line.kind, line.value)
-        return any(mark.by == by and mark.sequence > self._sequence for mark in marks)
+        return any(mark.by == by and mark.at is None and mark.sequence > self._sequence for mark in marks)
 
     def _note(self, trouble: str) -> None:
         # Once, and not at every look while it stays the same.

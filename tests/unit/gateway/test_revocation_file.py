@@ -317,3 +317,19 @@ async def test_a_line_whose_time_lies_ahead_is_refused_by_number_and_locks_nobod
     assert await tokens.sequence() == 0
     assert any("line 1 of the revocation file" in record.getMessage() for record in caplog.records)
     assert await tokens.find((await signed_in(tokens, "ann")).token.reveal()) is not None
+
+
+async def test_a_worker_that_starts_with_the_line_leaves_it_to_those_who_saw_it_appear(
+    path: Path, clock: FakeClock
+) -> None:
+    """With the clock set back, what the late one withdraws by date began before nothing."""
+    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
+    early = RevocationFile(path, tokens, clock=clock)
+    await early.check_now()
+    issued = await signed_in(tokens, "ann")
+    clock.set_back(hours=1)
+    path.write_text("user ann\n")
+    late = RevocationFile(path, tokens, clock=clock)
+    await late.check_now()
+    await early.check_now()
+    assert await tokens.find(issued.token.reveal()) is None
