@@ -79,11 +79,11 @@ CODES: dict[str, str] = {
     "sign-in-refused": "a plugin says no: the identity system, or the person, refused to sign in",
     "sign-in-needed": "there is no session at the gateway, and nobody may be asked to sign in",
     "sign-in-unanswered": "somebody was asked to sign in, and did not in time",
-    "gateway-unreachable": "the gateway could not be asked, or not be trusted",
+    "gateway-unreachable": "the gateway is unreachable, or its certificate cannot be verified",
     "gateway-answer-invalid": "what answered is not a gateway, or not one that this version understands",
     "session-file-unsafe": "the files that hold a session cannot be trusted, or cannot be written",
     "login-refused": "an identity or group provider does not let this person in",
-    "provider-failed": "a provider of the gateway could not be asked, or answered against its contract",
+    "provider-failed": "a provider of the gateway is unavailable, or broke its contract",
     "plugin-not-found": "the configuration names a provider that no installed package has",
     "plugin-ambiguous": "two installed packages have a provider of the same name",
     "plugin-broken": "an installed provider cannot be loaded",
@@ -92,7 +92,7 @@ CODES: dict[str, str] = {
     "too-many-requests": "somebody sends more requests than the limits of the gateway let pass",
     "gateway-refused": "a gateway refused what a command asked of it",
     "revocation-not-found": "no such revocation is kept, so it cannot be taken back",
-    "decision-not-found": "no decision with this id is remembered or recorded",
+    "decision-not-found": "unknown decision id or recorded",
     "usage": "a command was called in a way that it does not understand",
 }
 

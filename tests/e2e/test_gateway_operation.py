@@ -280,7 +280,7 @@ def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
 
         before = gateway.workers()
         os.kill(min(before), signal.SIGKILL)
-        gateway.line("a worker ended and is replaced")
+        gateway.line("a worker exited and is being replaced")
         until(lambda: len(gateway.workers()) == 2 and gateway.probe("/readyz").status_code == 200)
         assert len(before & gateway.workers()) == 1
         assert answers_of_all(gateway, root, f"{ADMIN}/sessions") == {200}
@@ -301,7 +301,7 @@ def test_a_worker_that_is_replaced_has_the_configuration_of_the_others(site: Sit
         for text in ("{not yaml", json.dumps(site.config(**sections, authorization=ALLOW_ALL))):
             (site.folder / "gateway.yaml").write_text(text)
             os.kill(min(before), signal.SIGKILL)
-            gateway.line("a worker ended and is replaced")
+            gateway.line("a worker exited and is being replaced")
             until(lambda: len(gateway.workers()) == 2 and gateway.probe("/readyz").status_code == 200)
             assert answers_of_all(gateway, token, PODS) == {200}
             assert answers_of_all(gateway, gateway.login("bob").token, PODS) == {403}

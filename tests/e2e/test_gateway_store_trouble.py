@@ -114,7 +114,7 @@ def test_when_the_store_is_locked_a_logout_is_told_to_have_failed_and_holds_all_
             assert "token store: it" in until_ready(gateway, ready=False).text
             neighbour.execute("ROLLBACK")
         until_ready(gateway, ready=True)
-        gateway.line("a revocation is in force")
+        gateway.line("a revocation took effect")
         until_all(gateway, hers.token, 401)
         again = gateway.login("alice")
         assert statuses(gateway, again.token) == {200}

@@ -116,7 +116,7 @@ class AdminApi:
             RevocationKind.SESSION, request.path_params["id"], by=request.state.user.username
         )
         if not ended:
-            return _failure(404, "NotFound", "there is no such session")
+            return _failure(404, "NotFound", "unknown session")
         return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "ended": ended})
 
     async def _revoke(self, request: Request) -> Response:
@@ -138,7 +138,7 @@ class AdminApi:
             return _failure(400, "BadRequest", str(error))
         undone = await self._tokens.undo(kind, value)
         if not undone:
-            return _failure(404, "NotFound", "no mark of such a revocation is kept")
+            return _failure(404, "NotFound", "unknown revocation")
         return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "undone": undone})
 
     async def _decision(self, request: Request) -> Response:
@@ -148,7 +148,7 @@ class AdminApi:
             outcome = self._ended.recall(named) if self._ended is not None else None
             if outcome is not None:
                 return JSONResponse(ended_json(outcome))
-            return _failure(404, "NotFound", "no decision with this id is remembered")
+            return _failure(404, "NotFound", "unknown decision id")
         explanation = await self._authorizer.explain(refusal.attributes)
         return JSONResponse(decided_json(refusal, explanation))
 
@@ -181,7 +181,7 @@ def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], boo
     requirements = info.field_selector or ()
     unknown = [each for each in requirements if each.key != "metadata.name" or each.operator not in ("In", "NotIn")]
     if unknown or (query.get("fieldSelector") and info.field_selector is None):
-        raise ValueError("the field selector of sessions is about metadata.name")
+        raise ValueError("the field selector of sessions supports only metadata.name")
     user, group = query.get("user"), query.get("group")
 
     def is_selected(session: Session) -> bool:
@@ -199,7 +199,7 @@ async def _json(request: Request) -> Any:
     try:
         return json.loads(await request.body(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise ValueError("the body is not JSON that can be read") from None
+        raise ValueError("the body is not valid JSON") from None
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -214,7 +214,7 @@ def asked(value: Any) -> RequestInfo:
         for key in ("verb", "group", "resource", "subresource", "namespace", "name", "path", "upstream")
     }
     if not text["verb"] or bool(text["resource"]) == bool(text["path"]):
-        raise ValueError("a question has a verb, and either a resource or a path")
+        raise ValueError("a request needs a verb, and either a resource or a path")
     if text["path"]:
         return RequestInfo(text["verb"], "", text["path"], upstream=text["upstream"])
     return RequestInfo(
@@ -246,7 +246,7 @@ def _subject(fields: Mapping[str, Any]) -> tuple[RevocationKind, str]:
         kind = RevocationKind(_text(fields, "type"))
     except ValueError:
         names = ", ".join(kind.value for kind in RevocationKind)
-        raise ValueError(f"the type is one of {names}") from None
+        raise ValueError(f"the type must be one of {names}") from None
     name = _text(fields, "value")
     if (kind is RevocationKind.BEFORE) == bool(name):
         raise ValueError("before has no value" if name else "a value is missing")
@@ -277,7 +277,7 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a string")
     if any(character < " " or "\x7f" <= character < "\xa0" or "\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{key} has a character that no name has")
+        raise ValueError(f"{key} contains a character that is not allowed in a name")
     return value
 
 
@@ -287,4 +287,4 @@ def _failure(code: int, reason: str, message: str) -> Response:
 
 
 def _could_not_ask(request: Request, error: Exception) -> Response:
-    return _failure(503, "ServiceUnavailable", "it could not be asked; try again")
+    return _failure(503, "ServiceUnavailable", "a provider or the token store is unavailable; try again")

@@ -81,7 +81,9 @@ class Answers:
         self._metrics.authentications.inc("refused" if attempted else "absent")
         if not attempted and _is_browser_at_the_root(passage.exchange.request):
             # A person who typed the gateway's address is led to where people sign in.
-            self.send(passage, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="led to /auth")
+            self.send(
+                passage, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="redirected to /auth"
+            )
             return
         challenge = self._no_good if attempted else self._absent
         reason = authentication_failed(("bearer",) if attempted else ())
@@ -135,11 +137,13 @@ class Answers:
 
     def internal(self, passage: Passage, plan: Plan | None = None) -> None:
         """We failed, or the record of this request cannot be kept."""
-        self.send(passage, *status.internal(), plan=plan, reason="the gateway failed, or could not record it")
+        self.send(
+            passage, *status.internal(), plan=plan, reason="the gateway failed, or could not store the audit event"
+        )
 
     def no_route(self, passage: Passage) -> None:
         """Nobody serves this host and path."""
-        self.send(passage, *status.no_route(), reason="no upstream is for this host and path")
+        self.send(passage, *status.no_route(), reason="no upstream serves this host and path")
 
     def reviewed(self, passage: Passage, answer: ReviewAnswer) -> None:
         """The answer to a review about the sender's own token."""

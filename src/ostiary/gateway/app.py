@@ -110,10 +110,10 @@ class App:
         for upstream in self.routes.upstreams:
             if upstream.settings.health is not None:
                 work = partial(watch_health, upstream, upstream.settings.health)
-                self._keep_running(f"asking the upstream {upstream.name} how it is", work)
+                self._keep_running(f"checking the health of the upstream {upstream.name}", work)
             if upstream.knows_us:
                 work = partial(watch_credential, upstream)
-                self._keep_running(f"trying the credential for the upstream {upstream.name}", work)
+                self._keep_running(f"checking the gateway's credential at the upstream {upstream.name}", work)
 
     def adopt(self, old: App) -> None:
         """Go on in the place of *old*, whose background work has been stopped."""
@@ -290,7 +290,7 @@ async def _again_and_again(what: str, work: Callable[[], Awaitable[None]]) -> No
             await work()
         except Exception as error:
             cause = error.cause or error.summary if isinstance(error, OstiaryError) else type(error).__name__
-            log.error("%s failed, and is tried again", what, extra={"cause": cause})
+            log.error("%s failed; retrying", what, extra={"cause": cause})
         await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -309,7 +309,7 @@ def _shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) -> Sha
         recorded_at = revocation.recorded_at or clock.now()
         metrics.revocation_lag.observe(max(0.0, (clock.now() - recorded_at).total_seconds()))
         extra = {"kind": revocation.kind.value, **_revoked(revocation), "by": revocation.by, "streams": cut}
-        log.info("a revocation is in force", extra=extra)
+        log.info("a revocation took effect", extra=extra)
 
     authenticator = Authenticator(
         tokens,
@@ -330,7 +330,7 @@ def _shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) -> Sha
 
     def unsaved(revocation: Revocation) -> None:
         log.error(
-            "a revocation could not be written down: it holds in this gateway, and is tried again",
+            "a revocation could not be stored: it is in effect in this gateway; retrying",
             extra={"kind": revocation.kind.value, **_revoked(revocation), "by": revocation.by},
         )
         authenticator.end_at_once(revocation)

@@ -27,7 +27,7 @@ __all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Ruling", "Step"
 CACHE_SECONDS = 10.0
 ENTRIES = 100_000
 TIMEOUT_SECONDS = 10.0
-NOT_ITS_UPSTREAM = "its policy is for other upstreams"
+NOT_ITS_UPSTREAM = "its policy applies to other upstreams"
 # The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
 # success, to a watch or a controller the end of the object.
 READS = frozenset(("get", "list", "head"))
@@ -312,7 +312,7 @@ class _Walk:
             if not others:
                 raise first
             cause = "; ".join(f"{error.summary}: {error.cause}" for error in self._errors)
-            raise ProviderError("authorization providers could not be asked", cause=cause) from first
+            raise ProviderError("an authorization provider is unavailable", cause=cause) from first
         # What was decided without somebody is asked again next time: an error is never part of what is kept.
         until = self._until if not self._errors else float("-inf")
         return Ruling(self._decision(), until, self._generation)

@@ -61,7 +61,7 @@ class Channel:
             try:
                 self._arrived(json.loads(line))
             except (ValueError, KeyError, TypeError):
-                log.error("a message between the workers was not understood")
+                log.error("invalid message between workers")
 
     def close(self) -> None:
         self._writer.close()
@@ -86,7 +86,7 @@ class Channel:
         try:
             answer = await self._answer(question, data)
         except Exception as error:
-            log.error("a question of another process could not be answered", extra={"cause": type(error).__name__})
+            log.error("a request of another process could not be answered", extra={"cause": type(error).__name__})
         with suppress(OSError):
             self._send({"id": number, "data": answer})
 
@@ -94,7 +94,7 @@ class Channel:
         try:
             await self._answer(what, data)
         except Exception as error:
-            log.error("news of another process could not be used", extra={"cause": type(error).__name__})
+            log.error("a message of another process could not be used", extra={"cause": type(error).__name__})
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

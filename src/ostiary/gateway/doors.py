@@ -153,7 +153,7 @@ class WebhookDoor:
             known = self._callers.include(passage)
         except OSError as error:
             # Our own trouble: a 401 would tell the caller that its token is no good.
-            log.error("the token of the webhooks' callers cannot be read", extra={"cause": error.strerror})
+            log.error("callers.tokenFile cannot be read", extra={"cause": error.strerror})
             served(_send(passage, status.internal()))
             return
         if not known:

@@ -317,7 +317,7 @@ def _line(name: str, value: str) -> bytes:
     # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
     # somebody else's name.
     if any(byte < 0x20 or byte == 0x7F for byte in text) or text != text.strip(b" ") or not text:
-        raise BadHeader("a user or group has a name that no header can carry")
+        raise BadHeader("a user or group name contains a character that a header cannot carry")
     if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
         raise BadHeader("a user or group has a name that is not text")
     return name.encode() + b": " + text + b"\r\n"

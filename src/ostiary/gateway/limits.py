@@ -184,7 +184,7 @@ class Limits:
         retry_after = self._rate.take(key)
         if retry_after:
             raise TooManyRequests(
-                "too many requests", cause="the user's requests per second are used up", retry_after=retry_after
+                "too many requests", cause="the user's rate limit is exceeded", retry_after=retry_after
             )
 
 
@@ -300,13 +300,13 @@ class FairSeats:
         for waiter in overdue:
             self._remove(waiter)
             if not waiter.turn.done():
-                waiter.turn.set_exception(self._refusal("no request before this one was finished in time"))
+                waiter.turn.set_exception(self._refusal("the request waited too long in the queue"))
 
     def _enqueue(self, share: UserShare) -> _Waiter:
         if len(self._queues.get(share, ())) >= self._queue_length:
-            raise self._refusal("too many requests of this user wait already")
+            raise self._refusal("too many requests of this user are queued")
         if len(self.waiters) >= self._queued_in_all:
-            raise self._refusal("too many requests wait already")
+            raise self._refusal("too many requests are queued")
         loop = asyncio.get_running_loop()
         waiter = _Waiter(share, loop.create_future(), self._clock.monotonic() + self._wait_seconds)
         self._queues.setdefault(share, deque()).append(waiter)

@@ -118,7 +118,7 @@ class AskedLink:
         try:
             answer = self._answers.get(key)
         except TypeError as error:
-            raise self._failed("the key of the question cannot be looked up", error) from error
+            raise self._failed("the cache key is not hashable", error) from error
         if answer is not None or self._decide is None:
             return answer
         until = self._clock.monotonic() + self._ttl
@@ -213,7 +213,7 @@ class AskedLink:
             return question.result()
         except asyncio.CancelledError as error:
             # Its own doing: this caller was not cancelled, or it would not have come here.
-            raise self._failed("it gave up the question") from error
+            raise self._failed("it cancelled the call") from error
         except Exception as error:
             raise self._failed("it raised an error", error) from error
 
@@ -229,7 +229,7 @@ class AskedLink:
         raise self._failed(f"it returned {_kind(decision)} and not a Decision")
 
     def _failed(self, what: str, error: Exception | None = None) -> ProviderError:
-        summary = f'the authorization provider "{self.name}" could not be asked'
+        summary = f'the authorization provider "{self.name}" is unavailable'
         return ProviderError(summary, cause=what if error is None else f"{what}: {reason_of(error)}")
 
 

@@ -42,7 +42,7 @@ def configure_logging(
     *secrets* are texts that are taken out for certain, wherever they stand.
     """
     if format not in FORMATS or level not in LEVELS:
-        cause = f"the format is one of {', '.join(FORMATS)}, and the level one of {', '.join(LEVELS)}"
+        cause = f"the format must be one of {', '.join(FORMATS)}, and the level one of {', '.join(LEVELS)}"
         raise ConfigurationError("the log cannot be set up", cause=cause)
     handler = _Handler(stream or sys.stderr)
     handler.set_name("ostiary")

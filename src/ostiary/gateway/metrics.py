@@ -144,37 +144,35 @@ class Metrics:
     def __init__(self, *, version: str = "") -> None:
         self.requests = Requests()
         self.authentications = Counter(
-            "authentications_total", "Requests by what their credential was worth.", ("result",)
+            "authentications_total", "Requests by the result of authentication.", ("result",)
         )
         self.decisions = Counter(
             "decisions_total",
-            "Authorization decisions that were made anew, by verdict; the others were remembered.",
+            "Authorization decisions that were not cached, by verdict.",
             ("verdict",),
         )
         self.tokens_live = Gauge("tokens_live", "Tokens that are neither expired nor revoked.", merging="max")
-        self.revocations = Counter("revocations_total", "Revocations by what they are about.", ("kind",))
+        self.revocations = Counter("revocations_total", "Revocations by kind.", ("kind",))
         self.revocation_lag = Histogram(
             "revocation_lag_seconds", "From a revocation to its effect in this worker.", (), LAG_BUCKETS
         )
         self.revocations_age = Gauge(
             "revocations_confirmed_seconds",
-            "How long ago the store confirmed that no revocation is missing; beyond tokens.maxStale all is 503.",
+            "Age of the store's latest confirmation of revocations; beyond tokens.maxStale requests get 503.",
             merging="max",
         )
         self.store_failing = Gauge("token_store_failing", "1 while the token store cannot be written.", merging="max")
         self.audit_events = Counter("audit_events_total", "Audit events made.")
         self.audit_dropped = Counter("audit_dropped_total", "Audit events that could not be stored.")
-        self.rate_limited = Counter("rate_limited_total", "Requests refused with 429, by which limit.", ("limit",))
+        self.rate_limited = Counter("rate_limited_total", "Requests refused with 429, by limit.", ("limit",))
         self.admissions = Counter("admission_refusals_total", "Requests that an admission provider refused.")
-        self.queued = Gauge("queued_requests", "Requests that wait for their turn.")
+        self.queued = Gauge("queued_requests", "Requests in the queue.")
         self.in_flight = Gauge("in_flight_requests", "Requests that are being answered.")
         self.open_streams = Gauge("open_streams", "Watches, logs and terminals that are open.")
         self.upstream_errors = Counter(
-            "upstream_errors_total", "Upstreams that could not be asked, by why.", ("upstream", "kind")
+            "upstream_errors_total", "Requests to upstreams that failed, by kind.", ("upstream", "kind")
         )
-        self.provider_errors = Counter(
-            "provider_errors_total", "Providers that could not be asked.", ("type", "provider")
-        )
+        self.provider_errors = Counter("provider_errors_total", "Calls to providers that failed.", ("type", "provider"))
         self.logins = Counter(
             "logins_total", "Visits to /auth by identity provider and result.", ("provider", "result")
         )

@@ -87,8 +87,8 @@ async def _ask_upstream(upstream: settings.Upstream) -> str:
         if cause:
             raise OstiaryError("it cannot be reached", cause=cause, code="provider-failed")
     if answer.status_code == 401 and (upstream.token_file or upstream.tls.certificate):
-        hint = "its tokenFile or client certificate is not, or no longer, good there"
-        raise OstiaryError("it refuses the gateway's own credential", cause="status 401", hint=hint)
+        hint = "its tokenFile or client certificate is not valid there"
+        raise OstiaryError("it rejects the gateway's own credential", cause="status 401", hint=hint)
     if answer.status_code >= 500 or (upstream.health and answer.status_code != 200):
-        raise OstiaryError("it is not well", cause=f"status {answer.status_code}")
+        raise OstiaryError("it is unhealthy", cause=f"status {answer.status_code}")
     return f"{upstream.server} answered with status {answer.status_code}"

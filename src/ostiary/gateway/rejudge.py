@@ -176,7 +176,9 @@ class Rejudge:
         since = self._unconfirmed_since
         overdue = [each for each in opened if now - since.setdefault(each, now) >= self._unconfirmed]
         if overdue:
-            self._cut(overdue, f"nobody could confirm in time that it is still allowed: {error.cause or error.summary}")
+            self._cut(
+                overdue, f"it could not be confirmed in time that it is still allowed: {error.cause or error.summary}"
+            )
 
     def _cut(self, opened: list[Proxied], why: str) -> None:
         for proxied in opened:

@@ -64,7 +64,7 @@ class RevocationFeed:
         """As long as the gateway does. It may fail and be begun again, and has missed nothing then."""
         while True:
             await self.confirm()
-            assert self.applied is not None, "it was confirmed just now"
+            assert self.applied is not None, "confirmed just now"
             await self._store.wait_for_revocations(self.applied, self.poll_seconds)
 
     async def confirm(self) -> None:

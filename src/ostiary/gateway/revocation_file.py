@@ -61,7 +61,7 @@ def parse_line(text: str) -> Line | None:
         return Line(RevocationKind.TOKEN, digest_hex(rest.strip()))
     if word in ("session", "user", "group"):
         return Line(RevocationKind(word), _name(rest))
-    raise ValueError("a line begins with token, session, user, group or before, and one space")
+    raise ValueError("a line must begin with token, session, user, group or before, and one space")
 
 
 def _name(text: str) -> str:
@@ -161,7 +161,7 @@ class RevocationFile:
             line = parse_line(data.decode("utf-8"))
         except ValueError as error:
             why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            log.error("line %d of the revocation file %s is not understood: %s", number, self._path, why)
+            log.error("line %d of the revocation file %s is invalid: %s", number, self._path, why)
             self._lines[data] = True
             return False
         if line is not None and not await self._revoke(number, line, appeared_at):
@@ -180,7 +180,7 @@ class RevocationFile:
             return True
         except OstiaryError as error:
             # It is tried again at every look until it counts.
-            self._note(f"cannot be put into force: {error.summary}: {error.cause}")
+            self._note(f"cannot take effect: {error.summary}: {error.cause}")
             return False
         self._trouble = None
         log.info("line %d of the revocation file %s (%s) ended %d", number, self._path, line.kind.value, ended)

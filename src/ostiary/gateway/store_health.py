@@ -54,7 +54,7 @@ class StoreHealth:
         """About twice a second: after a jump of the clock the store is told the time at once."""
         offset = self._clock_offset()
         if abs(offset - self._offset) > CLOCK_TOLERANCE.total_seconds():
-            log.warning("the clock was set", extra={"seconds": round(offset - self._offset, 1)})
+            log.warning("the clock was changed", extra={"seconds": round(offset - self._offset, 1)})
             self._hurry.set()
         self._offset = offset
 

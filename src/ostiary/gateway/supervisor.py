@@ -308,7 +308,7 @@ class _Supervisor:
             pause = min(pause * 2, LONGEST_PAUSE) if ended else RESTART_SECONDS
             for child in ended:
                 extra = {"pid": child.process.pid, "exit_code": child.process.returncode}
-                log.error("a worker ended and is replaced", extra=extra)
+                log.error("a worker exited and is being replaced", extra=extra)
                 await self._start_child()
 
     def _ended(self) -> list[_Child]:

@@ -131,11 +131,11 @@ class Upstream:
         self.failures += error.answered or not ours
         fields = {"upstream": self.name, "cause": str(error), "request_id": request_id}
         if not ours:
-            self._log.write(logging.WARNING, "an upstream could not be asked", fields)
+            self._log.write(logging.WARNING, "an upstream is unavailable", fields)
             return
         if not error.relayed:
             self.credential_rejected.set()
-        self._log.write(logging.ERROR, "the gateway's own credential does not open an upstream", fields)
+        self._log.write(logging.ERROR, "an upstream rejects the gateway's own credential", fields)
 
     def has_no_credential(self, error: OSError) -> UpstreamLost:
         """The failure that `credential` raised, as one of the upstream."""
@@ -147,7 +147,7 @@ class Upstream:
         self.credential_rejected.clear()
         if self.failures:
             extra = {"upstream": self.name, "failures": self.failures, "left_out": self._log.end()}
-            log.info("an upstream answers again", extra=extra)
+            log.info("an upstream is available again", extra=extra)
         self.failures = 0
 
     def tick(self, now: float) -> None:

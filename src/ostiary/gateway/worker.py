@@ -152,7 +152,7 @@ class Worker:
         try:
             await self.app.shared.tokens.store.session("-")
         except OstiaryError:
-            return "it cannot be asked"
+            return "unavailable"
         return await self.app.shared.store_health.probe()
 
     # --- inside ---
@@ -259,8 +259,8 @@ def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
     if changed:
         raise ConfigurationError(
             "the configuration was not reloaded",
-            cause=f"{', '.join(changed)} cannot change while the gateway runs",
-            hint="restart the gateway, or undo that change",
+            cause=f"changing {', '.join(changed)} needs a restart",
+            hint="restart the gateway, or undo the change",
             code="config-invalid",
         )
 
@@ -295,7 +295,7 @@ def listen_hint(number: int | None) -> str:
 
 
 _LISTEN_HINTS: dict[int | None, str] = {
-    errno.EADDRINUSE: "stop what listens there, or choose another address",
-    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] are all that it has",
+    errno.EADDRINUSE: "stop the process that listens there, or choose another address",
+    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] stands for all of them",
     errno.EACCES: "choose a port from 1024 on, or give the process CAP_NET_BIND_SERVICE",
 }

@@ -125,7 +125,7 @@ class CloudIdentity:
             return None
         name = answer.text("name")
         if not _RESOURCE.fullmatch(name):
-            raise ProviderError("Google could not be asked", cause="it looks a group up without naming it")
+            raise ProviderError("Google is unavailable", cause="it looks a group up without naming it")
         self._names.put(group, name)
         return name
 
@@ -151,7 +151,7 @@ class Directory:
 def _flag(answer: Answer, name: str) -> bool:
     """A field that is absent is false: that is how these APIs spell it."""
     if not isinstance(answer.body, dict):
-        raise ProviderError("Google could not be asked", cause="its answer is no object")
+        raise ProviderError("Google is unavailable", cause="its answer is no object")
     return answer.body.get(name) is True
 
 
@@ -262,7 +262,7 @@ class ServiceAccount:
         try:
             key = self.file.current()
         except ConfigurationError as error:
-            raise ProviderError("Google could not be asked", cause=error.cause, where=error.where) from error
+            raise ProviderError("Google is unavailable", cause=error.cause, where=error.where) from error
         form = {"grant_type": JWT_BEARER, "assertion": self._assertion(key)}
         answer = await self._outbound.ask("POST", key.token_uri, form=form)
         if answer.status != 200:

@@ -135,7 +135,7 @@ def connected(server: LdapServer) -> Iterator[LdapConnection]:
 
 
 def failed(server: LdapServer, cause: str, hint: str | None = None) -> ProviderError:
-    return ProviderError("the directory could not be asked", cause=cause, where=server.url, hint=hint)
+    return ProviderError("the directory is unavailable", cause=cause, where=server.url, hint=hint)
 
 
 # --- connecting ---

@@ -37,7 +37,7 @@ def memberships(
         found = dict(_found(connection, groups, members, names))
     except (TooManyEntries, NoSuchEntry):
         cause = "groupSearch.baseDN is no entry, or has more groups of one user than the directory tells at once"
-        raise ProviderError("the groups could not be asked for", cause=cause) from None
+        raise ProviderError("the groups could not be looked up", cause=cause) from None
     # What a directory finds equal may differ in case or blanks; names of groups do not.
     return tuple(Membership(name, found[name]) for name in names if name in found)
 
@@ -83,7 +83,7 @@ def _walked(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> It
     while frontier:
         if len(levels) == MAX_LEVELS or len(seen) > MAX_GROUPS:
             cause = f"they are nested deeper than {MAX_LEVELS} levels, or are more than {MAX_GROUPS}"
-            raise ProviderError("the groups could not be asked for", cause=cause)
+            raise ProviderError("the groups could not be looked up", cause=cause)
         answers = connection.search_all([_search(groups, member_filter(groups, dn)) for dn, _ in frontier])
         level: list[tuple[str, str]] = []
         after: list[tuple[str, str]] = []

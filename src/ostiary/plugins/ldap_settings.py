@@ -70,7 +70,7 @@ class LdapServer:
         if self.server_name and not self.start_tls:
             raise _mistake("serverName", "it works with startTLS only: with ldaps:// the name is that of the url")
         if self.connect_timeout <= 0 or self.timeout <= 0:
-            raise _mistake("timeout" if self.timeout <= 0 else "connectTimeout", "it must be longer than nothing")
+            raise _mistake("timeout" if self.timeout <= 0 else "connectTimeout", "it must be greater than zero")
         if self.connections < 1:
             raise _mistake("connections", "it must be 1 at least")
 

@@ -98,7 +98,7 @@ class Outbound:
 
     def failed(self, url: str, cause: str, hint: str | None = None) -> ProviderError:
         """The error to raise when what came from *url* is no answer. Of the URL it tells the host alone."""
-        return ProviderError(f"{self._system} could not be asked", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
+        return ProviderError(f"{self._system} is unavailable", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
 
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
@@ -128,7 +128,7 @@ class Rest:
         left = self._until - self._clock.monotonic()
         if left > 0:
             cause = f"it was asked too often, and may be asked again in {left:.0f} seconds"
-            raise ProviderError(f"{self._system} could not be asked", cause=cause)
+            raise ProviderError(f"{self._system} is unavailable", cause=cause)
 
     def begin(self, seconds: float) -> None:
         self._until = self._clock.monotonic() + min(max(seconds, 1.0), MAX_REST_SECONDS)

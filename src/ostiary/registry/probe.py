@@ -151,7 +151,7 @@ class _Probing:
         try:
             answer = self._first_contact()
         except _Unanswered as error:
-            return self._result("", False, f"the registry cannot be asked: {error}")
+            return self._result("", False, f"the registry is unavailable: {error}")
         challenge = _chosen(answer.challenges)
         if answer.is_good:
             shown, message = "none", "it asks for no credential at /v2/"

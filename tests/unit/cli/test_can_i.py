@@ -194,7 +194,7 @@ class TestSeveralUpstreams:
         asked = ["can-i", "get", "pods", "-n", "team", "--user", "alice"]
         assert main([*asked, "--upstream", "dev"]) == 0
         assert main([*asked, "--upstream", "prod", "--explain"]) == 1
-        assert "its policy is for other upstreams" in capsys.readouterr().out
+        assert "its policy applies to other upstreams" in capsys.readouterr().out
         assert main(asked) == 2
         assert "the answer depends on the upstream" in capsys.readouterr().err
         assert main([*asked, "--upstream", "stage"]) == 2

@@ -308,7 +308,7 @@ def test_probe_says_that_nobody_is_there_and_shows_no_password(write: Write, cap
     options = write("127.*.*.*:1")
     code, out, _ = run(capsys, "probe", *options, "127.0.0.1:1/team/app")
     assert code == 1
-    assert "the registry cannot be asked" in out
+    assert "the registry is unavailable" in out
     code, out, _ = run(capsys, "probe", *options, "-o", "json", "127.0.0.1:1/team/app")
     told = json.loads(out)
     assert (code, told["ok"], told["reached"]) == (1, False, False)

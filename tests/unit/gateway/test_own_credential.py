@@ -328,7 +328,7 @@ async def test_an_outage_is_logged_once_in_a_while_with_a_count(
         assert len(warnings) == 1
         (api,) = site.worker.app.routes.upstreams
         api.answered()
-        (again,) = [line for line in caplog.records if "answers again" in line.message]
+        (again,) = [line for line in caplog.records if "available again" in line.message]
         assert (again.failures, again.left_out) == (50, 49)  # type: ignore[attr-defined]
 
 

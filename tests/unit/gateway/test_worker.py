@@ -31,14 +31,14 @@ async def test_a_probe_reads_plus_as_good() -> None:
 def test_an_address_that_is_taken_is_somebody_elses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigurationError) as raised:
         bind(Address("127.0.0.1", taken.getsockname()[1]))
-    assert raised.value.hint == "stop what listens there, or choose another address"
+    assert raised.value.hint == "stop the process that listens there, or choose another address"
 
 
 def test_an_address_of_another_machine_cannot_be_freed_by_stopping_anything() -> None:
     # For documentation (RFC 5737): no machine has it.
     with pytest.raises(ConfigurationError) as raised:
         bind(Address("192.0.2.1", 0))
-    assert raised.value.hint == "name an address of this machine; 0.0.0.0 or [::] are all that it has"
+    assert raised.value.hint == "name an address of this machine; 0.0.0.0 or [::] stands for all of them"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_a_revocation_says_whom_it_is_about(
     revocation = Revocation(kind, value, datetime(2026, 1, 1, tzinfo=UTC), by="root")
     with caplog.at_level(logging.INFO, "ostiary.gateway"):
         await worker.app.shared.authenticator.apply(revocation)
-    (record,) = [record for record in caplog.records if "in force" in record.message]
+    (record,) = [record for record in caplog.records if "a revocation took effect" in record.message]
     fields = vars(record)
     assert (fields["kind"], fields["by"], fields[told[0]]) == (kind.value, "root", told[1])
     assert "ab" * 5 not in str(fields)

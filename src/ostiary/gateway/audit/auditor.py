@@ -204,7 +204,7 @@ class Prepared:
     def panicked(self, audit_id: str, origin: str, *, received_at: float, at: float) -> None:
         """We failed, and not the caller: nothing else is known of the request's end."""
         if Stage.PANIC not in self._scope.omit_stages:
-            outcome = wire.outcome(500, reason="InternalError", message="the gateway failed while it answered")
+            outcome = wire.outcome(500, reason="InternalError", message="the gateway failed while sending the response")
             self._emit(Stage.PANIC, audit_id, origin, outcome, received_at, at, self._tail)
 
     def _emit(

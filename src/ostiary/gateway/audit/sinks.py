@@ -176,7 +176,7 @@ class _Descriptor:
     def _failed(self, error: OSError) -> None:
         why = error.strerror or type(error).__name__
         if why != self._failing:
-            log.error("audit events cannot be stored; they are kept for now", extra={"sink": str(self), "cause": why})
+            log.error("audit events cannot be stored; they are kept in memory", extra={"sink": str(self), "cause": why})
         self._failing, self._stalled = why, True
 
     def _recovered(self) -> None:
@@ -202,7 +202,7 @@ class _Descriptor:
         self._recovered()
 
     def _unavailable(self, cause: str | None) -> AuditUnavailable:
-        hint = "make room, or mend the permissions; requests are refused until then, because audit is blocking"
+        hint = "free disk space or correct the permissions; requests are refused until then, because audit is blocking"
         return AuditUnavailable("an audit event cannot be stored", cause=cause, where=str(self), hint=hint)
 
     def _write(self, data: bytes) -> int:
@@ -392,7 +392,7 @@ class StdoutSink(_Descriptor):
         while not guard.try_enter():
             if time.monotonic() > give_up_at:
                 if self.blocking:
-                    raise BlockingIOError(errno.EAGAIN, "another worker does not come to the end of its line")
+                    raise BlockingIOError(errno.EAGAIN, "another worker holds the lock on the audit log for too long")
                 return False
             time.sleep(0.0001)
         return True

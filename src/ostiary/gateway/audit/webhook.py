@@ -93,14 +93,14 @@ class WebhookSink:
         try:
             await self.flush()
         finally:
-            self._lose(len(self._waiting), "the gateway ended")
+            self._lose(len(self._waiting), "the gateway stopped")
             self._waiting = []
             await self._client.aclose()
 
     def _refuse(self) -> None:
         if self.blocking:
             cause = f"{len(self._waiting)} events wait for the webhook"
-            raise AuditUnavailable("an audit event cannot be stored", cause=cause, hint="see what the webhook does")
+            raise AuditUnavailable("an audit event cannot be stored", cause=cause, hint="check the webhook")
         self.dropped += 1
         if not self._full:
             self._full = True
@@ -129,7 +129,7 @@ class WebhookSink:
 
     async def _send(self, batch: list[str]) -> None:
         body = event_list([line.rstrip("\n") for line in batch]).encode("ascii")
-        why = "the gateway ended"
+        why = "the gateway stopped"
         try:
             why = await self._deliver(body)
         finally:
@@ -174,7 +174,7 @@ class WebhookSink:
     def _lose(self, count: int, why: str) -> None:
         if count:
             self.dropped += count
-            log.error("audit events are lost: the webhook did not take them", extra={"dropped": count, "cause": why})
+            log.error("audit events are lost: the webhook did not accept them", extra={"dropped": count, "cause": why})
 
 
 class _Pace:

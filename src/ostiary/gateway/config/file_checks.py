@@ -88,9 +88,9 @@ def _check_secret(file: Path, place: Place, found: FileChecks) -> None:
     mode = stat.S_IMODE(status.st_mode)
     hint = f"chmod 600 {file}"
     if mode & (stat.S_IWOTH | stat.S_IWGRP):
-        found.problems.append(Problem(f"others may change this file (mode {mode:04o})", place, hint))
+        found.problems.append(Problem(f"other users can change this file (mode {mode:04o})", place, hint))
     elif mode & stat.S_IROTH:
-        found.notes.append(Problem(f"everybody on this machine may read this file (mode {mode:04o})", place, hint))
+        found.notes.append(Problem(f"every user of this machine can read this file (mode {mode:04o})", place, hint))
 
 
 def _check_written(file: Path, place: Place, found: FileChecks) -> None:

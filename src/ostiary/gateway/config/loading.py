@@ -77,7 +77,7 @@ def _config(
     reading = Reading(document)
     config = read_sections(reading, directory, clock, built, counts)
     if document.more:
-        reading.root.problem("another document follows in the same file", None, "take it out: only one is read")
+        reading.root.problem("the file has a second YAML document", None, "remove it: only the first document is read")
     reading.finish("the gateway cannot be started with this configuration", strict=True)
     # Without a store there was a problem, and `finish` has raised.
     assert config is not None

@@ -65,7 +65,7 @@ class Builder:
         else:
             self._built.append(instance)
             if lacking := lacks(plugin_type, instance):
-                fields.problem(f"it is no {plugin_type} provider: it has no {lacking}", "type")
+                fields.problem(f"it is not a valid {plugin_type} provider: it has no {lacking}", "type")
             return Provider(name, chosen, instance, fields.place())
         fields.ignore(*fields)
         return None
@@ -100,7 +100,7 @@ def _tell_no_type(plugin_type: str, fields: Fields) -> None:
     # What is no text has been told as such.
     if fields.plain("type") in (None, ""):
         names = ", ".join(sorted({entry.name for entry in catalog.installed(plugin_type)}))
-        fields.problem("the type is missing", "type", f"there are: {names}")
+        fields.problem("the type is missing", "type", f"known types: {names}")
 
 
 def _tell(error: ConfigurationError, fields: Fields) -> None:

@@ -23,15 +23,15 @@ def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> N
     # A proxy in front lets in whom it likes, wherever the gateway itself listens.
     reachable = not config.listen.address.is_loopback or config.listen.trusted_proxies
     if is_open_to_all(config) and reachable and not insecure_allow_all:
-        hint = "configure identity and authorization, or say insecureAllowAll: true"
+        hint = "configure identity and authorization, or set insecureAllowAll: true"
         problem("everybody who reaches this address could do everything", "listen", hint)
     same = config.health == config.listen.address and config.health.port != 0
     if same and root.right_at("listen.address") and root.right_at("health.address"):
-        problem("probes have an address of their own, so that no request can pass for one", "health")
+        problem("health probes need their own address, so that no request can be mistaken for a probe", "health")
     if config.store.type == "memory" and config.listen.workers > 1:
-        problem("several workers cannot share what one of them has in memory", "store", "use the type sqlite")
+        problem("several workers cannot share a store in memory", "store", "use the type sqlite")
     if not config.identity and (config.upstreams or config.webhooks.token_review):
-        root.missing("identity", "it is missing: nobody could sign in")
+        root.missing("identity", "required: without it nobody can sign in")
     _check_prefixes(config.identity, root.fields)
     _check_routes(config.upstreams, root.fields)
     _check_policies(config, root.fields)
@@ -51,17 +51,17 @@ def warnings(config: GatewayConfig) -> list[str]:
     elif any(link.type == "allow_all" for link in config.authorization.chain):
         found.append("everybody who can sign in may do everything: the authorization chain has allow_all")
     if not config.listen.address.is_loopback and config.listen.tls is None:
-        found.append(f"{config.listen.address} takes tokens in plain text")
+        found.append(f"{config.listen.address} accepts tokens in plain text")
     tls = config.listen.tls
     if tls is not None and config.authorities_pem is None and not is_from_a_known_authority(tls.certificate):
         found.append(
-            "kubeconfigs that the sign-in page gives out lack the authority of listen.tls.certificate, which this"
+            "kubeconfigs from the sign-in page lack the CA certificate of listen.tls.certificate, which this"
             " system does not know: name it with externalCA"
         )
     found += _warnings_of_upstreams(config.upstreams)
     found += _warnings_of_policies(config)
     if not config.upstreams and not config.webhooks.enabled:
-        found.append("there is no upstream and no webhook: this gateway can sign people in and nothing else")
+        found.append("there is no upstream and no webhook: this gateway can only sign users in")
     found += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
     if config.store.type == "memory":
         found.append("sessions are kept in memory: a restart ends them all")
@@ -88,7 +88,7 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
                 f" with scopes: [offline_access]); other sessions end after {shorter} (tokens.uncheckedSession)"
             )
     return (
-        f'identity "{identity.name}" cannot be asked again about somebody who has signed in: its sessions end after'
+        f'identity "{identity.name}" cannot check users again after sign-in: its sessions end after'
         f" {shorter} (tokens.uncheckedSession), and until then nobody notices a disabled account"
     )
 

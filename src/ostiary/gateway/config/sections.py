@@ -82,7 +82,7 @@ def listen(values: Values) -> Listen:
     )
     insecure = values.flag("insecure")
     if found.tls is None and not found.address.is_loopback and not insecure and values.right("tls", "insecure"):
-        hint = "give it listen.tls, or say listen.insecure: true if whoever is in front of it has TLS"
+        hint = "set listen.tls, or listen.insecure: true if a proxy in front of it terminates TLS"
         values.fields.problem("tokens would cross the network in plain text", "address", hint)
     return found
 
@@ -131,7 +131,7 @@ def external_url(values: Values, listening: Listen) -> str:
     if not text:
         address = listening.address
         if address.host in ("0.0.0.0", "::"):  # noqa: S104
-            values.missing("externalURL", "it is missing, and the address does not tell it")
+            values.missing("externalURL", "required: it cannot be derived from the address")
         return f"{'http' if listening.tls is None else 'https'}://{address}"
     try:
         url = parse_origin(text)
@@ -139,7 +139,7 @@ def external_url(values: Values, listening: Listen) -> str:
         values.fields.problem(str(mistake), "externalURL", "write it as in https://gateway.example.com")
         return ""
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
-        values.fields.problem("people would sign in over plain text", "externalURL", "begin it with https://")
+        values.fields.problem("users would sign in over plain text", "externalURL", "begin it with https://")
     return url.geturl()
 
 
@@ -179,7 +179,7 @@ def tokens(values: Values) -> TokenSettings:
         revocation_file=values.writable("revocationFile"),
     )
     if found.max_stale < LEAST_MAX_STALE and values.right("maxStale"):
-        values.fields.problem("it must be a second at least", "maxStale", "the store must have time to answer")
+        values.fields.problem("it must be at least one second", "maxStale", "the token store needs time to answer")
     if found.lifetime > found.session and values.right("lifetime", "session"):
         values.fields.problem("a token cannot outlive its session", "lifetime", "make tokens.session longer")
     return found
@@ -193,7 +193,7 @@ def identities(root: Values, builder: Builder, listening: Listen) -> Known:
         default = f"{name}:" if len(sections) > 1 else ""
         prefix, shown = section.fields.optional_string("prefix"), section.text("displayName")
         if name in RESERVED_NAMES:
-            section.fields.problem("the gateway itself uses this name below /auth", "name")
+            section.fields.problem("this name is reserved: the gateway uses it below /auth", "name")
         provider = builder.build("identity", section.fields, name=name)
         if provider is None:
             found.setdefault(name, None)
@@ -216,7 +216,7 @@ def groups(root: Values, builder: Builder, known: Known) -> tuple[Groups, ...]:
         _check_restriction(section, only, known)
         own = section.text("provider")
         if own and only:
-            section.fields.problem("an identity provider knows its own users only", "identities")
+            section.fields.problem("an identity provider can look up only its own users", "identities")
         provider = (
             shared(section, "group", name, own, known) if own else builder.build("group", section.fields, name=name)
         )
@@ -231,7 +231,7 @@ def _check_restriction(section: Values, only: tuple[str, ...], known: Known) -> 
         section.fields.problem("an empty list would restrict nothing", "identities", hint)
     for other in only:
         if other not in known:
-            section.fields.problem(f'there is no identity provider "{other}"', "identities")
+            section.fields.problem(f'unknown identity provider "{other}"', "identities")
 
 
 def authorization(values: Values, builder: Builder, known: Known) -> AuthorizationSettings:
@@ -250,7 +250,7 @@ def authorization(values: Values, builder: Builder, known: Known) -> Authorizati
             chain.append(Authorization(*_parts(provider), on_error=on_error, upstreams=upstreams, shared=said))
     if not sections:
         hint = "chain: [{name: everything, type: allow_all}] allows everything"
-        values.missing("chain", "it is missing: with no provider every request is refused", hint)
+        values.missing("chain", "required: without a provider every request is denied", hint)
     return AuthorizationSettings(
         chain=tuple(chain),
         cache_ttl=values.duration("cacheTTL", timedelta(seconds=10), zero=True),
@@ -269,11 +269,11 @@ def _policy_upstreams(section: Values) -> tuple[frozenset[str] | None, bool]:
     if isinstance(given, str):
         if section.text("upstreams") != ALL_UPSTREAMS:
             hint = f"write a list, as in [dev], or {ALL_UPSTREAMS}"
-            section.fields.problem("it is neither a list of upstreams nor the word for all", "upstreams", hint)
+            section.fields.problem("it is neither a list of upstreams nor the keyword for all", "upstreams", hint)
         return None, True
     names = section.names("upstreams")
     if not names and section.right("upstreams"):
-        section.fields.problem("a policy for no upstream decides nothing", "upstreams", "leave the provider out")
+        section.fields.problem("a policy for no upstream never applies", "upstreams", "remove the provider")
     return frozenset(names), True
 
 
@@ -291,13 +291,13 @@ def shared(section: Values, plugin_type: str, name: str, own: str, known: Known)
     if section.text("type"):
         section.fields.problem("either type or provider is set, not both", "provider")
     if own not in known:
-        section.fields.problem(f'there is no identity provider "{own}"', "provider")
+        section.fields.problem(f'unknown identity provider "{own}"', "provider")
         return None
     identity = known[own]
     if identity is None:
         return None  # it has been told
     if lacking := lacks(plugin_type, identity.instance):
-        section.fields.problem(f'"{own}" is no {plugin_type} provider: it has no {lacking}', "provider")
+        section.fields.problem(f'"{own}" is not a valid {plugin_type} provider: it has no {lacking}', "provider")
         return None
     return Provider(name, identity.type, identity.instance, section.fields.place())
 
@@ -310,10 +310,10 @@ def unique_names(sections: list[Values]) -> list[str]:
         if not section.right("name"):
             pass
         elif not NAME.fullmatch(name):
-            message = "it is missing" if name == "" else "it is not a name of small letters, digits and dashes"
+            message = "it is missing" if name == "" else "it is not a name of lower-case letters, digits and dashes"
             section.fields.problem(message, "name")
         elif name in seen:
-            section.fields.problem("another one has this name", "name")
+            section.fields.problem("duplicate name", "name")
         seen.add(name)
         names.append(name)
     return names
@@ -337,7 +337,7 @@ def webhooks(values: Values, listening: Listen) -> Webhooks:
     callers = found.callers
     if found.enabled and not callers.names and callers.token_file is None and values.right("callers"):
         hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
-        values.fields.problem("anybody could ask about anybody", "callers", hint)
+        values.fields.problem("without authentication, anybody could look up any user", "callers", hint)
     if callers.names:
         _check_certificates(section, "names", listening)
     return found
@@ -435,5 +435,5 @@ def log(values: Values) -> Log:
     level, form = values.text("level", "info"), values.text("format", "text")
     for key, found, options in (("level", level, LEVELS), ("format", form, FORMATS)):
         if found not in options:
-            values.fields.problem("there is no such choice", key, f"choose one of {', '.join(options)}")
+            values.fields.problem("unknown value", key, f"use one of {', '.join(options)}")
     return Log(level, form)

@@ -92,7 +92,7 @@ def _prefix(values: Values) -> str:
         return "/"
     prefix = prefix.rstrip("/") or "/"
     if any(prefix == ours or prefix.startswith(f"{ours}/") for ours in RESERVED_PREFIXES):
-        values.fields.problem("the gateway itself answers there", "prefix")
+        values.fields.problem("this path is reserved for the gateway", "prefix")
     return prefix
 
 

@@ -82,25 +82,25 @@ class Values:
     def optional_integer(self, key: str, *, least: int = 1) -> int | None:
         found = self.fields.optional_integer(key)
         if found is not None and found < least:
-            self.fields.problem(f"it must be {least} at least", key)
+            self.fields.problem(f"it must be at least {least}", key)
             return None
         return found
 
     def rate(self, key: str, default: float, *, zero: bool = False) -> float:
         found = self.fields.optional_number(key)
         if found is not None and (found < 0 or (found == 0 and not zero)):
-            self.fields.problem("it must not be negative" if zero else "it must be more than nothing", key)
+            self.fields.problem("it must not be negative" if zero else "it must be greater than zero", key)
             return default
         return default if found is None else found
 
     def duration(self, key: str, default: timedelta, *, zero: bool = False) -> timedelta:
         bare = self.fields.plain(key)
         if isinstance(bare, (int, float)) and not isinstance(bare, bool):
-            self.fields.problem("it has no unit", key, f"write {bare}s, {bare}m or {bare}h, as it is meant")
+            self.fields.problem("it has no unit", key, f"write {bare}s, {bare}m or {bare}h")
             return default
         found = self.fields.optional_duration(key)
         if found is not None and (found < timedelta(0) or (found == timedelta(0) and not zero)):
-            self.fields.problem("it must not be negative" if zero else "it must be longer than nothing", key)
+            self.fields.problem("it must not be negative" if zero else "it must be greater than zero", key)
             return default
         return default if found is None else found
 
@@ -108,16 +108,16 @@ class Values:
         found = self.fields.optional_string(key)
         options = {str(option.value): option for option in type(default)}
         if found is not None and found not in options:
-            self.fields.problem("there is no such choice", key, f"choose one of {', '.join(options)}")
+            self.fields.problem("unknown value", key, f"use one of {', '.join(options)}")
         return options.get(found or "", default)
 
     def names(self, key: str) -> tuple[str, ...]:
         """A list without empty and repeated texts: a filter with an empty one would let through who knows what."""
         found = self.fields.strings(key)
         if "" in found:
-            self.fields.problem("an empty text stands in the list", key, "take it out, or name what is meant")
+            self.fields.problem("empty entry in the list", key, "remove it, or fill it in")
         if len(set(found)) < len(found):
-            self.fields.problem("a text stands in the list twice", key)
+            self.fields.problem("duplicate entry in the list", key)
         return found
 
     def path(self, key: str) -> Path | None:
@@ -162,8 +162,8 @@ class Values:
                 self.fields.problem("an entry is neither an address nor a network", key, hint)
         # Together they may be everything where none of them is alone: 0.0.0.0/1 and 128.0.0.0/1.
         if any(network.prefixlen == 0 for network in merged(found)):
-            hint = "name the proxies: whoever is trusted says where requests come from"
-            self.fields.problem("every address of the world would be trusted", key, hint)
+            hint = "list only your proxies: a trusted proxy sets the client address"
+            self.fields.problem("every address would be trusted", key, hint)
         return tuple(found)
 
     def client_tls(self, key: str) -> ClientTls:
@@ -178,7 +178,7 @@ class Values:
             pins=section.pins("pins"),
         )
         if (tls.certificate is None) != (tls.key is None):
-            section.fields.problem("a certificate and its key go together", "certificate" if tls.key is None else "key")
+            section.fields.problem("set both the certificate and its key", "certificate" if tls.key is None else "key")
         if tls.server_name is not None and not is_host(tls.server_name):
             section.fields.problem("it is not the name of a host", "serverName")
         if tls.ca is not None and (mistake := bad_authorities(tls.ca)):
@@ -233,14 +233,14 @@ def parse_address(text: str) -> Address:
     except ValueError:
         raise ValueError("the part before the port is neither an IP address nor localhost") from None
     if bracketed != (ip.version == 6):
-        raise ValueError("an IPv6 address, and no other, stands in brackets")
+        raise ValueError("an IPv6 address must be in brackets, and no other address")
     return Address(str(ip), int(port))
 
 
 def parse_origin(text: str) -> SplitResult:
     """``https://host:port`` and nothing more; raises `ValueError` with what is wrong."""
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        raise ValueError("it has characters that no URL has")
+        raise ValueError("it contains characters that are not allowed in a URL")
     try:
         url = urlsplit(text)
     except ValueError:
@@ -252,11 +252,11 @@ def parse_origin(text: str) -> SplitResult:
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise ValueError("it does not begin with http:// or https:// and a host")
     if "@" in url.netloc:
-        raise ValueError("a name or a password does not belong there")
+        raise ValueError("it must not contain a user name or password")
     if url.path not in ("", "/") or "?" in text or "#" in text:
-        raise ValueError("a path, a query or a fragment does not belong there")
+        raise ValueError("it must not contain a path, query or fragment")
     if not is_host(url.hostname) and not is_ip(url.hostname):
-        raise ValueError("the host is not the name of one")
+        raise ValueError("the host is not a valid host name")
     return url._replace(path="")
 
 

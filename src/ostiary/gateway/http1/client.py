@@ -399,7 +399,7 @@ class UpstreamConnection(asyncio.Protocol):
         """An interim answer. What it says about its length must not be taken for the answer's."""
         self._interim += 1
         if self._interim > MOST_INTERIM:
-            raise UpstreamLost("it sends one interim answer after the other", answered=True)
+            raise UpstreamLost("it sent too many interim responses", answered=True)
         self._poisoned = self._poisoned or self._announces_body
         headers, self._headers = self._headers, []
         self._length, self._encoded = None, False
@@ -648,14 +648,14 @@ def _check_pin(connection: UpstreamConnection, pins: frozenset[str]) -> None:
     certificate = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
     if hashlib.sha256(certificate).hexdigest() not in pins:
         connection.transport.abort()
-        raise OSError(0, "its certificate is not the one that the configuration names")
+        raise OSError(0, "its certificate does not match tls.pins")
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate cannot be trusted: {error.verify_message}"
+        return f"its certificate cannot be verified: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS could not be established: {error.reason or 'handshake failed'}"
     if isinstance(error, TimeoutError):
-        return "no connection could be made in time"
-    return f"no connection could be made: {(error.strerror if isinstance(error, OSError) else None) or 'refused'}"
+        return "the connection timed out"
+    return f"connection failed: {(error.strerror if isinstance(error, OSError) else None) or 'refused'}"

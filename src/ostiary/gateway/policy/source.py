@@ -73,7 +73,7 @@ def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSetti
     if plugin_type is None and is_gateway(path):
         return gateway_config.load(path).authorization
     if not os.path.exists(path):
-        raise ConfigurationError("there is no such policy", where=path, code="config-unreadable")
+        raise ConfigurationError("the policy does not exist", where=path, code="config-unreadable")
     return AuthorizationSettings((_provider_of([path], plugin_type),), cache_ttl=timedelta(seconds=10))
 
 
@@ -95,8 +95,8 @@ def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding,
     judge = getattr(catalog.load(AUTHORIZATION, chosen), "lint", None)
     if not callable(judge):
         raise ConfigurationError(
-            f'the authorization provider "{chosen}" has no rules to judge a policy by',
-            hint="ostiary serve --check reads the policy, and tells its mistakes",
+            f'the authorization provider "{chosen}" has no lint rules',
+            hint="ostiary serve --check reads the policy and reports its mistakes",
             code="config-invalid",
         )
     return tuple(judge(paths))
@@ -123,7 +123,7 @@ def type_of(paths: Sequence[str]) -> str:
     raise ConfigurationError(
         "these files are policies of different types",
         cause=f"they look like {' and '.join(sorted(found))}",
-        hint="name them one after the other, or say which it is with --type",
+        hint="check them separately, or set the type with --type",
         code="config-invalid",
     )
 

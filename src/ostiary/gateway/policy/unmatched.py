@@ -54,7 +54,7 @@ def _why_nobody(subject: Subject, possible: PossibleSubjects) -> str:
     """Why nobody who signs in is *subject*; empty if somebody can be."""
     name = subject.name
     if subject.kind == "ServiceAccount" or (_is_system(name) and name != AUTHENTICATED):
-        return "nobody signs in as a part of the system; only who may impersonate it can act as it"
+        return "nobody signs in as a system user; only users who may impersonate it can act as it"
     if subject.kind == "Group":
         return "" if possible.can_be_group(name) else _why("group", name, possible.groups)
     return "" if possible.can_be_user(name) else _why("identity", name, possible.users)

@@ -264,7 +264,7 @@ def _limit(fields: Fields, index: int) -> Limit:
     if count is not None and count < 0:
         fields.problem("it must not be negative", "count")
     if per is not None and per < timedelta(seconds=1):
-        fields.problem("it must be a second at least", "per")
+        fields.problem("it must be at least one second", "per")
         per = None
     if by not in BY:
         fields.problem(f"expected one of {', '.join(BY)}", "by")

@@ -254,7 +254,7 @@ class SubjectAccessReviewAuthorization:
 
     def _failed(self, cause: str, hint: str | None = None) -> ProviderError:
         host = urlsplit(self._url).netloc
-        return ProviderError("the access review server could not be asked", cause=f"{host}: {cause}", hint=hint)
+        return ProviderError("the access review server is unavailable", cause=f"{host}: {cause}", hint=hint)
 
 
 def review_url(server: str, version: str) -> str:

@@ -146,7 +146,7 @@ class GoogleGroups:
         try:
             return await self._ask(await self._service_token(), groups, member)
         except TokenRejected:
-            raise ProviderError("Google could not be asked", cause="it refuses the token it has just given") from None
+            raise ProviderError("Google is unavailable", cause="it refuses the token it has just given") from None
 
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest

@@ -136,7 +136,7 @@ class GitHubIdentity:
         """Whether the account is still there, under the same name, and in an allowed organisation."""
         operator = self._operator()
         if self._allowed and operator is None:
-            raise _session_ended("organisations cannot be asked about without the person, or a tokenFile")
+            raise _session_ended("organisations cannot be looked up without an interactive sign-in or a tokenFile")
         caller = operator or Caller.application(self._client_id, self._client_secret.current())
         known = user.uid.isascii() and user.uid.isdecimal() and len(user.uid) <= MAX_ID_DIGITS
         account = await self._api.account(caller, int(user.uid)) if known else None
@@ -160,7 +160,7 @@ class GitHubIdentity:
             return ()
         caller = self._operator() or (Caller.person(handed_over) if handed_over is not None else None)
         if caller is None:
-            raise _session_ended("groups cannot be asked about without the person, or a tokenFile")
+            raise _session_ended("groups cannot be looked up without an interactive sign-in or a tokenFile")
         return await self._api.memberships(caller, user.username, groups)
 
     async def groups_from_provider(
@@ -193,7 +193,7 @@ class GitHubIdentity:
             raise _exchange_error(error)
         token, kind = answer.text("access_token"), answer.text("token_type")
         if not fits_token_header(token) or kind.lower() != "bearer":
-            raise ProviderError("GitHub could not be asked", cause="its answer to the code holds no token")
+            raise ProviderError("GitHub is unavailable", cause="its answer to the code holds no token")
         granted = set(answer.text("scope").replace(",", " ").split())
         # Without the scope GitHub would hide memberships, which must not look like having none.
         if self._scope and not granted & _ENOUGH and not token.startswith(_APP_TOKEN):
@@ -252,7 +252,7 @@ def _exchange_error(error: str) -> LoginRefused | ProviderError:
     }
     # An unknown text is not repeated: it is the answer to a request that held two secrets.
     cause = known.get(error, "it does not exchange the code for a token")
-    return ProviderError("GitHub could not be asked", cause=cause, hint="compare with the application's settings there")
+    return ProviderError("GitHub is unavailable", cause=cause, hint="compare with the application's settings there")
 
 
 def _session_ended(cause: str) -> LoginRefused:

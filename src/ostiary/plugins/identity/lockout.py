@@ -50,7 +50,7 @@ def lockout_settings(fields: Fields) -> LockoutSettings:
         fields.problem("it must be 1 at least", "attempts")
     for key, span in spans.items():
         if span is not None and span <= timedelta(0):
-            fields.problem("it must be longer than nothing", key)
+            fields.problem("it must be greater than zero", key)
     return LockoutSettings(
         attempts=default.attempts if attempts is None else attempts,
         window=spans["window"] or default.window,

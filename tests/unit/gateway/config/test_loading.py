@@ -379,7 +379,7 @@ def test_somebody_must_be_able_to_sign_in(read: Read) -> None:
 
 
 def test_a_second_document_is_not_silently_ignored(read: Read) -> None:
-    assert "another document" in mistakes(read, PLAIN + "---\n" + PLAIN)[0][1]
+    assert "second YAML document" in mistakes(read, PLAIN + "---\n" + PLAIN)[0][1]
 
 
 @pytest.mark.parametrize(

@@ -173,10 +173,10 @@ def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as raised:
         settings_of(str(path))
     assert f"{path}:2" in str(raised.value)
-    with pytest.raises(ConfigurationError, match="no such policy"):
+    with pytest.raises(ConfigurationError, match="the policy does not exist"):
         settings_of(str(tmp_path / "gone"))
 
 
 def test_a_provider_without_rules_to_judge_by_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="no rules to judge"):
+    with pytest.raises(ConfigurationError, match="has no lint rules"):
         lint(["p"], "allow_all")

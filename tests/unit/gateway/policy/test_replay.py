@@ -67,4 +67,4 @@ class Broken:
 async def test_what_cannot_be_decided_is_neither_a_gain_nor_a_loss() -> None:
     told = await replay([asked("a", "GET", "/x", allowed=True)] * 2, Authorizer([Link("broken", Broken())]))
     assert (told.failed, told.differences) == (2, ())
-    assert '"broken" could not be asked' in told.error
+    assert '"broken" is unavailable' in told.error
