@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,3 +196,63 @@ def test_a_browser_at_the_root_is_led_to_sign_in_and_programs_get_their_401(gate
         for path, headers in others:
             assert http.get(path, headers=headers).status_code == 401
         assert http.post("/", headers=PAGE).status_code == 401
+
+
+# what: (method, path, what httpx is given beside it, status); for somebody who is signed in and may do all of it
+SIGNED_IN: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "an upstream that is down": ("GET", "/api/v1/namespaces/team/pods", {}, 503),
+    "a session that is not there": ("DELETE", "/apis/ostiary.dev/v1/sessions/none", {}, 404),
+    "a revocation without a body": ("POST", "/apis/ostiary.dev/v1/revocations", {}, 400),
+    "a revocation that is too large": ("POST", "/apis/ostiary.dev/v1/revocations", {"content": b" " * 70_000}, 413),
+    "a path of our API that is not there": ("GET", "/apis/ostiary.dev/v1/nothing", {}, 404),
+    "a self review of no form": (
+        "POST",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {"content": b"{", "headers": {"Content-Type": "application/json"}},
+        400,
+    ),
+    "a webhook that nobody calls so": ("GET", "/webhooks/token-review", {}, 401),
+}
+
+
+@pytest.fixture(scope="module")
+def busy(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
+    """Two workers, an upstream that is down, and webhooks."""
+    site = Site(tmp_path_factory.mktemp("busy"), ca)
+    site.users("root")
+    site.policy(role("", {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, User="root"))
+    (site.folder / "caller").write_text("a-token-of-the-cluster")
+    hooks = {"tokenReview": True, "callers": {"tokenFile": "caller"}}
+    upstreams = [{"name": "api", "server": "http://127.0.0.1:1", "attributes": {"type": "kubernetes"}}]
+    with site.serving(listen={"workers": 2}, upstreams=upstreams, webhooks=hooks) as gateway:
+        while len(gateway.workers()) < 2:
+            pass
+        yield gateway
+
+
+def explained_by_everybody(gateway: ServedGateway, token: str, audit_id: str) -> list[dict[str, Any]]:
+    """What the gateway's API tells, each time on a connection of its own, which any worker may get."""
+    answers = [gateway.get(f"/apis/ostiary.dev/v1/decisions/{audit_id}", token) for _ in range(12)]
+    assert {answer.status_code for answer in answers} == {200}
+    return [answer.json() for answer in answers]
+
+
+@pytest.mark.parametrize("what", SIGNED_IN)
+def test_every_worker_explains_how_a_request_ended_at_another(busy: ServedGateway, what: str) -> None:
+    method, path, parts, status = SIGNED_IN[what]
+    token = busy.login("root").token
+    with busy.http(token) as http:
+        answer = http.request(method, path, **parts)
+    assert answer.status_code == status, answer.text
+    told = explained_by_everybody(busy, token, shown_id(answer))
+    assert {(each["status"], each["path"]) for each in told} == {(status, path)}
+    assert all(each["reason"] for each in told)
+
+
+def test_an_id_is_known_after_a_reload(busy: ServedGateway) -> None:
+    token = busy.login("root").token
+    unknown = busy.get("/api/v1/pods", "ost_x")
+    before = busy.stderr.count("the configuration was reloaded")
+    busy.signal(signal.SIGHUP)
+    busy.line("the configuration was reloaded", after=before + 1)
+    assert explained_by_everybody(busy, token, shown_id(unknown))[0]["status"] == 401

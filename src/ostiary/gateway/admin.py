@@ -25,11 +25,10 @@ from starlette.routing import Route
 from ostiary.core.tokens import Tokens, digest_hex
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize import Authorizer
-from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
 from ostiary.gateway.request import Passage
-from ostiary.gateway.sibling_news import EveryRefusal
+from ostiary.gateway.sibling_news import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.telling import API_VERSION, decided_json, ended_json, marks_json, sessions_json, who_can_json
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind, Session
@@ -48,7 +47,7 @@ class AdminApi:
     prefix = PREFIX
 
     def __init__(
-        self, tokens: Tokens, authorizer: Authorizer, refusals: EveryRefusal, ended: EndedRequests | None = None
+        self, tokens: Tokens, authorizer: Authorizer, refusals: EveryRefusal, ended: EveryEndedRequest | None = None
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
@@ -145,7 +144,7 @@ class AdminApi:
         named = request.path_params["id"]
         refusal = await self._refusals.recall(named)
         if refusal is None:
-            outcome = self._ended.recall(named) if self._ended is not None else None
+            outcome = await self._ended.recall(named) if self._ended is not None else None
             if outcome is not None:
                 return JSONResponse(ended_json(outcome))
             return _failure(404, "NotFound", "unknown decision id")

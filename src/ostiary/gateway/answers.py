@@ -128,11 +128,15 @@ class Answers:
         """502, 503 or 504, for a request that is counted and recorded already."""
         rejected = kind is FailureKind.CREDENTIAL
         answer = status.gateway_unauthenticated() if rejected else status.upstream_failed(code)
+        reason = "the upstream rejects the gateway's own credential" if rejected else "the upstream could not be asked"
+        # Not in the log each time: an outage is told there once in a while, and fails every request.
+        self._record_end(passage, code, reason, passage.plan)
         self._respond(passage, *answer, [])
 
     def stream_refused(self, passage: Passage) -> None:
         """The answer would be a stream, and the user has too many; the request is counted and recorded already."""
         self._metrics.rate_limited.inc("streams")
+        self._remember(passage, 429, "over the limit: streams", passage.plan)
         self._respond(passage, *status.too_many(1), [(b"Retry-After", b"1")])
 
     def internal(self, passage: Passage, plan: Plan | None = None) -> None:
@@ -178,11 +182,27 @@ class Answers:
             self._remember(passage, code, reason, plan)
         self._respond(passage, code, body, more or [])
 
+    def own_api_answered(self, passage: Passage, code: int) -> None:
+        """An API of our own has answered; the request is counted and recorded already."""
+        if code >= 400:
+            self._remember(passage, code, "refused by the gateway's own API", passage.plan)
+
+    def open_path_answered(self, passage: Passage, code: int) -> None:
+        """A path that asks for no token of ours has answered."""
+        if code >= 400:
+            reason = f"the gateway answered {code} at a path that needs no token"
+            self._audit_unidentified(passage, code, reason)
+            self._remember(passage, code, reason, None)
+
     def _remember(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
         """The id that the client is told leads somewhere: to this line of the log, and to ``ostiary explain``."""
         user = plan.user.username if plan is not None else ""
         extra = {"request_id": passage.audit_id, "status": code, "user": user, "cause": reason}
         log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
+        self._record_end(passage, code, reason, plan)
+
+    def _record_end(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
+        user = plan.user.username if plan is not None else ""
         if self._ended is not None and (plan is None or plan.ruling.decision.allowed):
             request = passage.exchange.request
             path = request.target.partition(b"?")[0].decode("latin-1")

@@ -36,6 +36,7 @@ from ostiary.gateway.headers import HeaderFilter
 from ostiary.gateway.limits import Limits
 from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
 from ostiary.gateway.metrics import Metrics
+from ostiary.gateway.refusals import Refusals
 from ostiary.gateway.request import OpenPath, OwnApi
 from ostiary.gateway.revocation_file import RevocationFile
 from ostiary.gateway.settings import GatewayConfig
@@ -55,7 +56,7 @@ RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Shared:
-    """What outlives a reload: who is signed in, and what was counted."""
+    """What outlives a reload: who is signed in, what was counted, and what the ids that people were told stand for."""
 
     tokens: Tokens
     authenticator: Authenticator
@@ -63,6 +64,8 @@ class Shared:
     metrics: Metrics
     store_health: StoreHealth
     counts: ImmediateCounts
+    refusals: Refusals
+    ended: EndedRequests
     siblings: Siblings = field(default_factory=NoSiblings)
 
 
@@ -90,8 +93,7 @@ class App:
             blocking=config.audit.blocking,
             tells_upstream=len(config.upstreams) > 1,
         )
-        self.authorizer = Authorizer.from_settings(config.authorization, clock=clock)
-        self.ended = EndedRequests(clock=clock)
+        self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
         self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
         self.engine = Engine(self._parts(), loop)
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,6 +164,9 @@ class App:
                 return None if refusal is None else sibling_news.refusal_json(refusal)
             case sibling_news.REFUSALS:
                 return [sibling_news.refusal_json(refusal) for refusal in self.authorizer.recent_refusals(data)]
+            case sibling_news.ENDED:
+                request = self.shared.ended.recall(data)
+                return None if request is None else sibling_news.ended_json(request)
         return None
 
     def hand_over(self) -> Shared:
@@ -173,6 +178,7 @@ class App:
     def _parts(self) -> EngineParts:
         config, shared = self.config, self.shared
         refusals = sibling_news.EveryRefusal(self.authorizer, lambda: shared.siblings)
+        every_ended = sibling_news.EveryEndedRequest(shared.ended, lambda: shared.siblings)
         login = Login(
             identity=config.identity,
             groups=config.groups,
@@ -182,19 +188,19 @@ class App:
             authorities_pem=config.authorities_pem,
             unchecked_session=config.tokens.unchecked_session,
             authorizer=self.authorizer,
-            ended=self.ended,
+            ended=every_ended,
             refusals=refusals,
             counts=shared.counts,
             clock=self._clock,
             on_event=self._on_login,
         )
-        open_paths = {b"/auth": OpenPath(LoginDoor(login, config.listen.trusted_proxies).handle)}
+        open_paths = {b"/auth": OpenPath(LoginDoor(login, config.listen.trusted_proxies).handle, records_refusals=True)}
         if config.webhooks.enabled:
             door = WebhookDoor(
                 config.webhooks, shared.authenticator, self.authorizer, self._clock, on_refused=self._on_refused
             )
             open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
-        admin = AdminApi(shared.tokens, self.authorizer, refusals, self.ended)
+        admin = AdminApi(shared.tokens, self.authorizer, refusals, every_ended)
         return EngineParts(
             authenticator=shared.authenticator,
             authorizer=self.authorizer,
@@ -209,7 +215,7 @@ class App:
             self_reviews=SelfReviewDoor(self.authorizer, self._clock).handle,
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
-            ended=self.ended,
+            ended=shared.ended,
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
         )
 
@@ -231,7 +237,7 @@ class App:
         self.shared.metrics.logins.inc(event.provider, event.kind.value)
         user = UserInfo(event.username) if event.username else None
         if event.status >= 400 or event.kind is LoginEventKind.REFUSED:
-            self.ended.record(ended_login(event, self._clock.now()))
+            self.shared.ended.record(ended_login(event, self._clock.now()))
         info = RequestInfo(event.method.lower() or "post", event.method or "POST", event.path or "/auth")
         # Without the query: there may be a code in it.
         prepared = self.auditor.prepare(info, user, request_uri=info.path)
@@ -326,7 +332,8 @@ def _shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) -> Sha
     metrics.in_flight.read_from(lambda: limits.seats.in_flight)
     metrics.revocations_age.read_from(lambda: authenticator.feed.age)
     metrics.store_failing.read_from(lambda: 1 if store_health.trouble else 0)
-    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts)
+    refusals, ended = Refusals(clock=clock), EndedRequests(clock=clock)
+    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts, refusals, ended)
 
     def unsaved(revocation: Revocation) -> None:
         log.error(

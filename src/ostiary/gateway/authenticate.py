@@ -98,7 +98,7 @@ class Authenticator:
             return None
         if live.expires_at <= self._clock.now():
             # For good, also if the clock is set back: the store knows how late it was.
-            self._live.pop(token_digest)
+            self._live.forget(token_digest)
             return None
         return live if self._monotonic() < self.feed.fresh_until else None
 
@@ -166,7 +166,7 @@ class Authenticator:
         self._epoch += 1
         for live in self._every():
             if ends_token(revocation, live.digest, live.session):
-                self._live.pop(live.digest, None)
+                self._live.forget(live.digest)
                 self._end(live)
 
     async def _ask_about_all(self) -> None:

@@ -90,6 +90,7 @@ class Authorizer:
         clock: Clock = SYSTEM_CLOCK,
         max_entries: int = ENTRIES,
         timeout: float = TIMEOUT_SECONDS,
+        refusals: Refusals | None = None,
     ) -> None:
         self._links = tuple(
             AskedLink(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock) for link in chain
@@ -97,11 +98,13 @@ class Authorizer:
         self._ttl = cache_ttl
         self._hide_denied = hide_denied
         self._clock = clock
-        self._refusals = Refusals(clock=clock)
+        self._refusals = refusals or Refusals(clock=clock)
 
     @classmethod
-    def from_settings(cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK) -> Authorizer:
-        """The chain of a configuration, as the gateway asks it."""
+    def from_settings(
+        cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK, refusals: Refusals | None = None
+    ) -> Authorizer:
+        """The chain of a configuration, as the gateway asks it. *refusals* are those of the chain before it."""
         return cls(
             [
                 Link(provider.name, provider.instance, provider.on_error, provider.upstreams)
@@ -112,6 +115,7 @@ class Authorizer:
             clock=clock,
             max_entries=configured.cache_entries,
             timeout=configured.timeout.total_seconds(),
+            refusals=refusals,
         )
 
     @property

@@ -29,7 +29,7 @@ from ostiary.gateway.authenticate import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import Authorizer, Ruling
 from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, websocket_token
-from ostiary.gateway.http1.body import ClientGone
+from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead
@@ -46,6 +46,7 @@ from ostiary.gateway.request import Handler, OpenPath, OwnApi, Passage, Plan, Qu
 from ostiary.gateway.upstreams import Routes, Upstream
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes, UserInfo
+from ostiary.wire import status
 from ostiary.wire.request_info import PROXY
 
 log = logging.getLogger("ostiary.gateway")
@@ -54,6 +55,8 @@ log = logging.getLogger("ostiary.gateway")
 POLICY_SECONDS = 0.001
 # How many heads with the same request line are remembered per ruling: some clients put something new into each.
 MOST_HEADS = 8
+# No request that we answer ourselves is larger; each kind has a limit of its own besides.
+LARGEST_OWN_BODY = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -394,11 +397,38 @@ class Engine:
         except TooManyRequests as error:
             self._answers.too_many(passage, error, "concurrency", passage.plan)
             return
-        if passage.exchange.gone or passage.live.revoked:
+        if passage.exchange.gone:
             passage.release()
             passage.exchange.abort()
-            return
-        self._admit(passage)
+        elif await self._is_still_allowed(passage):
+            self._admit(passage)
+
+    async def _is_still_allowed(self, passage: Passage) -> bool:
+        """Whether what was decided before a wait still holds; if not, the client is answered and the place given back.
+
+        Called after every wait that a client can make long, and before anything is done.
+        """
+        plan = passage.plan
+        try:
+            ruling = await self._rejudge.ruling_now(passage) if plan.ruling.decision.allowed else plan.ruling
+        except ProviderError as error:
+            passage.release()
+            self._answers.could_not_ask(passage, plan.user, plan.info, error)
+            return False
+        if passage.live.revoked:
+            passage.release()
+            self._answers.unauthorized(passage, attempted=True)
+        elif ruling is None:
+            passage.release()
+            self._answers.no_route(passage)
+        elif plan.ruling.decision.allowed and not ruling.decision.allowed:
+            passage.release()
+            target = passage.exchange.request.target
+            question = Question(plan.info, plan.required, target, plan.upstream, plan.handler, stream=plan.stream)
+            self._answers.refused(passage, self._plan(passage, question, ruling, plan.user, actor=plan.actor))
+        else:
+            return True
+        return False
 
     def _admit(self, passage: Passage) -> None:
         plan = passage.plan
@@ -430,6 +460,8 @@ class Engine:
             passage.release()
             return
         passage.body_was_read = True
+        if not await self._is_still_allowed(passage):
+            return
         if answer is not None:
             passage.release()
             self._answers.reviewed(passage, answer)
@@ -514,11 +546,30 @@ class Engine:
             log.error("an audit event could not be stored", extra={"cause": error.cause})
 
     async def _serve_own(self, handler: Handler, passage: Passage) -> None:
+        request = passage.exchange.request
+        if request.has_body and not passage.exchange.body_complete and not await self._read_own_body(passage):
+            return
         code = 500
         try:
             code = await handler(passage)
         finally:
             self._conclude(passage, code)
+        self._answers.own_api_answered(passage, code)
+
+    async def _read_own_body(self, passage: Passage) -> bool:
+        """Wait for the whole of a body that we answer ourselves: the right to ask may be withdrawn meanwhile."""
+        exchange = passage.exchange
+        try:
+            body = await read_body(exchange, LARGEST_OWN_BODY)
+        except ClientGone:
+            self._conclude(passage, 0)
+            return False
+        except BodyTooLarge:
+            passage.release()
+            self._answers.send(passage, *status.too_large(), plan=passage.plan, reason="the body is too large")
+            return False
+        exchange.return_body(body)
+        return await self._is_still_allowed(passage)
 
     def _serve_open(self, opened: OpenPath, passage: Passage) -> None:
         """A path that asks for no token of ours: /auth, and the webhooks, which know their callers otherwise."""
@@ -528,6 +579,8 @@ class Engine:
 
     def _served(self, opened: OpenPath, passage: Passage, code: int) -> None:
         request = passage.exchange.request
+        if not opened.records_refusals:
+            self._answers.open_path_answered(passage, code)
         if opened.repeats and code == 200 and request.known is None:
             request.known = RememberedHead(self, passage.scanned, opened=opened)
             request.headers = []

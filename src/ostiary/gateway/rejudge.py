@@ -79,6 +79,18 @@ class Rejudge:
     def _every(self) -> float:
         return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self._authorizer.cache_seconds))
 
+    async def ruling_now(self, passage: Passage) -> Ruling | None:
+        """The ruling on a request that had to wait since it was decided on; None if it has no place any more.
+
+        Raises `ProviderError` if nobody can say.
+        """
+        plan = passage.plan
+        # Numbers of another configuration's policy say nothing about this one's.
+        if self._questions is None and self._authorizer.still_holds(plan.ruling):
+            return plan.ruling
+        required = self._required(plan, passage)
+        return None if required is None else await self._rule(replace(plan, required=required))
+
     def begin(self) -> None:
         self._due = self._monotonic() + self._every
         if not self._exchanges:
@@ -191,6 +203,7 @@ class Rejudge:
 def _is_same_upstream(plan: Plan, question: Question) -> bool:
     """Whether the request would still go where it went: the very server, whatever else is configured for it."""
     if plan.upstream is None or question.upstream is None:
-        return False
+        # What we answer ourselves has none.
+        return plan.upstream is question.upstream and question.handler is not None
     old, new = plan.upstream.settings, question.upstream.settings
     return (old.server, old.socket) == (new.server, new.socket)

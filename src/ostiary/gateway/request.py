@@ -67,10 +67,14 @@ OpenHandler = Callable[[Passage, Served], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class OpenPath:
-    """A path that needs no token of ours. `repeats`: programs ask it with the same headers again and again."""
+    """A path that needs no token of ours. `repeats`: programs ask it with the same headers again and again.
+
+    `records_refusals`: it logs and records by itself whom it refuses, because it knows more about them.
+    """
 
     handler: OpenHandler
     repeats: bool = False
+    records_refusals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What workers of one gateway ask and tell each other, as JSON: refusals, and revocations that were not written down.
+"""What workers of one gateway ask and tell each other, as JSON: refusals, how requests ended, and revocations that were
+not written down.
 
 Called by the app, which answers, and by those who explain refusals, who ask. The channel is `gateway.channel`.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.channel import NoSiblings, Siblings
+from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.refusals import Refusal
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
@@ -20,6 +22,7 @@ from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserIn
 UNSAVED = "unsaved"
 REFUSAL = "refusal"
 REFUSALS = "refusals"
+ENDED = "ended"
 
 
 class EveryRefusal:
@@ -41,6 +44,29 @@ class EveryRefusal:
         ours = self._authorizer.recent_refusals(limit)
         theirs = [refusal_from_json(each) for answer in await self._siblings().ask(REFUSALS, limit) for each in answer]
         return heapq.nlargest(limit, [*ours, *theirs], key=lambda refusal: refusal.at)
+
+
+class EveryEndedRequest:
+    """How requests ended at all workers: whichever of them is asked knows them all."""
+
+    def __init__(self, ended: EndedRequests, siblings: Callable[[], Siblings] = NoSiblings) -> None:
+        self._ended = ended
+        self._siblings = siblings
+
+    async def recall(self, request_id: str) -> EndedRequest | None:
+        request = self._ended.recall(request_id)
+        if request is not None:
+            return request
+        answers = await self._siblings().ask(ENDED, request_id)
+        return ended_from_json(answers[0]) if answers else None
+
+
+def ended_json(request: EndedRequest) -> dict[str, Any]:
+    return {**asdict(request), "at": request.at.isoformat()}
+
+
+def ended_from_json(value: Mapping[str, Any]) -> EndedRequest:
+    return EndedRequest(**{**value, "at": datetime.fromisoformat(value["at"])})
 
 
 def refusal_json(refusal: Refusal) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate import Authenticator
-from ostiary.interfaces.token_store import RevocationBatch, RevocationKind
+from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.token_store.memory import MemoryTokenStore
 from ostiary.testing import FakeClock
@@ -234,3 +234,19 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
     assert not tokens.unsaved
     assert await tokens.find(issued.token.reveal()) is None
     assert await tokens.find(again.token.reveal()) is not None, "who signed in afterwards is in"
+
+
+async def test_a_token_that_has_expired_or_ended_takes_no_room_any_more(tokens: Tokens, clock: FakeClock) -> None:
+    """One that is asked for after its time, and one whose end the store could not write down."""
+    authenticator = Authenticator(tokens, clock)
+    for ended in ("expired", "unsaved"):
+        issued = await tokens.issue(ANN, provider="me")
+        token_digest = digest(issued.token.reveal())
+        live = await authenticator.find(token_digest)
+        assert live is not None
+        if ended == "expired":
+            clock.advance(tokens.lifetime.total_seconds() + 1)
+            assert authenticator.known(token_digest) is None
+        else:
+            authenticator.end_at_once(Revocation(RevocationKind.USER, "ann", None, ""))
+        assert (authenticator._live.held, authenticator._live.held_by("ann")) == (0, 0), ended

@@ -13,7 +13,7 @@ from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.admin import PREFIX, asked
 from ostiary.gateway.authorize import Authorizer, ChainExplanation, Step, WhoCan
-from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
+from ostiary.gateway.ended_requests import EndedRequest
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Visitor
@@ -21,7 +21,7 @@ from ostiary.gateway.login.views import navigation, session_row, shown_time, tim
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.pages import NOTHING, Markup, fill, join, page
 from ostiary.gateway.refusals import Refusal
-from ostiary.gateway.sibling_news import EveryRefusal
+from ostiary.gateway.sibling_news import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind
@@ -44,7 +44,7 @@ class AdminPages:
         tokens: Tokens,
         authorizer: Authorizer,
         refusals: EveryRefusal | None = None,
-        ended: EndedRequests | None = None,
+        ended: EveryEndedRequest | None = None,
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
@@ -110,7 +110,7 @@ class AdminPages:
     async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
         if decision:
             refusal = await self._refused.recall(decision)
-            ended = self._ended.recall(decision) if self._ended is not None and refusal is None else None
+            ended = await self._ended.recall(decision) if self._ended is not None and refusal is None else None
             if ended is not None:
                 return _ended_page(ended, visitor)
             if refusal is None:

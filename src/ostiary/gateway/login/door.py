@@ -26,7 +26,6 @@ from ostiary.core.rates import Buckets
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.authorize import Authorizer
-from ostiary.gateway.ended_requests import EndedRequests
 from ostiary.gateway.login import answers, cli, views
 from ostiary.gateway.login.admin import AdminPages
 from ostiary.gateway.login.answers import LoginAnswer
@@ -53,7 +52,7 @@ from ostiary.gateway.login.visit import (
     wants_html,
 )
 from ostiary.gateway.settings import Groups, Identity
-from ostiary.gateway.sibling_news import EveryRefusal
+from ostiary.gateway.sibling_news import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
@@ -79,7 +78,7 @@ class Login:
         external_url: str,
         authorities_pem: str | None = None,
         authorizer: Authorizer | None = None,
-        ended: EndedRequests | None = None,
+        ended: EveryEndedRequest | None = None,
         refusals: EveryRefusal | None = None,
         counts: ImmediateCounts | None = None,
         clock: Clock = SYSTEM_CLOCK,
