@@ -34,6 +34,8 @@ log = logging.getLogger("ostiary.gateway")
 LARGEST_FORM = 64 * 1024
 # Kubernetes sends selectors along; they are bounded by its own limit on a request's head.
 LARGEST_REVIEW = 1024 * 1024
+# A question about oneself is short; reading a long one holds up everybody else.
+LARGEST_SELF_REVIEW = 128 * 1024
 _JSON = (b"Content-Type", b"application/json")
 _FORM = "application/x-www-form-urlencoded"
 _STRICT_TRANSPORT = (b"Strict-Transport-Security", b"max-age=31536000")
@@ -291,7 +293,7 @@ class SelfReviewDoor:
 
     async def handle(self, passage: Passage) -> int:
         try:
-            body = await read_body(passage.exchange, LARGEST_REVIEW)
+            body = await read_body(passage.exchange, LARGEST_SELF_REVIEW)
         except ClientGone:
             return 0
         except BodyTooLarge:

@@ -9,7 +9,7 @@ and the warnings, is as kube-apiserver has it (`ostiary.wire.self_reviews`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -38,6 +38,10 @@ from ostiary.wire.self_reviews import (
 )
 
 log = logging.getLogger("ostiary.gateway")
+
+# k8s.io/apiserver/pkg/endpoints/filters/warning.go
+WARNING_CHARACTERS = 4096
+LONGEST_WARNING = 256
 
 _KINDS = {"selfsubjectaccessreviews": ACCESS, "selfsubjectrulesreviews": RULES, "selfsubjectreviews": WHO}
 
@@ -173,7 +177,8 @@ def _header(passage: Passage, name: bytes) -> str:
 def send_review(passage: Passage, answer: ReviewAnswer) -> int:
     if passage.exchange.gone:
         return 0
-    warnings = [(b"Warning", f'299 - "{_quoted(text)}"'.encode("utf-8", "replace")) for text in answer.warnings]
+    texts = bounded_warnings(answer.warnings)
+    warnings = [(b"Warning", f'299 - "{_quoted(text)}"'.encode("utf-8", "replace")) for text in texts]
     headers = [
         (b"Audit-Id", passage.audit_id.encode()),
         (b"Cache-Control", b"no-cache, private"),
@@ -181,6 +186,20 @@ def send_review(passage: Passage, answer: ReviewAnswer) -> int:
     ]
     passage.exchange.respond(answer.code, [*headers, *warnings], answer.body)
     return answer.code
+
+
+def bounded_warnings(texts: Sequence[str]) -> list[str]:
+    """What fits into a head, as kube-apiserver has it: each once, and if all are too long, the first ones shortened."""
+    texts = list(dict.fromkeys(texts))
+    if sum(map(len, texts)) <= WARNING_CHARACTERS:
+        return texts
+    kept, written = [], 0
+    for text in texts:
+        if written >= WARNING_CHARACTERS:
+            break
+        kept.append(text[:LONGEST_WARNING])
+        written += len(kept[-1])
+    return kept
 
 
 def _quoted(text: str) -> str:

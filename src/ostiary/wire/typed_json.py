@@ -68,6 +68,13 @@ def parse_json(data: bytes) -> Any:
         raise NotOfThisType("it is not JSON") from None
 
 
+# Building an object takes the loader some 20 microseconds for each value, and more the deeper it lies.
+MOST_YAML_CHARACTERS = 64 * 1024
+MOST_YAML_EVENTS = 2000
+MOST_YAML_DEPTH = 64
+_EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 class _Loader(yaml.SafeLoader):
     """Dates stay text, and a name that stands there twice is remembered."""
 
@@ -83,11 +90,25 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Raises `NotOfThisType` if it is not one YAML document."""
+    """Raises `NotOfThisType` if it is not one YAML document, or takes more work than an object of this size may."""
     try:
-        return yaml.load(data.decode("utf-8", "strict"), Loader=_Loader)  # noqa: S506  # a safe loader
+        text = data.decode("utf-8", "strict")
+        _check_work(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         raise NotOfThisType("it is not YAML") from None
+
+
+def _check_work(text: str) -> None:
+    """Raise `ValueError` for what the loader would be busy with for long, while everybody else waits."""
+    if len(text) > MOST_YAML_CHARACTERS:
+        raise ValueError("too long")
+    depth = 0
+    # Parsed without being built, by libyaml where it is there, and only as far as it is allowed.
+    for number, event in enumerate(yaml.parse(text, Loader=_EVENTS)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_YAML_DEPTH or number > MOST_YAML_EVENTS:
+            raise ValueError("too many values")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Pairs:

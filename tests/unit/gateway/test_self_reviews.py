@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.gateway.authorize import Authorizer, Link
-from ostiary.gateway.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, is_self_review
+from ostiary.gateway.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, bounded_warnings, is_self_review
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
@@ -353,3 +353,34 @@ def test_any_bytes_are_an_answer_or_a_4xx(body: bytes, content_type: str) -> Non
             answer = reviews.answer(asked(path), ANN, ReviewRequest(data, content_type=content_type))
             assert isinstance(answer, ReviewAnswer)
             assert answer.code in (201, 400, 422)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"spec: {x: [" + b"1, " * 3000 + b"1]}",
+        b"\n".join(b"k%d: 1" % number for number in range(3000)),
+        b"spec: " + b"[" * 100 + b"]" * 100,
+        b"spec: {x: " + b"y" * 70_000 + b"}",
+    ],
+    ids=["a wide list", "many keys", "a deep list", "a long text"],
+)
+async def test_yaml_that_would_hold_everybody_up_is_not_read(body: bytes) -> None:
+    """The loader takes a minute for a wide list of one megabyte, and nobody else is served meanwhile."""
+    answer = await answer_to(ACCESS, body, content_type="application/yaml")
+    assert answer.code == 400
+
+
+async def test_yaml_of_the_size_of_a_real_question_is_read() -> None:
+    expressions = [{"key": f"k{number}", "operator": "In", "values": ["a", "b"]} for number in range(100)]
+    spec = {"resourceAttributes": {"verb": "list", "labelSelector": {"requirements": expressions}}}
+    answer = await answer_to(ACCESS, yaml.safe_dump({"spec": spec}).encode(), content_type="application/yaml")
+    assert answer.code == 201
+
+
+def test_warnings_fit_into_a_head() -> None:
+    assert bounded_warnings(["a", "b", "a"]) == ["a", "b"]
+    assert bounded_warnings(["x" * 4096]) == ["x" * 4096]
+    many = bounded_warnings([f'unknown field "{number}"' for number in range(10_000)])
+    assert 4096 <= sum(map(len, many)) < 4096 + 256
+    assert bounded_warnings(["x" * 5000, "y" * 10]) == ["x" * 256, "y" * 10]
