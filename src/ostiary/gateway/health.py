@@ -24,19 +24,26 @@ _LIMITS = ServerLimits(head_bytes=8192, headers=50, pipelined=4, head_timeout=5.
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Whether a worker can serve, and for each thing that it needs what is wrong with it (nothing: empty text)."""
+    """Whether a worker can serve, and for each thing that it needs what is wrong with it (nothing: empty text).
+
+    `unasked` are those that are asked only by users: nothing wrong with them is known, and nothing good.
+    """
 
     checks: tuple[tuple[str, str], ...]
+    unasked: frozenset[str] = frozenset()
 
     @property
     def ready(self) -> bool:
         return not any(trouble for _, trouble in self.checks)
 
     def text(self) -> str:
-        rows = [
-            f"[{'-' if trouble else '+'}] {name}{': ' + trouble if trouble else ''}" for name, trouble in self.checks
-        ]
+        rows = [self._row(name, trouble) for name, trouble in self.checks]
         return "\n".join([*rows, "ready" if self.ready else "not ready", ""])
+
+    def _row(self, name: str, trouble: str) -> str:
+        if trouble:
+            return f"[-] {name}: {trouble}"
+        return f"[ ] {name}: not asked, it has no health path" if name in self.unasked else f"[+] {name}"
 
 
 class Health:

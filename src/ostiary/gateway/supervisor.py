@@ -350,7 +350,7 @@ class _Supervisor:
         return [
             Report((("worker", "it does not answer"),))
             if answer is None
-            else Report(tuple((str(name), str(trouble)) for name, trouble in answer))
+            else Report(tuple((str(name), str(trouble)) for name, trouble in answer[0]), frozenset(map(str, answer[1])))
             for answer in answers
         ]
 

@@ -23,6 +23,7 @@ from ostiary.gateway.channel import Siblings
 from ostiary.gateway.health import Report
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server import Server, ServerConnection
+from ostiary.gateway.http1.server_tls import ListenerContext
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
 from ostiary.interfaces.shared_counts import ImmediateCounts
@@ -131,7 +132,8 @@ class Worker:
         """What the supervisor asks, and what other workers ask or tell through it."""
         match question:
             case "report":
-                return (await self.report()).checks
+                report = await self.report()
+                return [report.checks, list(report.unasked)]
             case "snapshot":
                 return self.snapshot()
             case _:
@@ -146,7 +148,10 @@ class Worker:
         ]
         for upstream in self.app.routes.upstreams:
             checks.append((f"upstream {upstream.name}", upstream.trouble()))
-        return Report(tuple(checks))
+        unasked = [
+            f"upstream {upstream.name}" for upstream in self.app.routes.upstreams if upstream.settings.health is None
+        ]
+        return Report(tuple(checks), frozenset(unasked))
 
     async def _store_trouble(self) -> str:
         try:
@@ -220,7 +225,7 @@ def server_limits(configured: settings.ListenLimits) -> ServerLimits:
 
 def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
     """The context of our own listener; raises `TransportError` if a file cannot be used."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # kubectl asks for HTTP/2 first; saying plainly that there is none saves it a guess.
     context.set_alpn_protocols(["http/1.1"])

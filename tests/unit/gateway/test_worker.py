@@ -11,9 +11,12 @@ import pytest
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config
+from ostiary.gateway.health import Report
 from ostiary.gateway.settings import Address
 from ostiary.gateway.worker import Worker, bind, listen_hint
 from ostiary.interfaces.token_store import Revocation, RevocationKind
+
+UNASKED = frozenset({"upstream b", "upstream c"})
 
 
 async def test_a_probe_reads_plus_as_good() -> None:
@@ -23,6 +26,16 @@ async def test_a_probe_reads_plus_as_good() -> None:
     assert good == "[+] accepting requests\n[+] token store\n[+] revocations\nready\n"
     await worker.stop(drain=0.0)
     assert (await worker.report()).text().startswith("[-] accepting requests: it is stopping\n")
+
+
+def test_what_is_never_asked_is_not_called_good() -> None:
+    report = Report((("upstream a", ""), ("upstream b", ""), ("upstream c", "failed 3 times in a row")), UNASKED)
+    assert report.text().splitlines()[:3] == [
+        "[+] upstream a",
+        "[ ] upstream b: not asked, it has no health path",
+        "[-] upstream c: failed 3 times in a row",
+    ]
+    assert Report(report.checks[:2], UNASKED).ready
 
 
 # --- where it cannot listen ---

@@ -1,0 +1,62 @@
+"""TLS of our own listener, which says a word to those who come without TLS.
+
+Made by the worker. A client that speaks plain HTTP to a TLS port is otherwise cut off and told nothing. The first bytes
+are looked at once per connection, before the handshake, so that requests cost nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+_BODY = b"this port speaks HTTPS: use https:// in the address\n"
+PLAIN_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+# A method and a target. A TLS record begins with the byte 22, which no method has.
+_REQUEST = re.compile(rb"[A-Z][A-Z-]{2,19} [/*a-zA-Z\[]")
+
+
+class _Handshake(ssl.SSLObject):
+    """The TLS of one connection. `incoming` and `outgoing` are what the event loop reads and writes for it."""
+
+    incoming: ssl.MemoryBIO
+    outgoing: ssl.MemoryBIO
+    _looked = False
+    _is_plain = False
+
+    def do_handshake(self) -> None:
+        if self._is_plain:
+            # More of what nobody can answer. The event loop ends the connection.
+            raise ssl.SSLError("a plain HTTP request came to a TLS port")
+        if not self._looked and self.incoming.pending:
+            self._looked = True
+            data = self.incoming.read()
+            if _REQUEST.match(data):
+                self._is_plain = True
+                self.outgoing.write(PLAIN_HTTP_ANSWER)
+                # What was written is sent as though it belonged to the handshake, which then waits for the client: it
+                # reads the answer and leaves, or the time limit of the handshake ends it.
+                raise ssl.SSLWantReadError
+            self.incoming.write(data)
+        super().do_handshake()
+
+
+class ListenerContext(ssl.SSLContext):
+    """The context of a listener."""
+
+    sslobject_class = _Handshake
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(wrapped, _Handshake)
+        wrapped.incoming, wrapped.outgoing = incoming, outgoing
+        return wrapped
