@@ -69,6 +69,16 @@ async def check_credential(upstream: Upstream) -> bool:
     return True
 
 
+async def settle_doubt(upstream: Upstream) -> None:
+    """Before readiness is told: find out whether our credential is rejected, or only one API said so.
+
+    An API server passes on the 401 of an API that it aggregates. Whoever may ask that must not be able to make the
+    gateway look broken.
+    """
+    if upstream.credential_rejected.is_set():
+        await check_credential(upstream)
+
+
 def _rejection() -> UpstreamLost:
     return UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL)
 

@@ -127,8 +127,9 @@ class Upstream:
     def failed(self, error: UpstreamLost, request_id: str = "") -> None:
         """It could not be asked. An outage is logged once in a while, and not once for every request."""
         ours = error.kind is FailureKind.CREDENTIAL
-        # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself.
-        self.failures += error.answered or not ours
+        # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself. Nor
+        # does what a program behind it says about us, which a user may have written.
+        self.failures += (error.answered and not error.relayed) or not ours
         fields = {"upstream": self.name, "cause": str(error), "request_id": request_id}
         if not ours:
             self._log.write(logging.WARNING, "an upstream is unavailable", fields)

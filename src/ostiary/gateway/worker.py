@@ -26,6 +26,7 @@ from ostiary.gateway.http1.server import Server, ServerConnection
 from ostiary.gateway.http1.server_tls import ListenerContext
 from ostiary.gateway.metrics import Snapshot
 from ostiary.gateway.settings import GatewayConfig
+from ostiary.gateway.upstream_health import settle_doubt
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 log = logging.getLogger("ostiary.gateway")
@@ -147,6 +148,7 @@ class Worker:
             ("revocations", self.app.shared.authenticator.feed.report()),
         ]
         for upstream in self.app.routes.upstreams:
+            await settle_doubt(upstream)
             checks.append((f"upstream {upstream.name}", upstream.trouble()))
         unasked = [
             f"upstream {upstream.name}" for upstream in self.app.routes.upstreams if upstream.settings.health is None

@@ -352,3 +352,31 @@ async def test_a_webhook_that_cannot_read_who_may_ask_says_500_and_not_401(
         (tmp_path / "callers").write_text("a-token")
         request = get(f"/webhooks/{hook}", "Authorization: Bearer another", method="POST", body=b"{}")
         assert (await site.client.ask(request)).status == 401
+
+
+async def test_a_program_behind_a_pod_that_says_401_as_kubernetes_does_leaves_readiness_green(tmp_path: Path) -> None:
+    """A user may have written it."""
+    async with upstream(says(WHOLE)) as made, served(kubernetes(tmp_path, at(made))) as site:
+        for _ in range(10):
+            assert (await site.client.ask(site.request(BEHIND_A_POD))).status == 503
+            assert await is_ready(site)
+
+
+@pytest.mark.parametrize("attributes", ["kubernetes", "http"])
+async def test_one_api_that_says_401_while_our_credential_is_accepted_leaves_readiness_green(
+    tmp_path: Path, attributes: str
+) -> None:
+    """One that is aggregated, or the login of a program: whoever may ask it cannot make the gateway look broken."""
+
+    async def script(connection: Upstreamed) -> None:
+        while True:
+            request = await connection.request()
+            other = request.target.startswith(b"/apis/")
+            connection.send(WHOLE if other else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    identity = {"attributes": attributes, "identity": "impersonation" if attributes == "kubernetes" else "none"}
+    async with upstream(script) as made, served(kubernetes(tmp_path, at(made), **identity)) as site:
+        for _ in range(10):
+            answer = await site.client.ask(site.request("/apis/metrics.k8s.io/v1beta1/nodes"))
+            assert answer.status == 503
+            assert await is_ready(site)
