@@ -135,11 +135,15 @@ def _unbounded(role: Role, rule: PolicyRule) -> str:
     what = {
         "users": "can be any user, also one of the control plane such as system:kube-controller-manager",
         "uids": "can claim any uid",
-        "serviceaccounts": f"can be any service account{where}",
+        "serviceaccounts": f"can be any service account{where}{_of_controllers(role.namespace)}",
     }
     extras = ", ".join(f'"{kind.partition("/")[2]}"' for kind in rule.resources if kind.startswith("userextras/"))
     told = f"can claim any value of the extra field {extras}" if extras else what.get(rule.resources[0], "")
     return f"the gateway {told}: the rule for {', '.join(rule.resources)} has no resourceNames"
+
+
+def _of_controllers(namespace: str) -> str:
+    return ", also the controllers of the control plane" if namespace == "kube-system" else ""
 
 
 # --- whom ---
@@ -168,12 +172,14 @@ def _account_rule(verb: str, group: str, account: str) -> PolicyRule:
 
 def _is_account(namespace: str, account: str) -> Callable[[Subject], bool]:
     groups = {*service_account_groups(namespace), AUTHENTICATED}
-    username = f"{SYSTEM}serviceaccount:{namespace}:{account}"
+    prefix = f"{SYSTEM}serviceaccount:{namespace}:"
 
     def concerned(subject: Subject) -> bool:
-        if subject.kind == SERVICE_ACCOUNT:
-            return subject.namespace == namespace and account in (ANY, subject.name)
-        return subject.name in groups if subject.kind == USER_GROUP else subject.name == username
+        if subject.kind == USER_GROUP:
+            return subject.name in groups
+        # A policy may name a service account as a user, too.
+        is_here = subject.namespace == namespace if subject.kind == SERVICE_ACCOUNT else subject.name.startswith(prefix)
+        return is_here and account in (ANY, subject.name.removeprefix(prefix))
 
     return concerned
 

@@ -301,6 +301,16 @@ def test_a_service_account_that_was_asked_for_has_its_own_verbs() -> None:
     assert not older.allows("impersonate", "serviceaccounts", "builder", namespace="kube-system")
 
 
+@pytest.mark.parametrize(("asked", "is_in"), [("builder", True), ("*", True), ("other", False)])
+def test_what_a_policy_gives_a_service_account_by_its_username_is_in_the_role(asked: str, is_in: bool) -> None:
+    identity = Identity(users=("alice",), service_accounts=(("shop", asked),))
+    rule = ResourceRule(("get",), ("",), ("secrets",))
+    grants = [Grant(Subject("User", f"system:serviceaccount:{name}"), rule, "x") for name in ("shop:builder", "a:b")]
+    cluster = made(*grants, identity=identity)
+    assert cluster.allows("impersonate-on:serviceaccount:get", "secrets", "s", namespace="x") is is_in
+    assert not made(grants[1], identity=identity).allows("impersonate-on:serviceaccount:get", "secrets", namespace="x")
+
+
 def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
     identity = Identity(users=("alice",), nodes=("n1",))
     cluster = made(grant("list", "pods", who="system:nodes"), identity=identity)
@@ -322,6 +332,11 @@ def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
             Identity(users=("alice",), service_accounts=(("shop", "*"),)),
             [],
             ('any service account in namespace "shop"',),
+        ),
+        (
+            Identity(users=("alice",), service_accounts=(("kube-system", "*"),)),
+            [],
+            ('in namespace "kube-system", also the controllers of the control plane',),
         ),
         (DEV, [grant("get", "*")], ("can claim any uid", "may act on any resource:")),
         (DEV, [grant("get", "*", "team")], ("can claim any uid", 'any resource in namespace "team"')),
