@@ -27,7 +27,7 @@ COMMANDS = {
     "kubeconfig": ("ostiary.cli.kubeconfig", "make a kubectl context whose user signs in at a gateway"),
     "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs to get a token"),
     "exec": ("ostiary.cli.exec", "run, explain or check the exec credential plugin of a kubeconfig"),
-    "registry": ("ostiary.cli.registry", "credentials for an image: find, explain, lint, check, probe, migrate"),
+    "registry": ("ostiary.cli.registry", "credentials for an image: get, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
 }
 

@@ -12,7 +12,7 @@ from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.decision_output import asked_text, print_rows, print_steps, verdict_text
 from ostiary.cli.gateway_choice import add_config, load, run_async
 from ostiary.cli.output import Style, painted, print_json, print_note
-from ostiary.cli.question import add_question, chosen_upstream, plural_note, question
+from ostiary.cli.question import add_question, chosen_upstream, misspelling_notes, question
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, UserInfo
@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.explain:
             print_rows([("asked", asked_text(told["attributes"])), ("decision", verdict_text(told["decision"]))])
             print_steps(told["explanation"])
-    if note := plural_note(request, allowed=told["allowed"]):
+    for note in misspelling_notes(request, allowed=told["allowed"]):
         print_note(note)
     return OK if told["allowed"] else FAILED
 

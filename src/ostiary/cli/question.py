@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import UsageError
 from ostiary.model import RequestInfo
-from ostiary.wire.resource_names import plural_of
+from ostiary.wire.resource_names import SUBRESOURCES, group_of, plural_of
 
 if TYPE_CHECKING:
     from ostiary.gateway.settings import GatewayConfig
 
+_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+_PATH_VERBS = ("get", "head", "post", "put", "patch", "delete", "options")
+# No request has them, but Kubernetes asks policies about them.
+_VERBS_OF_POLICIES = ("approve", "attest", "bind", "escalate", "impersonate", "proxy", "sign", "use")
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "verb", metavar="VERB", help="get, list, watch, create, update, patch, delete, deletecollection"
-    )
+    parser.add_argument("verb", metavar="VERB", help=", ".join(_VERBS))
     parser.add_argument(
         "resource", metavar="RESOURCE", nargs="?", help="in the plural: pods, pods/log, deployments.apps/scale"
     )
@@ -51,16 +54,48 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
     return ""
 
 
-def plural_note(request: RequestInfo, *, allowed: bool) -> str | None:
-    """What to say about a resource that was likely misspelt: policies know the plural in lower case only."""
-    name = request.resource
-    if not request.is_resource or allowed:
+def misspelling_notes(request: RequestInfo, *, allowed: bool) -> list[str]:
+    """What to say about a question that was likely misspelt: to a policy, that is something which nobody may do."""
+    if allowed:
+        return []
+    notes = (_resource_note(request), _subresource_note(request)) if request.is_resource else ()
+    return [note for note in (_verb_note(request), *notes) if note]
+
+
+def _verb_note(request: RequestInfo) -> str | None:
+    verbs = (*_VERBS, *_VERBS_OF_POLICIES) if request.is_resource else _PATH_VERBS
+    # There are more of one kind: impersonate-on:user-info:get, say.
+    if request.verb in verbs or ":" in request.verb:
         return None
-    if meant := plural_of(name):
+    close = get_close_matches(request.verb.lower(), verbs, n=1)
+    meant = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(verbs)}"
+    return f'no request has the verb "{request.verb}": {meant}'
+
+
+def _resource_note(request: RequestInfo) -> str | None:
+    """Policies know the plural in lower case only, and each resource in its own API group."""
+    name, plural = request.resource, plural_of(request.resource)
+    # Who names a group knows it.
+    group = None if request.api_group else group_of(plural or name)
+    meant = (plural or name) + (f".{group}" if group else "")
+    if plural:
         return f'resources are named in the plural and in lower case: did you mean "{meant}"?'
     if not name.endswith("s") or name != name.lower():
         return f'resources are named in the plural and in lower case, and "{name}" does not look like it'
+    if group:
+        return f'"{name}" is asked for in the core API group: did you mean "{meant}"?'
     return None
+
+
+def _subresource_note(request: RequestInfo) -> str | None:
+    """kubectl takes pods/web for a name, where a policy has a subresource."""
+    known = group_of(request.resource) or request.api_group == ""
+    if not request.subresource or request.subresource in SUBRESOURCES or not known or request.name:
+        return None
+    return (
+        f'"{request.subresource}" is asked for as a subresource: '
+        f"the name of an object stands by itself, as in {request.resource} {request.subresource}"
+    )
 
 
 def question(arguments: argparse.Namespace) -> RequestInfo:
@@ -77,7 +112,8 @@ def question(arguments: argparse.Namespace) -> RequestInfo:
     if dot and arguments.api_group not in (None, group):
         raise UsageError("the resource and --api-group name different API groups")
     if not kind:
-        raise UsageError("the resource has no name", hint="as in: pods, pods/log, deployments.apps")
+        hint = f"a path of the API is asked for with --path {resource}" if resource.startswith("/") else None
+        raise UsageError("the resource has no name", hint=hint or "as in: pods, pods/log, deployments.apps")
     return RequestInfo(
         verb=verb,
         method=_METHODS.get(verb, "GET"),

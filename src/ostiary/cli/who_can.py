@@ -10,7 +10,7 @@ from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.gateway_choice import add_config, load, run_async
 from ostiary.cli.output import print_json, print_note, print_table
-from ostiary.cli.question import add_question, chosen_upstream, plural_note, question
+from ostiary.cli.question import add_question, chosen_upstream, misspelling_notes, question
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in told["unknown"]:
         print_note(f'the provider "{name}" cannot list whom it allows')
     # Who may do everything may also do this to what does not exist.
-    if note := plural_note(request, allowed=False):
+    for note in misspelling_notes(request, allowed=False):
         print_note(note)
     return OK if told["subjects"] else FAILED
 

@@ -34,6 +34,7 @@ from ostiary.wire.rbac import (
     as_yaml,
     is_dns_name,
 )
+from ostiary.wire.resource_names import SUBRESOURCES
 
 SYSTEM = "system:"
 MASTERS = "system:masters"
@@ -45,12 +46,6 @@ USER_INFO, AS_SERVICE_ACCOUNT, AS_NODE = "user-info", "serviceaccount", "arbitra
 
 RESOURCE_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PATH_VERBS = ("delete", "get", "head", "options", "patch", "post", "put")
-
-# A role must name them: to RBAC, a star after the slash is a name.
-SUBRESOURCES = (
-    *("approval", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "log"),
-    *("portforward", "proxy", "resize", "scale", "status", "token"),
-)
 
 # What must be allowed where the policy cannot be listed: any request, as whomever it may be at all.
 ANYTHING = (

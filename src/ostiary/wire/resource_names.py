@@ -6,6 +6,11 @@ kubectl asks the cluster which resource is meant; nobody can be asked where a po
 
 from __future__ import annotations
 
+# Those of Kubernetes' own resources. A role must name them: to RBAC, a star after the slash is a name.
+SUBRESOURCES = (
+    *("approval", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "log"),
+    *("portforward", "proxy", "resize", "scale", "status", "token"),
+)
 _SHORT = {
     "cm": "configmaps",
     "cj": "cronjobs",
@@ -46,6 +51,42 @@ _PLURALS = frozenset(
         *("decisions", "revocations", "sessions", "subjectsearches"),
     )
 )
+
+# Of the resources that are not in the core group; events and those of every group are left out.
+_GROUPS = {
+    **dict.fromkeys(("controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"), "apps"),
+    **dict.fromkeys(("cronjobs", "jobs"), "batch"),
+    **dict.fromkeys(("ingressclasses", "ingresses", "networkpolicies"), "networking.k8s.io"),
+    **dict.fromkeys(("clusterrolebindings", "clusterroles", "rolebindings", "roles"), "rbac.authorization.k8s.io"),
+    **dict.fromkeys(("csidrivers", "csinodes", "storageclasses", "volumeattachments"), "storage.k8s.io"),
+    **dict.fromkeys(
+        ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"), "admissionregistration.k8s.io"
+    ),
+    **dict.fromkeys(("flowschemas", "prioritylevelconfigurations"), "flowcontrol.apiserver.k8s.io"),
+    **dict.fromkeys(("resourceclaims", "resourceclaimtemplates"), "resource.k8s.io"),
+    **dict.fromkeys(("selfsubjectreviews", "tokenreviews"), "authentication.k8s.io"),
+    **dict.fromkeys(
+        (
+            *("localsubjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+            "subjectaccessreviews",
+        ),
+        "authorization.k8s.io",
+    ),
+    "apiservices": "apiregistration.k8s.io",
+    "certificatesigningrequests": "certificates.k8s.io",
+    "customresourcedefinitions": "apiextensions.k8s.io",
+    "endpointslices": "discovery.k8s.io",
+    "horizontalpodautoscalers": "autoscaling",
+    "leases": "coordination.k8s.io",
+    "poddisruptionbudgets": "policy",
+    "priorityclasses": "scheduling.k8s.io",
+    "runtimeclasses": "node.k8s.io",
+}
+
+
+def group_of(plural: str) -> str | None:
+    """The API group of one of Kubernetes' own resources; None for the core group, and if nothing is known of it."""
+    return _GROUPS.get(plural)
 
 
 def plural_of(name: str) -> str | None:

@@ -172,6 +172,36 @@ def test_a_resource_that_is_not_in_the_plural_is_told(capsys: Captured, line: st
     assert bool(note) == ("plural" in err)
 
 
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("can-i gett pods --user alice", 'no request has the verb "gett": did you mean "get"?'),
+        ("can-i Get pods --user alice", 'did you mean "get"?'),
+        ("can-i read pods --user alice", 'no request has the verb "read"'),
+        ("can-i update --path /x --user alice", 'no request has the verb "update"'),
+        ("who-can lst pods", 'did you mean "list"?'),
+        ("can-i impersonate users --user alice", ""),
+        ("can-i impersonate-on:user-info:get pods --user alice", ""),
+        ("can-i get deployments --user alice", 'in the core API group: did you mean "deployments.apps"?'),
+        ("can-i get deploy --user alice", 'did you mean "deployments.apps"?'),
+        ("can-i get roles --user alice", 'did you mean "roles.rbac.authorization.k8s.io"?'),
+        ("can-i get roles --api-group example.com --user alice", ""),
+        ("can-i get pods/web --user alice", "as in pods web"),
+        ("can-i get deployments.apps/scale --user alice", ""),
+        ("can-i get widgets.example.com/anything --user alice", ""),
+        ("can-i get pods -n team --user alice", ""),
+    ],
+)
+def test_a_question_that_nobody_can_be_allowed_is_told(capsys: Captured, line: str, note: str) -> None:
+    err = run(capsys, *line.split())[2]
+    assert note in err
+    assert bool(note) == bool(err)
+
+
+def test_a_path_in_place_of_a_resource_is_told_with_its_option(capsys: Captured) -> None:
+    assert "--path /metrics" in run(capsys, "can-i", "get", "/metrics")[2]
+
+
 class TestSeveralUpstreams:
     """A policy may be for one of them only."""
 
