@@ -130,7 +130,7 @@ async def test_who_says_no_or_has_an_unverified_address_is_refused(
     """L7."""
     provider = make()
     redirect = await provider.handle_client(VISIT)
-    with pytest.raises(LoginRefused, match="not allowed to say who you are"):
+    with pytest.raises(LoginRefused, match="did not allow it to share your identity"):
         await provider.handle_provider(returning(await issuer.decline(redirect.url), redirect))
     with pytest.raises(LoginRefused, match="not verified"):
         await provider.handle_provider(await come_back(provider, issuer, "mallory"))

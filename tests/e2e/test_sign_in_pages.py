@@ -304,8 +304,8 @@ def test_what_went_wrong_is_told_with_a_number(running: Running) -> None:
     chromium = running.chromium
     chromium.person()
     assert chromium.go(f"{running.url}/auth/staff/provider?code=1") == 403
-    assert "There is nothing to return from." in chromium.text
-    assert re.search(r"tell them this number: \S{10,}", chromium.text)
+    assert "There is no sign-in to continue: start again." in chromium.text
+    assert re.search(r"include this request id: \S{10,}", chromium.text)
     running.looked_at("error")
     assert chromium.go(f"{running.url}/auth/nobody") == 404
 

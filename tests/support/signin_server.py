@@ -201,7 +201,7 @@ class SigninServer:
     def _renew(self, form: dict[str, str]) -> Any:
         if self.conflicts:
             self.conflicts.pop(0)()
-            code, body, _ = _refusal(409, "this session was renewed a moment ago: use what that brought")
+            code, body, _ = _refusal(409, "this session was refreshed a moment ago: use the new tokens")
             return code, body, {"Retry-After": "0"}
         if form["renewal_token"] not in self.renewals:
             return _refusal(401, "this session has expired or was revoked: sign in again")

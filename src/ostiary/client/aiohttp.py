@@ -218,7 +218,7 @@ def _proxy(address: str | None) -> tuple[URL | None, dict[str, str]]:
     if url.scheme not in ("http", "https"):
         raise TransportError(
             "the proxy for this server cannot be used",
-            cause="it is a SOCKS proxy, which aiohttp does not speak to",
+            cause="it is a SOCKS proxy, which aiohttp does not support",
             hint="use an http:// proxy, or one of the clients on httpx or urllib3",
             code="proxy-invalid",
         )
@@ -240,7 +240,7 @@ def _checked(connection: Connection, options: dict[str, Any]) -> dict[str, Any]:
     if connector is not None and not (isinstance(connector, Connector) and connector.connection is connection):
         raise ConfigurationError(
             "the options of the HTTP client cannot be used",
-            cause="connector: it would not dial the cluster as the kubeconfig says",
+            cause="connector: it would not connect to the cluster as the kubeconfig says",
             hint="make it with ostiary.client.aiohttp.Connector(connection, ...), which takes the same options",
         )
     return options

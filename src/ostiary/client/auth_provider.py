@@ -48,7 +48,10 @@ def oidc_issuer(user: User, provider: AuthProvider) -> Issuer:
         )
     if provider.name != "oidc":
         raise _unusable(
-            user, provider, f"there is no auth-provider named {provider.name!r}", "oidc is the only one; else use exec"
+            user,
+            provider,
+            f"unknown auth-provider {provider.name!r}",
+            "oidc is the only supported one; otherwise use exec",
         )
     for name in (ISSUER, CLIENT_ID):
         if not provider.get(name):
@@ -133,7 +136,7 @@ class OidcProvider:
     def _refresh(self) -> None:
         old = self._tokens.refresh_token
         if old is None:
-            raise TokenError("there is no id-token that is still good, and no refresh-token to get another with")
+            raise TokenError("the id-token has expired, and there is no refresh-token to get a new one")
         newer = refresh(self._issuer, old)
         self._tokens = Tokens(newer.id_token, newer.refresh_token or old)
         self._write()

@@ -141,7 +141,7 @@ class Authenticator:
         backing_off = BackingOff(
             error.summary,
             retry_after=seconds,
-            cause=f"{error.cause}\n(it is not run again for {seconds:.1f} s, after {self._state.failures} "
+            cause=f"{error.cause}\n(not retried for {seconds:.1f} s, after {self._state.failures} "
             f"{'failure' if self._state.failures == 1 else 'failures'} in a row)",
             where=error.where,
             hint=error.hint,

@@ -133,7 +133,7 @@ def cluster_info(cluster: Cluster) -> ClusterInfo:
         )
     except OSError as error:
         raise ConfigurationError(
-            "the exec plugin cannot be told of its cluster",
+            "the cluster info for the exec plugin cannot be read",
             cause=f"failed to load CA bundle for execProvider: {cluster.certificate_authority}: {error.strerror}",
             where=cluster.place,
             hint="correct certificate-authority, or set provideClusterInfo: false",

@@ -189,7 +189,7 @@ class _Examination:
         except OSError as error:
             raise _CannotStart(os.strerror(error.errno or 0)) from None
         except ValueError:
-            raise _CannotStart("its arguments or its environment hold what no process can be given") from None
+            raise _CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
 
     def _at_a_terminal(self, evidence: Evidence) -> Evidence:
         """Run it once more where it could reach a person, and see whether it tries to."""

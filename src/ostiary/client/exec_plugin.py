@@ -255,13 +255,13 @@ class ExecPlugin:
             return (
                 "exec-plugin-timeout",
                 f"did not end within {limit}",
-                "see what it waits for, or raise the time limit",
+                "check what it waits for, or raise the time limit",
             )
         if outcome.ending is Ending.TOO_MUCH_OUTPUT:
             return (
                 "exec-plugin-output-too-large",
                 "printed more than 1 MiB on stdout",
-                "stdout is for the credential alone",
+                "print only the credential on stdout",
             )
         run_by_hand = "run it by hand to see why: ostiary exec run"
         if outcome.exit_code < 0:

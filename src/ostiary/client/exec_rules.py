@@ -206,7 +206,7 @@ def _check_duplicates(run: Run) -> Wrong | None:
     except (ValueError, RecursionError):
         # After a byte order mark it is read as YAML, which takes more.
         raise NothingToJudge from None
-    return _if(repeated, "a key stands twice in one object")
+    return _if(repeated, "duplicate key in an object")
 
 
 # --- the object ---
@@ -239,7 +239,7 @@ def _check_names(run: Run) -> Wrong | None:
     if isinstance(status, dict):
         resembled += _resembled(status, STATUS_FIELDS)
     # The known name is shown, never the one that was printed.
-    return _if(bool(resembled), f"a field looks like {' and '.join(resembled)}, and is spelled otherwise")
+    return _if(bool(resembled), f"a field looks like {' and '.join(resembled)}, but is spelled differently")
 
 
 def _resembled(fields: Iterable[object], known: Iterable[str]) -> Iterator[str]:
@@ -281,7 +281,7 @@ def _remaining(run: Run) -> timedelta:
 
 def _check_lives(run: Run) -> Wrong | None:
     past = -_remaining(run).total_seconds()
-    return _if(past >= 0, f"it had expired {past:.0f} s before it came")
+    return _if(past >= 0, f"it had already expired {past:.0f} s before it came")
 
 
 def _check_life(run: Run) -> Wrong | None:
@@ -318,21 +318,21 @@ def _agree(evidence: Evidence) -> Wrong | None:
 
 
 FAIL, WARN = Result.FAIL, Result.WARN
-_TO_STDERR = "stdout is for the ExecCredential alone; messages belong on stderr"
+_TO_STDERR = "print only the ExecCredential on stdout; write messages to stderr"
 
 RULES: tuple[Rule[Evidence], ...] = (
     Rule("starts", "the command can be started", FAIL,
          "give the path of a program, or a script that begins with #! and is executable (chmod +x)", _starts),
     Rule("ends-in-time", "it ends within the time limit", FAIL,
          "without a person it must end by itself: give its network calls time limits, and ask nobody",
-         _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "the time limit ended it"))),
+         _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "it exceeded the time limit"))),
     Rule("exit-code", "it ends with exit code 0", FAIL,
          "exit 0 with a credential; what it said on stderr is shown below", _exit_code),
-    Rule("works-with-cluster-info", "it works when it is told of the cluster", FAIL,
+    Rule("works-with-cluster-info", "it works with cluster info", FAIL,
          "with provideClusterInfo, spec.cluster is in KUBERNETES_EXEC_INFO: ignore it if you do not need it",
          _cluster_info(lambda plain, told: plain.ended_well and not told.ended_well,
                        "it fails only when KUBERNETES_EXEC_INFO holds spec.cluster")),
-    Rule("works-without-cluster-info", "it works when it is not told of the cluster", WARN,
+    Rule("works-without-cluster-info", "it works without cluster info", WARN,
          "say in its documentation that the kubeconfig must set provideClusterInfo: true",
          _cluster_info(lambda plain, told: told.ended_well and not plain.ended_well,
                        "it fails when KUBERNETES_EXEC_INFO holds no spec.cluster")),
@@ -344,10 +344,10 @@ RULES: tuple[Rule[Evidence], ...] = (
          _told(lambda evidence: evidence.needs_stdin, "it works only when it can read lines from stdin")),
     Rule("asks-nobody", "it asks nobody when spec.interactive is false", FAIL,
          "use the terminal only if spec.interactive is true; else fail and say what to do",
-         _told(lambda evidence: evidence.asked_on_terminal, "it used the terminal, where nobody may be sitting")),
-    Rule("leaves-nothing-behind", "no process that it leaves behind holds its stdout", FAIL,
+         _told(lambda evidence: evidence.asked_on_terminal, "it used the terminal, although nobody may be there")),
+    Rule("leaves-nothing-behind", "no child process keeps its stdout open", FAIL,
          "start helpers with stdout and stderr redirected: kubectl waits until stdout is closed by all",
-         _told(lambda evidence: evidence.left_something_behind, "a process of it still held stdout after its end")),
+         _told(lambda evidence: evidence.left_something_behind, "a child process still held stdout after it exited")),
     Rule("output-size", "it prints no more than a credential", FAIL, _TO_STDERR,
          _each(_in_time, lambda run: _if(run.ending is Ending.TOO_MUCH_OUTPUT, "it printed more than 1 MiB"))),
     Rule("prints-an-answer", "it prints something on stdout", FAIL,
@@ -357,12 +357,12 @@ RULES: tuple[Rule[Evidence], ...] = (
          _each(_printed, lambda run: _if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
     Rule("has-no-bom", "stdout begins without a byte order mark", WARN, "write UTF-8 without its byte order mark",
          _each(_printed, lambda run: _if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
-    Rule("no-text-before", "nothing stands before the object", FAIL, _TO_STDERR, _each(_printed, _check_before)),
-    Rule("no-text-after", "nothing stands after the object", FAIL, _TO_STDERR, _each(_printed, _check_after)),
+    Rule("no-text-before", "there is no text before the object", FAIL, _TO_STDERR, _each(_printed, _check_before)),
+    Rule("no-text-after", "there is no text after the object", FAIL, _TO_STDERR, _each(_printed, _check_after)),
     Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, _each(_printed, _check_one_object)),
     Rule("is-json", "the object is JSON", WARN, "print JSON: kubectl takes YAML, and other clients refuse it",
          _each(_is_object, lambda run: _if(not _is_json(run), "it is YAML"))),
-    Rule("no-duplicate-keys", "every key stands once", WARN, "print each key once: clients differ in which one counts",
+    Rule("no-duplicate-keys", "there are no duplicate keys", WARN, "print each key once: clients use different ones",
          _each(_is_json, _check_duplicates)),
     Rule("has-kind", "it has a kind", WARN, 'print "kind": "ExecCredential": kubectl can do without, others cannot',
          _each(_is_object, _check_has_kind)),
@@ -392,15 +392,15 @@ RULES: tuple[Rule[Evidence], ...] = (
     Rule("portable-expiry", "expirationTimestamp is in whole seconds of UTC", WARN,
          "write it like 2030-01-31T12:00:00Z: some clients read no other form", _each(_has_expiry, _check_form)),
     Rule("has-expiry", "it says when the credential expires", WARN,
-         "fill status.expirationTimestamp: without it clients find out only by being rejected",
+         "fill status.expirationTimestamp: without it clients notice the expiry only when a request fails with 401",
          _each(_is_usable, lambda run: _if(not _has_expiry(run), "there is no expirationTimestamp"))),
     Rule("not-expired", "the credential has not expired when it comes", FAIL,
          "fetch a new one instead of a cached one, and compare the clocks", _each(_has_expiry, _check_lives)),
     Rule("lives-long-enough", "it lives for five minutes or more", WARN,
-         "hand out what lives longer: several Python clients run the plugin anew when five minutes are left",
+         "issue credentials that live longer: several Python clients run the plugin again when five minutes are left",
          _each(_lives, _check_life)),
     Rule("no-secret-on-stderr", "nothing of the credential is on stderr", FAIL,
-         "print it on stdout alone: stderr ends up in logs and on screens", _each(_is_usable, _check_stderr)),
+         "print it only on stdout: stderr ends up in logs and on screens", _each(_is_usable, _check_stderr)),
     Rule("runs-agree", "all runs answer with the same kind of credential", FAIL,
-         "answer alike however it was asked: version and cluster info do not change what a user gets", _agree),
+         "return the same kind of credential for every version, with and without cluster info", _agree),
 )  # fmt: skip

@@ -290,7 +290,7 @@ def _kubeconfig(document: Document, *, base: str | None) -> tuple[Kubeconfig, li
 
 def _check_version(fields: Fields) -> None:
     if fields.string("apiVersion") not in ("", "v1"):
-        fields.problem("this apiVersion is not known", "apiVersion", "a kubeconfig has apiVersion v1")
+        fields.problem("unknown apiVersion", "apiVersion", "a kubeconfig has apiVersion v1")
     if fields.string("kind") not in ("", "Config"):
         fields.problem("this is not a kubeconfig", "kind", "a kubeconfig has kind Config")
 
@@ -530,7 +530,7 @@ def select(
     if not problems and not overrides.server and cluster_name not in config.clusters:
         problems.append(_cluster_problem(config, chosen))
     if problems:
-        raise ConfigurationError("there is no cluster to talk to", problems=problems, code="config-not-found")
+        raise ConfigurationError("no cluster is configured", problems=problems, code="config-not-found")
     selection = Selection(
         context_name=name,
         cluster=config.clusters.get(cluster_name, Cluster(cluster_name, place=chosen.place)),
@@ -564,8 +564,8 @@ def _context_problems(config: Kubeconfig, asked: str | None, *, needed: bool) ->
     if not needed:
         return []
     if config.contexts:
-        message = f"no context is chosen and there is no current-context; there are: {_names(config.contexts)}"
-        return [Problem(message, _sources(config), "name the context to use")]
+        message = f"no context is selected and current-context is not set; known contexts: {_names(config.contexts)}"
+        return [Problem(message, _sources(config), "choose a context")]
     return [Problem("there is no configuration", _sources(config), "name a kubeconfig, or set KUBECONFIG")]
 
 
@@ -581,7 +581,7 @@ def _cluster_problem(config: Kubeconfig, context: Context) -> Problem:
 
 
 def _not_there(kind: str, name: str, there: Iterable[str], place: Place) -> Problem:
-    return Problem(f"{kind} {name!r} does not exist; there are: {_names(there)}", place)
+    return Problem(f"unknown {kind} {name!r}; known: {_names(there)}", place)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
     if cluster.proxy_url and not _is_proxy(cluster.proxy_url):
         # The address is not quoted: a password may stand in it.
         hint = "it begins with " + ", ".join(f"{scheme}://" for scheme in PROXY_SCHEMES) + " and names a host"
-        yield Problem("the proxy's address cannot be used", _at(place, "proxy-url"), hint)
+        yield Problem("the proxy URL is invalid", _at(place, "proxy-url"), hint)
     yield from _either(
         place, "certificate-authority", cluster.certificate_authority, cluster.certificate_authority_data
     )
@@ -58,7 +58,7 @@ def user_problems(user: User, *, is_secure: bool = True) -> Iterator[Problem]:
         yield Problem("there is a token and also a username or password", place, "keep one of the two")
     impersonate = user.impersonate
     if not impersonate.user and (impersonate.uid or impersonate.groups or impersonate.extra):
-        yield Problem("it impersonates a uid, groups or extra, and no user", place, "say which user, with as")
+        yield Problem("it impersonates a uid, groups or extra, but no user", place, "set the user with as")
     if user.exec is not None:
         yield from _exec_problems(user.exec)
         if user.auth_provider is not None:
@@ -80,7 +80,7 @@ def _exec_problems(exec_config: ExecConfig) -> Iterator[Problem]:
     if not exec_config.command:
         yield Problem("the exec plugin has no command", exec_config.command_place)
     if not exec_config.api_version:
-        hint = "client.authentication.k8s.io/v1 is the version of today"
+        hint = "use client.authentication.k8s.io/v1"
         yield Problem("the exec plugin has no apiVersion", _at(place, "apiVersion"), hint)
     for index, (name, _) in enumerate(exec_config.env):
         if not name:

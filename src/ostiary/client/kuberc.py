@@ -35,7 +35,7 @@ def from_kuberc(
     if _is_switched_off(variables):
         if path is None:
             return AllowAll()
-        message = "a kuberc was asked for, and the environment switches kuberc off"
+        message = "a kuberc file was given, but the environment disables kuberc"
         file = os.fspath(path)
         raise _kuberc_invalid(file, [Problem(message, Place(file), "unset KUBERC and KUBECTL_KUBERC")])
     chosen = path or variables.get("KUBERC")
@@ -114,9 +114,9 @@ def _misplaced_fields(preference: Mapping[object, object], file: str) -> Iterato
     for name in map(str, preference):
         if name in known and preference["apiVersion"] != KUBERC_V1BETA1:
             hint = f"write apiVersion: {KUBERC_V1BETA1}"
-            yield Problem(f"this field does not exist in {preference['apiVersion']}", Place(file, name), hint)
+            yield Problem(f"unknown field in {preference['apiVersion']}", Place(file, name), hint)
         elif name not in known and name.lower().startswith("cred"):
-            yield Problem("there is no such field", Place(file, name), f"did you mean {' or '.join(known)}?")
+            yield Problem("unknown field", Place(file, name), f"did you mean {' or '.join(known)}?")
 
 
 def _entries_in(value: object, at: Place) -> tuple[list[str] | None, list[Problem]]:

@@ -37,9 +37,7 @@ def ws_api_client(connection: Connection, *, library: str, heartbeat: float | No
 
 def _module(library: str, name: str) -> Any:
     if library not in LIBRARIES:
-        raise ConfigurationError(
-            f"there is no client library {library!r}", cause=f"it is none of {', '.join(LIBRARIES)}"
-        )
+        raise ConfigurationError(f"unknown client library {library!r}", cause=f"use one of {', '.join(LIBRARIES)}")
     return import_module(f"{library}.{name}")
 
 

@@ -96,7 +96,7 @@ class PrometheusMetrics:
         )
         self._policy_calls = Counter(
             POLICY_CALL_TOTAL,
-            "How many times the plugin policy was asked about an exec plugin, by what it answered.",
+            "How many times the plugin policy decided about an exec plugin, by decision.",
             ["status"],
             registry=None,
         )

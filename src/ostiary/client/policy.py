@@ -72,7 +72,7 @@ class DenyAll:
         raise _refused(
             plan,
             f"the plugin policy of this program is {DENY_ALL}",
-            hint="use another way to sign in, or a policy that lets this command run",
+            hint="use another way to sign in, or a policy that allows this command",
         )
 
 
@@ -185,7 +185,7 @@ class Trusted:
             raise _refused(
                 plan,
                 f"{step!r} belongs to the user id {status.st_uid}, who is neither root nor you",
-                hint="move it to a place of your own, or change its owner",
+                hint="move it to a directory that you own, or change its owner",
             )
         if _others_can_change(status):
             raise _refused(plan, f"{step!r} can be changed by other users", hint=f"chmod go-w {shlex.quote(step)}")
@@ -210,10 +210,10 @@ class Confirm:
         except PluginRefused:
             raise
         except Exception as error:
-            raise _refused(plan, "asking for permission to run it failed") from error
+            raise _refused(plan, "the permission check failed") from error
         # Identity: a coroutine that nobody awaited, or the text "no", is true as well.
         if answer is not True:
-            raise _refused(plan, "permission to run it was not given")
+            raise _refused(plan, "permission denied")
         return path
 
 
@@ -320,20 +320,20 @@ def _others_can_change(status: os.stat_result) -> bool:
 def policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list[Problem]:
     if kind == ALLOWLIST:
         if entries is None:
-            return [Problem(f"the policy is {ALLOWLIST}, and there is no allowlist", at)]
+            return [Problem(f"the policy is {ALLOWLIST}, but there is no allowlist", at)]
         return _allowlist_problems(entries, at)
     if kind not in ("", ALLOW_ALL, DENY_ALL):
         known = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
         return [Problem(f"unknown plugin policy {kind!r}", at, known)]
     if entries is not None:
         # Whoever writes a list expects it to restrict something.
-        return [Problem(f"there is an allowlist, and the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]
+        return [Problem(f"there is an allowlist, but the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]
     return []
 
 
 def _allowlist_problems(entries: Sequence[str], at: Place) -> list[Problem]:
     if not entries:
-        return [Problem("the allowlist is empty", at, f"use {DENY_ALL} to let nothing run")]
+        return [Problem("the allowlist is empty", at, f"use {DENY_ALL} to allow no plugin")]
     return [
         problem
         for number, entry in enumerate(entries)

@@ -71,7 +71,7 @@ def _mistake(url: str) -> str | None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return "its host or port is not one; a user or password in it must be percent-encoded"
+        return "its host or port is invalid; a user or password in it must be percent-encoded"
     if parts.scheme not in SCHEMES:
         return "its address begins with another scheme, or with none"
     if not parts.hostname or port == 0:

@@ -107,7 +107,7 @@ def _parse_rest(scheme: str, rest: str) -> ServerAddress:
         # Not parts.hostname, which is in lower case; but it checks the brackets.
         host, port = _host(netloc) if parts.hostname else "", _port(netloc)
     except ValueError:
-        raise AddressError("its host or port is not one") from None
+        raise AddressError("its host or port is invalid") from None
     if not host or _NO_HOST.search(host.partition("%")[0]) or (":" in host and not netloc.startswith("[")):
         raise AddressError("it names no host")
     path = _clean(parts.path)

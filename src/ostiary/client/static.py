@@ -91,7 +91,7 @@ class FileSource:
         except (OSError, ValueError) as error:
             if self._latest is None:
                 raise self._unreadable(error) from None
-            log.warning("the credential's files cannot be read (%s); going on with what they held before", _why(error))
+            log.warning("the credential's files cannot be read (%s); using their previous content", _why(error))
             return self._latest
         if self._latest is None or (token, certificate) != (self._latest.token, self._latest.certificate):
             self._latest = Credential(token, certificate, basic=self._base.basic)
@@ -134,7 +134,7 @@ class FileSource:
             "no credential: its files cannot be read",
             cause=_why(error),
             where=self._where,
-            hint="the kubeconfig names these files; see that they exist and that this user may read them",
+            hint="the kubeconfig names these files; check that they exist and that this user can read them",
             code="token-file-unreadable",
         )
 

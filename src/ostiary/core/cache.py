@@ -111,7 +111,7 @@ class Cache(Generic[K, V]):
             if _is_cancelled_itself() or not flight.cancelled():
                 raise
         # Nobody cancelled this caller, so nobody would expect it to end as though somebody had.
-        raise ProviderError("a question was given up before it was answered", code="provider-failed")
+        raise ProviderError("the call was cancelled before it finished", code="provider-failed")
 
     def drop(self, matches: Callable[[K, V], bool] | None = None) -> int:
         """Forget what *matches*, or everything; says how many.

@@ -121,8 +121,8 @@ def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoi
     close = get_close_matches(name, names, n=1)
     meant = f"did you mean {close[0]}?" if close else "correct the type, or install the package that has it"
     raise ConfigurationError(
-        f'there is no {plugin_type} provider "{name}"',
-        cause=f"no installed package declares it; there are: {', '.join(names) or 'none'}",
+        f'unknown {plugin_type} provider "{name}"',
+        cause=f"no installed package declares it; known: {', '.join(names) or 'none'}",
         hint=f"{meant} (ostiary plugins lists them)",
         code="plugin-not-found",
     )

@@ -23,7 +23,7 @@ def needing(extra: str, *, purpose: str = "this command") -> Iterator[None]:
 
 def missing(library: str, extra: str, *, purpose: str) -> LibraryMissing:
     return LibraryMissing(
-        f"ostiary is installed without what {purpose} needs",
+        f"ostiary is installed without a library that {purpose} needs",
         cause=f"the library {library} is missing",
         hint=f"pip install 'ostiary[{extra}]'",
     )

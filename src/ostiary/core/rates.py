@@ -44,7 +44,7 @@ class Buckets:
         return self._counts.update_now(self._prefix + key, self._look)
 
     def __len__(self) -> int:
-        assert isinstance(self._counts, MemoryCounts), "others do not know how many they have"
+        assert isinstance(self._counts, MemoryCounts), "the counts of other workers are unknown"
         return len(self._counts)
 
     def _tokens(self, state: State, now: float) -> float:

@@ -165,7 +165,7 @@ def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
         with in_memory_file(chain) as chain_path, in_memory_file(key) as key_path:
             context.load_cert_chain(chain_path, key_path, password=_refuse_password)
     except _KeyIsEncrypted:
-        raise ValueError("the client key is encrypted with a passphrase, which nobody can be asked for") from None
+        raise ValueError("the client key is encrypted with a passphrase, and there is no way to ask for it") from None
     except OSError as error:
         # An SSLError, but not for a pipe: there `ssl` reports the seek that OpenSSL tried, not its reason.
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":

@@ -423,7 +423,7 @@ class Tokens:
         if not await self.store.renew(spent, at=now, session=renewed, tokens=records, since=since):
             # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
             await self._renewable(renewal, spent)
-            raise _ended("it was revoked while it was renewed")
+            raise _ended("it was revoked while it was being refreshed")
         return issued
 
     async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
@@ -480,23 +480,23 @@ class Tokens:
     async def _renewable(self, renewal: str | bytes, spent: bytes) -> Session:
         """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
         if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
-            raise _ended("this is no renewal token")
+            raise _ended("this is not a refresh token")
         found = await self.lookup(spent)
         if found is None:
-            raise _ended("the renewal token is unknown, expired or revoked")
+            raise _ended("the refresh token is unknown, expired or revoked")
         if found.token.kind is TokenKind.SPENT:
             raise await self._used_again(found)
         if found.token.kind is not TokenKind.RENEWAL:
-            raise _ended("this is no renewal token")
+            raise _ended("this is not a refresh token")
         return found.session
 
     async def _used_again(self, found: Found) -> LoginRefused:
         if self._clock.now() - found.token.issued_at <= REUSE_LEEWAY:
-            summary = "this session was renewed a moment ago: use what that brought"
-            return LoginRefused(summary, cause="the renewal token was used twice within moments", retry_after=1.0)
+            summary = "this session was refreshed a moment ago: use the new tokens"
+            return LoginRefused(summary, cause="the refresh token was used twice within moments", retry_after=1.0)
         by = "ostiary: a renewal token was used twice"
         await self.revoke(RevocationKind.SESSION, found.session.id, by=by)
-        return _ended("the renewal token was used before")
+        return _ended("the refresh token was used before")
 
 
 def kept_in(session: Session, secret: str | bytes) -> Secret | None:
@@ -519,5 +519,5 @@ def _check_answer(session: Session) -> None:
     try:
         check_storable(session)
     except ValueError as error:
-        summary = f'the identity provider "{session.provider}" answered with what no token can attest'
+        summary = f'the identity provider "{session.provider}" returned values that a token cannot hold'
         raise ProviderError(summary, cause=str(error), code="provider-failed") from None

@@ -56,7 +56,7 @@ class ExecInfo(wire.ExecInfo):
         cluster = self.cluster
         if cluster is None or not cluster.server:
             raise ConfigurationError(
-                "this plugin must know the cluster, and was not told of it",
+                "this plugin needs cluster info, and got none",
                 cause=f"spec.cluster is not in {INFO_VARIABLE}",
                 hint="set provideClusterInfo: true beside the plugin's command in the kubeconfig",
                 code="exec-info-without-cluster",

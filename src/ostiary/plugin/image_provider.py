@@ -159,7 +159,7 @@ class ImageProgram(Program):
     def _help(self) -> str:
         about = inspect.cleandoc(self._provide.__doc__ or "")
         name = os.path.basename(sys.argv[0])
-        return HELP.format(name=printable(name), about=about.replace("``", "") or "It does not say more of itself.")
+        return HELP.format(name=printable(name), about=about.replace("``", "") or "No description.")
 
     def answer(
         self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK, stdin: bytes | None = None

@@ -78,7 +78,7 @@ def unusable(cause: str, *, hint: str) -> AnswerInvalid:
 
 def _check_expiry(part: Token | Certificate) -> None:
     if part.expires_in is not None and part.expires_at is not None:
-        raise ValueError("expires_in and expires_at say the same thing twice: keep one of them")
+        raise ValueError("expires_in and expires_at cannot be combined: keep one of them")
     if part.expires_at is not None and part.expires_at.tzinfo is None:
         raise ValueError("expires_at has no time zone: nobody could tell when that is")
 

@@ -57,19 +57,21 @@ def returned(request: LoginRequest, system: str) -> Returned:
     if len(states) != 1 or not expected or not verifier:
         raise LoginRefused(_AGAIN, cause="there is no state, or nothing is remembered of this login")
     if not hmac.compare_digest(states[0].encode("utf-8", "surrogatepass"), expected.encode()):
-        raise LoginRefused(_AGAIN, cause="another state came back than was sent")
+        raise LoginRefused(_AGAIN, cause="the returned state does not match")
     _check_error(request, system)
     codes = [value for name, value in request.query if name == "code"]
     if len(codes) != 1 or not 0 < len(codes[0]) <= MAX_CODE:
-        raise LoginRefused(f"{system} sent nothing to sign in with: begin again", cause="there is no single code")
+        raise LoginRefused(f"{system} returned no code: start again", cause="there is not exactly one code")
     return Returned(Secret(codes[0]), Secret(verifier))
 
 
 def _check_error(request: LoginRequest, system: str) -> None:
     errors = [value for name, value in request.query if name == "error"]
     if "access_denied" in errors:
-        raise LoginRefused(f"{system} was not allowed to say who you are", cause="access_denied")
+        raise LoginRefused(
+            f"{system} access was denied: you did not allow it to share your identity", cause="access_denied"
+        )
     if errors:
         # The text comes through the browser, and could be anybody's. It is no proof that the identity system is down.
-        cause = "its page returned with an error, not with a code"
+        cause = "it returned an error instead of a code"
         raise LoginRefused(f"{system} did not sign you in", cause=cause, hint="check the application's settings")

@@ -108,7 +108,7 @@ class GitHubApi:
         answer = await self._get(caller, "/user")
         account = _account(answer) if answer.status == 200 else None
         if account is None:
-            raise self._outbound.failed(self.api, "it does not say whose token this is")
+            raise self._outbound.failed(self.api, "its response does not name the user of the token")
         return account
 
     async def account(self, caller: Caller, account_id: int) -> Account | None:
@@ -132,7 +132,7 @@ class GitHubApi:
         """Those of *groups* that *login* is in. Asks once per organisation, then once per team of those that fit."""
         asked = sorted(groups, key=lambda group: group.name)
         if len(asked) > MAX_CHECKS:
-            hint = "let fewer groups stand in policies, or name fewer organisations in groupsFrom"
+            hint = "use fewer groups in policies, or name fewer organisations in groupsFrom"
             raise ProviderError("GitHub is not asked", cause=f"policies name more than {MAX_CHECKS} groups", hint=hint)
         if not is_login(login):
             return ()
@@ -163,13 +163,11 @@ class GitHubApi:
         if answer.status in (200, 204, 404):
             return answer
         if answer.status == 401 and caller.is_person:
-            raise LoginRefused(
-                "GitHub no longer knows this sign-in: begin again", cause="the person's token is refused"
-            )
+            raise LoginRefused("the GitHub sign-in has expired: start again", cause="the user's token is rejected")
         if answer.status in (403, 429) and (wait := self._wait(answer)) is not None:
             if not caller.is_person:
                 self._rest.begin(wait)
-            raise self._outbound.failed(self.api, f"it was asked too often; in {wait:.0f} seconds it answers again")
+            raise self._outbound.failed(self.api, f"rate limit exceeded; retry in {wait:.0f} seconds")
         raise self._outbound.failed(self.api, *_unclear(answer))
 
     def _wait(self, answer: Answer) -> float | None:
@@ -204,7 +202,7 @@ def organizations(names: Iterable[str] | None, setting: str) -> tuple[str, ...]:
     found = tuple(names)
     cause = None
     if not found:
-        cause = "an empty list would restrict nothing: leave it out if that is meant"
+        cause = "an empty list restricts nothing: remove it if that is intended"
     elif not all(is_login(name) for name in found):
         cause = "it must list names of organisations, as they stand in GitHub's URLs"
     if cause is not None:
@@ -267,10 +265,10 @@ def _unclear(answer: Answer) -> tuple[str, str | None]:
         return "an organisation asks for single sign-on first", "authorize the token or the application for it"
     if answer.status == 403:
         hint = "an owner of the organisation must approve the application; a token needs to read its members"
-        return "it lets nobody see this", hint
+        return "it denies access to this resource", hint
     if 300 <= answer.status < 400:
         return (
-            "a name leads elsewhere now",
+            "a name was redirected",
             "was an organisation or a team renamed? Policies and settings need the new name",
         )
     return f"it answered with status {answer.status}", None

@@ -85,7 +85,7 @@ class GoogleApi:
         if answer.status == 429 or (answer.status == 403 and _reasons(answer.body) & _RATE_REASONS):
             after = answer.headers.get("retry-after", "")
             self._rest.begin(float(after) if after.isdecimal() and len(after) < 6 else REST_SECONDS)
-            raise self._outbound.failed(url, "it was asked too often")
+            raise self._outbound.failed(url, "rate limit exceeded")
         raise self._outbound.failed(url, *_unclear(answer))
 
 
@@ -151,7 +151,7 @@ class Directory:
 def _flag(answer: Answer, name: str) -> bool:
     """A field that is absent is false: that is how these APIs spell it."""
     if not isinstance(answer.body, dict):
-        raise ProviderError("Google is unavailable", cause="its answer is no object")
+        raise ProviderError("Google is unavailable", cause="its response is not a JSON object")
     return answer.body.get(name) is True
 
 
@@ -205,10 +205,10 @@ def _key(said: Any) -> Key:
         raise ValueError(f"it is not the JSON key of a service account: it needs {', '.join(_TEXTS)}")
     kind, email, key_id, private_pem = texts
     if kind != "service_account":
-        raise ValueError("it is the key of something else than a service account")
+        raise ValueError("it is not the key of a service account")
     token_uri = said.get("token_uri", TOKEN_URI)
     if not isinstance(token_uri, str) or not is_safe(token_uri):
-        raise ValueError("its token_uri is no https URL")
+        raise ValueError("its token_uri is not an https URL")
     return Key(email, key_id, token_uri, _private_key(private_pem))
 
 
@@ -218,7 +218,7 @@ def _private_key(pem: str) -> RSAKey:
     except (ValueError, TypeError, JoseError, UnsupportedAlgorithm):
         private = None
     if private is None or not private.is_private or private.raw_value.key_size < MIN_KEY_BITS:
-        raise ValueError("its private_key is no RSA key, or too short")
+        raise ValueError("its private_key is not an RSA key, or too short")
     return private
 
 
@@ -266,8 +266,8 @@ class ServiceAccount:
         form = {"grant_type": JWT_BEARER, "assertion": self._assertion(key)}
         answer = await self._outbound.ask("POST", key.token_uri, form=form)
         if answer.status != 200:
-            hint = "is the key still valid, its scope delegated, and this machine's clock right?"
-            raise self._outbound.failed(key.token_uri, f"it gives no token (status {answer.status})", hint)
+            hint = "check that the key is valid, its scope is delegated, and the clock of this machine is right"
+            raise self._outbound.failed(key.token_uri, f"it returned no token (status {answer.status})", hint)
         return token_of(answer, self._outbound, key.token_uri)
 
     def _assertion(self, key: Key) -> str:

@@ -73,7 +73,7 @@ class LdapDirectory:
             if account is None:
                 return "the directory answers; there is no search account to try"
             connection.bind_account(account)
-        return "the directory takes the search account"
+        return "the directory accepts the search account"
 
     async def login(self, username: str, password: Secret) -> Found | None:
         """The user whose name and password these are; None if there is none, or not exactly one."""
@@ -117,7 +117,7 @@ class LdapDirectory:
 
     def _with_account(self, ask: Callable[[LdapConnection], T]) -> T:
         if self._settings.account is None:
-            raise failed(self._settings.server, "there is no account that searches", "set bindDN and bindPasswordFile")
+            raise failed(self._settings.server, "there is no search account", "set bindDN and bindPasswordFile")
         with connected(self._settings.server) as connection:
             connection.bind_account(self._settings.account)
             return ask(connection)
@@ -171,7 +171,7 @@ class LdapDirectory:
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
         if self._pending >= self._settings.server.connections + MAX_WAITING:
-            raise ProviderError("too many questions to the directory", cause=f"{MAX_WAITING} wait for a connection")
+            raise ProviderError("too many requests to the directory", cause=f"{MAX_WAITING} wait for a connection")
         self._pending += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, job)

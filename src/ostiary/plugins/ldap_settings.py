@@ -66,13 +66,13 @@ class LdapServer:
             raise _mistake("startTLS", "ldaps:// begins with TLS: there is nothing to start")
         if not tls and not self.start_tls and not (self.insecure and _is_loopback(self.host)):
             hint = "use ldaps://, or startTLS: true; without TLS only on this machine, with insecure: true"
-            raise _mistake("url", "passwords would travel in the clear", hint)
+            raise _mistake("url", "passwords would be sent in plain text", hint)
         if self.server_name and not self.start_tls:
             raise _mistake("serverName", "it works with startTLS only: with ldaps:// the name is that of the url")
         if self.connect_timeout <= 0 or self.timeout <= 0:
             raise _mistake("timeout" if self.timeout <= 0 else "connectTimeout", "it must be greater than zero")
         if self.connections < 1:
-            raise _mistake("connections", "it must be 1 at least")
+            raise _mistake("connections", "it must be at least 1")
 
     @property
     def host(self) -> str:

@@ -127,7 +127,7 @@ class Rest:
         """Raises `ProviderError` while the time is not over."""
         left = self._until - self._clock.monotonic()
         if left > 0:
-            cause = f"it was asked too often, and may be asked again in {left:.0f} seconds"
+            cause = f"rate limit exceeded; retry in {left:.0f} seconds"
             raise ProviderError(f"{self._system} is unavailable", cause=cause)
 
     def begin(self, seconds: float) -> None:

@@ -129,7 +129,7 @@ class _Examination:
         except OSError as error:
             raise _CannotStart(os.strerror(error.errno or 0)) from None
         except ValueError:
-            raise _CannotStart("its arguments or its environment hold what no process can be given") from None
+            raise _CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
         stderr, pipe = outcome.stderr_tail, None
         if len(argv) > 1 and argv[0] == sys.executable:
             number, ended, rest = stderr.partition(b"\n")

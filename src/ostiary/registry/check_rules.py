@@ -362,14 +362,14 @@ def _secrets(run: Run) -> Iterator[str]:
 
 
 FAIL, WARN = Result.FAIL, Result.WARN
-_TO_STDERR = "stdout is for the CredentialProviderResponse alone; messages belong on stderr"
+_TO_STDERR = "print only the CredentialProviderResponse on stdout; write messages to stderr"
 
 RULES: tuple[Rule[Evidence], ...] = (
     Rule("starts", "the command can be started", FAIL,
          "give the path of a program, or a script that begins with #! and is executable (chmod +x)", _starts),
     Rule("ends-in-time", "it ends within the time limit", FAIL,
          "give its network calls time limits: the kubelet ends it after one minute",
-         _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "the time limit ended it"))),
+         _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "it exceeded the time limit"))),
     Rule("exit-code", "it ends with exit code 0", FAIL,
          "exit 0 with an answer; run it by hand to see what it says on stderr", _first(check_exit, _in_time)),
     Rule("other-versions", "it also speaks the other versions", WARN,
@@ -378,23 +378,23 @@ RULES: tuple[Rule[Evidence], ...] = (
     Rule("is-quick", f"it answers within {SLOW_SECONDS:g} s", WARN,
          "every pull of an image waits for this, unless the answer is cached",
          _each(_ended_well, lambda run: _if(run.seconds > SLOW_SECONDS, f"it took {run.seconds:.1f} s"))),
-    Rule("leaves-nothing-behind", "no process that it leaves behind holds its stdout", FAIL,
+    Rule("leaves-nothing-behind", "no child process keeps its stdout open", FAIL,
          "start helpers with stdout and stderr redirected: the kubelet waits until stdout is closed by all",
-         _each(_holds, lambda run: _if(bool(run.holds_stdout), "a process of it still held stdout after its end"))),
+         _each(_holds, lambda run: _if(bool(run.holds_stdout), "a child process still held stdout after it exited"))),
     Rule("output-size", "it prints no more than an answer", FAIL, _TO_STDERR,
          _each(_in_time, lambda run: _if(run.ending is Ending.TOO_MUCH_OUTPUT, "it printed more than 1 MiB"))),
     Rule("prints-an-answer", "it prints something on stdout", FAIL,
          "print a CredentialProviderResponse even if there is no credential: without auth",
          _each(lambda run: _was_asked(run) and _ended_well(run),
                lambda run: _if(not run.stdout.strip(), "it printed nothing on stdout"))),
-    Rule("nothing-around", "nothing stands before or after the JSON object", FAIL, _TO_STDERR,
+    Rule("nothing-around", "there is no text before or after the JSON object", FAIL, _TO_STDERR,
          _each(_printed, _check_surroundings)),
     Rule("one-object-on-stdout", "stdout is one JSON object", FAIL, _TO_STDERR, _each(_printed, _check_json)),
     Rule("api-version", "it answers in the apiVersion it was asked for", FAIL, "",
          _each(_is_object, _wire("api-version"))),
     Rule("kind", "its kind is CredentialProviderResponse", FAIL, "", _each(_is_object, _wire("kind"))),
     Rule("known-fields", "it has no unknown fields", FAIL, "", _each(_is_object, _wire("known-fields"))),
-    Rule("fields-once", "every field stands once", FAIL, "", _each(_is_object, _wire("fields-once"))),
+    Rule("fields-once", "there are no duplicate fields", FAIL, "", _each(_is_object, _wire("fields-once"))),
     Rule("cache-key-type", "cacheKeyType is Image, Registry or Global", FAIL, "",
          _each(_is_object, _wire("cache-key-type"))),
     Rule("cache-duration", "cacheDuration is a duration of Go", FAIL, "", _each(_is_object, _wire("cache-duration"))),
@@ -427,5 +427,5 @@ RULES: tuple[Rule[Evidence], ...] = (
          "exchange it at the registry; or else configure cacheType: Token",
          _each(lambda run: run.asked is Asked.WITH_TOKEN and _is_usable(run), _check_token)),
     Rule("no-secret-on-stderr", "no password is on stderr", FAIL,
-         "print it on stdout alone: the kubelet logs stderr", _no_secret_on_stderr),
+         "print it only on stdout: the kubelet logs stderr", _no_secret_on_stderr),
 )  # fmt: skip

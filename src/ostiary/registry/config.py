@@ -312,7 +312,7 @@ def _strict_problem(problem: Problem, unknown: Iterable[Place]) -> Problem:
     hint = "keep one of the two"
     if problem.place in unknown:
         name = problem.place.path.rpartition(".")[2]
-        hint = _FIELD_HINTS.get(name) or problem.hint or "the kubelet knows no such field: take it out"
+        hint = _FIELD_HINTS.get(name) or problem.hint or "the kubelet does not know this field: remove it"
     return replace(problem, message=f"strict decoding error: {problem.message}", hint=hint)
 
 
@@ -421,7 +421,7 @@ class _Reader:
             for mistake in _qualified_name_mistakes(key.lower()):
                 self._reading.add(f'"{printable(key)}" is not an annotation key: {mistake}', place)
             if key in keys[:number]:
-                self._reading.add(f'"{printable(key)}" stands in this list twice', place, "take it out once")
+                self._reading.add(f'"{printable(key)}" is a duplicate entry in this list', place, "remove one of them")
         return keys
 
     def _place(self, index: int, *steps: str | int) -> Place:

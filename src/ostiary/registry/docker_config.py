@@ -252,7 +252,7 @@ def read_node_config(directory: str | None = None) -> DockerConfig:
             parse = parse_config_json if path.endswith(CONFIG_JSON) else parse_dockercfg
             return parse(data, file=path)
         except ConfigurationError as error:
-            log.warning("%s is passed over: %s", path, error.cause, extra={"code": error.code})
+            log.warning("%s is skipped: %s", path, error.cause, extra={"code": error.code})
     return DockerConfig()
 
 

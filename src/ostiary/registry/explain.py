@@ -88,9 +88,9 @@ class ProviderTrace:
 
 
 OUTCOMES = {
-    "no-match": "none of its patterns matches, so it is not asked",
+    "no-match": "none of its patterns matches, so it is not run",
     "would-run": "it would be run",
-    "skipped": "it is left out for this pod",
+    "skipped": "it is skipped for this pod",
     "failed": "it gave no usable answer",
     "cached": "its answer came from the cache",
     "ran": "it was run",
@@ -278,7 +278,7 @@ def _secrets(secrets: Sequence[PullSecret], repository: str) -> tuple[list[Crede
             continue
         blocks += read
         told += [_told_credentials(one, name, repository) for one in read] or [
-            SourceTrace(name, error="its type and the key of its data do not belong together, so it is passed over")
+            SourceTrace(name, error="its type and the key of its data do not belong together, so it is skipped")
         ]
     return blocks, told
 

@@ -193,7 +193,7 @@ def _cache_key_type(fields: Fields, origin: Origin) -> CacheKeyType:
         return default
     if text not in (CacheKeyType.IMAGE.value, CacheKeyType.REGISTRY.value):
         hint = "use Image or Registry; Global would keep the login of one registry for the images of all others"
-        fields.problem("it is not known here", "cacheKeyType", hint)
+        fields.problem("unknown value", "cacheKeyType", hint)
         return default
     chosen = CacheKeyType(text)
     if chosen is CacheKeyType.REGISTRY and isinstance(origin, AuthFile):

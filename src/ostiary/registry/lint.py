@@ -334,11 +334,11 @@ def _patterns_findings(patterns: list[_Pattern]) -> Iterator[LintFinding]:
 def _covered(pattern: _Pattern, other: _Pattern) -> LintFinding | None:
     equal, same = other.text == pattern.text, other.provider == pattern.provider
     if same:
-        what = "stands here twice" if equal else f'adds nothing: "{other.shown}" matches all of it'
+        what = "is a duplicate" if equal else f'adds nothing: "{other.shown}" matches all of it'
         message = f'"{pattern.shown}" {what} (the other one is at {other.place})'
         late = not equal or (pattern.place.line or 0) > (other.place.line or 0)
         rule = "redundant-pattern"
-        return LintFinding(Severity.INFO, rule, pattern.place, message, "take it out") if late else None
+        return LintFinding(Severity.INFO, rule, pattern.place, message, "remove it") if late else None
     message = (
         f'what "{pattern.shown}" matches is also asked of provider "{printable(other.provider)}" ("{other.shown}")'
     )

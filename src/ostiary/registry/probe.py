@@ -154,7 +154,7 @@ class _Probing:
             return self._result("", False, f"the registry is unavailable: {error}")
         challenge = _chosen(answer.challenges)
         if answer.is_good:
-            shown, message = "none", "it asks for no credential at /v2/"
+            shown, message = "none", "it requires no credential at /v2/"
         elif answer.status != 401:
             return self._result("", False, f"this is not a registry: /v2/ answered {answer}")
         elif challenge is None:
@@ -197,9 +197,9 @@ class _Probing:
             return self._judge(None)
         if challenge.scheme == "basic":
             if found is None:
-                return Answered.REJECTED, "the registry wants a credential, and there is none"
+                return Answered.REJECTED, "the registry requires a credential, and there is none"
             if not found.username and not found.password:
-                return Answered.NOT_TRIED, "it has no username and password, and the registry wants both"
+                return Answered.NOT_TRIED, "it has no username and password, and the registry requires both"
             return self._judge(_basic(found))
         if found is not None and found.registry_token:
             return self._judge(_bearer(found.registry_token))
@@ -236,21 +236,21 @@ class _Probing:
     def _judge(self, authorization: Secret | None) -> tuple[Answered, str]:
         answer = self._request("GET", self._base, authorization)
         if answer.refuses:
-            return Answered.REJECTED, f"the registry refuses it: {answer}"
+            return Answered.REJECTED, f"the registry rejects it: {answer}"
         if not answer.is_good:
             return Answered.FAILED, f"the registry could not answer: {answer}"
         if not self._settings.manifest:
-            return Answered.ACCEPTED, "the registry takes it"
+            return Answered.ACCEPTED, "the registry accepts it"
         reference = self._image.digest or self._image.tag
         url = self._base._replace(path=f"/v2/{self._image.path}/manifests/{reference}")
         answer = self._request("HEAD", url, authorization)
         if answer.is_good:
-            return Answered.ACCEPTED, "the registry takes it, and the image is there"
+            return Answered.ACCEPTED, "the registry accepts it, and the image exists"
         if answer.status == 404:
-            return Answered.ACCEPTED, "the registry takes it, but there is no such image that it may see"
+            return Answered.ACCEPTED, "the registry accepts it, but the image does not exist or is not visible to it"
         if answer.refuses:
-            return Answered.REJECTED, f"the registry takes it, but not for this image: {answer}"
-        return Answered.FAILED, f"the registry could not say whether the image is there: {answer}"
+            return Answered.REJECTED, f"the registry accepts it, but not for this image: {answer}"
+        return Answered.FAILED, f"the registry could not tell whether the image exists: {answer}"
 
     # --- where a credential may go ---
 
@@ -329,12 +329,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {printable(error.verify_message)}"
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS as it should; is it plain http?"
+        return "it does not speak valid TLS; it may use plain http"
     if isinstance(error, _TooMuch):
         return f"it answered with more than {LARGEST_BODY} bytes"
     if isinstance(error, OSError):
         return printable(error.strerror or "the connection failed")
-    return "it did not answer in HTTP as it should"
+    return "it did not send a valid HTTP response"
 
 
 def _challenges(response: http.client.HTTPResponse) -> tuple[Challenge, ...]:
@@ -359,7 +359,7 @@ def _basic(found: Found) -> Secret:
 
 def _bearer(token: Secret) -> Secret:
     if not fits_token_header(token.reveal()):
-        raise _Unanswered("the token holds what no header can carry")
+        raise _Unanswered("the token contains characters that a header cannot carry")
     return Secret(f"Bearer {token.reveal()}")
 
 

@@ -132,10 +132,10 @@ class Provider:
     def _ending(self, outcome: Outcome) -> tuple[str, str, str]:
         if outcome.ending is Ending.TIMED_OUT:
             what = f"did not end within {self._limits.seconds:g} s"
-            return "credential-provider-timeout", what, "see what it waits for; the kubelet gives it one minute"
+            return "credential-provider-timeout", what, "check what it waits for; the kubelet gives it one minute"
         if outcome.ending is Ending.TOO_MUCH_OUTPUT:
             what = f"printed more than {self._limits.stdout_bytes} bytes on stdout"
-            return "credential-provider-output-too-large", what, "stdout is for the answer alone"
+            return "credential-provider-output-too-large", what, "print only the answer on stdout"
         by_hand = "run it by hand to see why: ostiary registry check"
         if outcome.exit_code < 0:
             return "credential-provider-killed", f"was ended by signal {-outcome.exit_code}", by_hand

@@ -238,7 +238,7 @@ def _group_resources(fields: Fields) -> GroupResources:
     group = fields.string("group")
     if group not in ("", "*") and (len(group) > 253 or not is_dns_name(group)):
         message = "an API group has no version here" if "/" in group else "it is not the name of an API group"
-        fields.problem(message, "group", "write apps, not apps/v1; a star stands for all groups")
+        fields.problem(message, "group", "write apps, not apps/v1; a star matches all groups")
     resources, names = fields.strings("resources"), frozenset(fields.strings("resourceNames"))
     if names and not resources:
         fields.problem("names need the resources that they are names of", "resourceNames")

@@ -341,7 +341,7 @@ def _decoded(stdout: bytes) -> Any:
 def _undecodable(cause: str) -> AnswerRefused:
     return AnswerRefused(
         cause,
-        hint="stdout is for the ExecCredential alone; messages belong on stderr",
+        hint="print only the ExecCredential on stdout; write messages to stderr",
         rule="one-object-on-stdout",
         code="exec-plugin-answer-undecodable",
     )

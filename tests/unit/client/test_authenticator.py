@@ -215,7 +215,7 @@ def test_a_failing_plugin_is_not_run_in_a_hot_loop(
     with pytest.raises(PluginFailed):
         authenticator.get()
     for _ in range(20):
-        with pytest.raises(BackingOff, match=r"not run again for 1\.0 s, after 1 failure in a row") as caught:
+        with pytest.raises(BackingOff, match=r"not retried for 1\.0 s, after 1 failure in a row") as caught:
             authenticator.get()
     assert caught.value.retry_after == 1.0
     assert isinstance(caught.value.__cause__, PluginFailed)

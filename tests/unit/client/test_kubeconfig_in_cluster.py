@@ -154,7 +154,7 @@ def test_a_kubeconfig_that_was_asked_for_never_gives_way(mounted: Path, home: Pa
 
 @pytest.mark.parametrize("kind", ["context", "cluster", "user"])
 def test_a_name_that_was_asked_for_never_gives_way(mounted: Path, home: Path, kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{kind} 'x' does not exist"):
+    with pytest.raises(ConfigurationError, match=f"unknown {kind} 'x'"):
         choose(**{kind: "x"}, environ=POD, home=home, service_account=mounted)  # type: ignore[arg-type]
 
 

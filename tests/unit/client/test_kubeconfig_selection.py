@@ -87,27 +87,27 @@ def test_a_server_alone_is_a_choice_too() -> None:
 def test_a_missing_context_is_told_with_those_that_exist() -> None:
     error = error_of(kubeconfig(), context="three")
     assert error.code == "config-not-found"
-    assert "context 'three' does not exist; there are: here, there" in str(error)
+    assert "unknown context 'three'; known: here, there" in str(error)
 
 
 def test_a_current_context_that_is_missing_is_told_with_its_place() -> None:
     error = error_of(kubeconfig(current="gone"))
-    assert "context 'gone' does not exist; there are: here, there" in str(error)
+    assert "unknown context 'gone'; known: here, there" in str(error)
     assert "config:2, current-context" in str(error)
 
 
 def test_everything_that_is_missing_is_told_at_once() -> None:
     error = error_of(kubeconfig(), context="x", user="y", cluster="z")
     assert [problem.message for problem in error.problems] == [
-        "context 'x' does not exist; there are: here, there",
-        "user 'y' does not exist; there are: dev, ops",
-        "cluster 'z' does not exist; there are: broken, main, second",
+        "unknown context 'x'; known: here, there",
+        "unknown user 'y'; known: dev, ops",
+        "unknown cluster 'z'; known: broken, main, second",
     ]
 
 
 def test_without_a_current_context_one_must_be_named() -> None:
     error = error_of(kubeconfig(current=""))
-    assert "there is no current-context; there are: here, there" in str(error)
+    assert "current-context is not set; known contexts: here, there" in str(error)
 
 
 def test_an_empty_kubeconfig_chooses_nothing() -> None:
@@ -121,7 +121,7 @@ def test_a_context_whose_cluster_is_missing_is_refused() -> None:
     contexts = [{"name": "here", "context": {"cluster": "gone", "user": "dev"}}, {"name": "bare"}]
     config = kubeconfig(contexts=contexts)
     (problem,) = error_of(config).problems
-    assert problem.message == "cluster 'gone' does not exist; there are: broken, main, second"
+    assert problem.message == "unknown cluster 'gone'; known: broken, main, second"
     assert problem.place.path == "contexts[0].context.cluster"
     assert problems_of(config, context="bare") == [("contexts[1].context.cluster", "context 'bare' names no cluster")]
     assert select(config, overrides=Overrides(server="https://x")).cluster.server == "https://x"

@@ -400,7 +400,7 @@ def test_the_callback_sees_what_would_be_executed(folder: Path) -> None:
 
 @pytest.mark.parametrize("answer", [False, None, 1, "yes", "True", object()])
 def test_anything_but_true_is_a_refusal(answer: object) -> None:
-    with pytest.raises(PluginRefused, match="not given"):
+    with pytest.raises(PluginRefused, match="permission denied"):
         Confirm(lambda plan: answer).check(plan_of("/bin/sh"))  # type: ignore[arg-type,return-value]
 
 
@@ -508,9 +508,9 @@ def test_the_policy_of_a_kuberc(home: Path, text: str, policy: PluginPolicy) -> 
             "the policy is DenyAll",
         ),
         (HEAD + "credentialPluginAllowlist: []\n", "the policy is AllowAll"),
-        (HEAD.replace("beta", "alpha") + "credentialPluginPolicy: DenyAll\n", "does not exist in"),
-        (HEAD + "credentialPluginPolcy: DenyAll\n", "no such field"),
-        (HEAD + "CredentialPluginPolicy: DenyAll\n", "no such field"),
+        (HEAD.replace("beta", "alpha") + "credentialPluginPolicy: DenyAll\n", "unknown field in"),
+        (HEAD + "credentialPluginPolcy: DenyAll\n", "unknown field"),
+        (HEAD + "CredentialPluginPolicy: DenyAll\n", "unknown field"),
     ],
 )
 def test_a_kuberc_that_cannot_be_used_opens_nothing(home: Path, text: str | bytes, message: str) -> None:

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_any_more_leaves_the_last_token(
     clock.advance(60)
     with caplog.at_level(logging.WARNING, "ostiary"):
         assert source.current() is first
-    assert "going on with what they held before" in caplog.text
+    assert "using their previous content" in caplog.text
 
 
 def test_a_file_that_is_not_there_at_first_is_an_error_that_names_it(tmp_path: Path) -> None:

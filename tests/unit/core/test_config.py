@@ -423,8 +423,8 @@ def test_a_strict_reader_refuses_unknown_and_repeated_fields() -> None:
         reading.finish("f.yaml cannot be used", strict=True)
     assert [str(problem) for problem in caught.value.problems] == [
         "f.yaml:2, matchImage: unknown field",
-        "f.yaml:3, name: this field stands here twice",
-        "f.yaml:5, m.k: this field stands here twice",
+        "f.yaml:3, name: duplicate field",
+        "f.yaml:5, m.k: duplicate field",
     ]
     assert caught.value.problems[0].hint == "did you mean matchImages?"
 

@@ -109,12 +109,12 @@ def test_what_docker_reads_is_json_throughout(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "hint"),
     [
-        ('{\n"a": 1,\n}', 3, "take out the comma"),
-        ('{\n"a": [1,\n]}', 3, "take out the comma"),
+        ('{\n"a": 1,\n}', 3, "remove the comma"),
+        ('{\n"a": [1,\n]}', 3, "remove the comma"),
         ('{"a": 1}\n# note', 2, "comment"),
         ('{"a": 1}\n// note', 2, "comment"),
         ("{\n'a': 1}", 2, "double quotes"),
-        ("{\n\na: 1}", 3, "read as JSON and not as YAML"),
+        ("{\n\na: 1}", 3, "read as JSON, not as YAML"),
     ],
 )
 def test_a_mistake_in_json_is_told_with_its_line_and_what_to_do(text: str, line: int, hint: str) -> None:
@@ -202,7 +202,7 @@ def test_in_our_own_files_a_broken_rest_is_a_mistake(text: str) -> None:
 def test_the_kubelet_refuses_a_field_that_stands_twice_or_overrides_a_merged_one(text: str) -> None:
     reading = Reading(parse(text, dialect=KUBELET))
     reading.root.ignore("a", "base", "c", "x", "y")
-    with pytest.raises(ConfigurationError, match="stands here twice"):
+    with pytest.raises(ConfigurationError, match="duplicate field"):
         reading.finish("unusable")
 
 

@@ -88,7 +88,7 @@ def test_settings_are_read(context: Context) -> None:
 def test_a_mistake_is_told_where_it_stands(
     provider: type[LdapIdentity] | type[LdapGroups], changes: dict[str, Any], where: str, context: Context
 ) -> None:
-    """L8: above all that passwords would travel in the clear."""
+    """L8: above all that passwords would be sent in plain text."""
     found = reading(**changes)
     provider.from_config(found.root, context)
     assert [problem.place.path for problem in found.problems] == [where]

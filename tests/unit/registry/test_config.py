@@ -221,7 +221,7 @@ def test_a_repeated_field_is_refused_with_its_path_and_line() -> None:
     for again in ("name: again", "matchImages: [registry.io]"):
         error = error_of(SINGLE.replace("    args:", f"    {again}\n    args:"))
         (problem,) = error.problems
-        assert problem.message == "strict decoding error: this field stands here twice"
+        assert problem.message == "strict decoding error: duplicate field"
         assert problem.place == Place("config.yaml", f"providers[0].{again.partition(':')[0]}", 10)
         assert problem.hint == "keep one of the two"
 
@@ -233,7 +233,7 @@ def test_a_repeated_field_is_refused_with_its_path_and_line() -> None:
         ("defaultCacheduration", "defaultCacheDuration"),
         ("imageMatchers", "matchImages"),
         ("extraArgs", "env"),
-        ("somethingElse", "take it out"),
+        ("somethingElse", "remove it"),
     ],
 )
 def test_a_field_of_another_spelling_is_unknown_and_the_hint_names_the_right_one(field: str, hint: str) -> None:

@@ -179,12 +179,12 @@ def test_arguments_and_the_names_of_variables_are_not_checked() -> None:
         (
             {"requiredServiceAccountAnnotationKeys": ["a.io/x", "a.io/x"]},
             ".requiredServiceAccountAnnotationKeys[1]",
-            '"a.io/x" stands in this list twice',
+            '"a.io/x" is a duplicate entry in this list',
         ),
         (
             {"optionalServiceAccountAnnotationKeys": ["a.io/x", "a.io/x"]},
             ".optionalServiceAccountAnnotationKeys[1]",
-            '"a.io/x" stands in this list twice',
+            '"a.io/x" is a duplicate entry in this list',
         ),
         # V20
         (

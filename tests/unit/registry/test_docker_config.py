@@ -230,7 +230,7 @@ def test_a_file_that_cannot_be_parsed_is_passed_over_with_a_word_in_the_log(
     write(home / "home/.docker/config.json", "home")
     (home / "here/config.json").write_text('{"auths": canary')
     assert read(home) == "home"
-    assert "config.json is passed over" in caplog.text
+    assert "config.json is skipped" in caplog.text
     assert "canary" not in caplog.text
 
 

@@ -164,7 +164,7 @@ def test_secrets_that_hold_nothing_usable_are_told(script: ProviderScript) -> No
     broken = PullSecret("team", "pull", "kubernetes.io/dockerconfigjson", {".dockerconfigjson": b"{" + CANARY.encode()})
     told = explain(keyring(script), IMAGE, pull_secrets=[broken, secret({}, type="Opaque")])
     assert "gives up" in told.sources[0].error
-    assert "passed over" in told.sources[1].error
+    assert "skipped" in told.sources[1].error
     assert CANARY not in repr(told)
 
 

@@ -311,7 +311,7 @@ def test_without_a_token_the_kubelets_configuration_is_to_blame(
         ("{matchImages: [a.io], command: []}", "sources[0].command", "no words"),
         ("{matchImages: [a.io], helper: x, cacheDuration: 5d}", "sources[0].cacheDuration", "unit"),
         ("{matchImages: [a.io], helper: x, cacheDuration: -5m}", "sources[0].cacheDuration", "greater"),
-        ("{matchImages: [a.io], helper: x, cacheKeyType: Global}", "sources[0].cacheKeyType", "not known"),
+        ("{matchImages: [a.io], helper: x, cacheKeyType: Global}", "sources[0].cacheKeyType", "unknown value"),
         ("{matchImages: [a.io], authFile: /y, cacheKeyType: Registry}", "sources[0].cacheKeyType", "by image"),
         ("{matchImages: [a.io], helper: x, cacheduration: 5m}", "sources[0].cacheduration", "unknown field"),
         (

@@ -191,7 +191,7 @@ def test_a_registry_token_is_used_as_it_is(registry: Registry) -> None:
     assert not any(path.startswith("/token") for _, path, _ in registry.seen)
 
 
-@pytest.mark.parametrize(("tag", "said"), [("1.0", "the image is there"), ("9", "no such image")])
+@pytest.mark.parametrize(("tag", "said"), [("1.0", "the image exists"), ("9", "the image does not exist")])
 def test_the_manifest_is_asked_for_with_head_and_nothing_is_pulled(registry: Registry, tag: str, said: str) -> None:
     image = parse_image_name(f"127.0.0.1:{registry.port}/team/app:{tag}")
     told = probe(image, [GOOD], settings=plain(manifest=True))

@@ -61,7 +61,7 @@ class Reading:
             for fields in self._opened
             for key in fields.unread()
         ]
-        return unknown + [Problem("this field stands here twice", place) for place in self.document.duplicates]
+        return unknown + [Problem("duplicate field", place) for place in self.document.duplicates]
 
 
 class Fields:

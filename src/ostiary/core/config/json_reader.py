@@ -149,12 +149,12 @@ class _Scanner:
         rest = self._text[position : position + 2]
         before = self._text[:position].rstrip(" \t\r\n")
         if rest[:1] in ("}", "]") and before.endswith(","):
-            return "take out the comma before the closing bracket"
+            return "remove the comma before the closing bracket"
         if rest[:1] == "#" or rest in ("//", "/*"):
-            return "take out the comment: JSON has none"
+            return "remove the comment: JSON has no comments"
         if rest[:1] == "'":
             return "JSON takes double quotes only"
-        return "what begins with { is read as JSON and not as YAML"
+        return "a file that begins with { is read as JSON, not as YAML"
 
 
 def _merge(earlier: Node, later: Node) -> Node:

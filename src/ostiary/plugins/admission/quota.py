@@ -147,7 +147,7 @@ class _Counts:
         return part
 
     def __len__(self) -> int:
-        assert isinstance(self._shared, MemoryCounts), "others do not know how many they have"
+        assert isinstance(self._shared, MemoryCounts), "the counts of other workers are unknown"
         return len(self._shared)
 
     # --- changes of a window ---

@@ -92,7 +92,7 @@ def _asks(query: str, name: str) -> bool:
     values = [unquote_plus(value) for key, _, value in pairs if unquote_plus(key) == name]
     if len(values) > 1:
         # One API takes the first of them, the next one the last.
-        raise ValueError("a query parameter that changes what is asked stands twice")
+        raise ValueError("duplicate query parameter that changes the request")
     return bool(values) and is_true(values[0])
 
 

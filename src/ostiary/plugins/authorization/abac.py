@@ -189,7 +189,7 @@ class AbacAuthorization:
         elif mine:
             closest, failed = str(mine[0].place), ", and ".join(mine[0].failures(request))
         else:
-            closest, failed = "", "no policy names this user or a group of theirs"
+            closest, failed = "", "no policy names this user or one of the user's groups"
         return Explanation(decision, closest, failed, _remedy(user, request))
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
@@ -326,13 +326,15 @@ def _findings(policies: Iterable[Policy]) -> Iterator[Finding]:
     for policy in policies:
         same = first.setdefault(replace(policy, place=Place()), policy)
         if same is not policy:
-            problem = Problem(f"this line stands here twice; the first is at {same.place}", policy.place, "take it out")
+            problem = Problem(f"duplicate line; the first is at {same.place}", policy.place, "remove it")
             yield Finding(Level.WARNING, "duplicate-line", problem)
         if not policy.user and not policy.group:
-            problem = Problem("it names nobody, so it allows nothing", policy.place, 'name a "user" or a "group"')
+            problem = Problem(
+                "it names no user or group, so it never applies", policy.place, 'name a "user" or a "group"'
+            )
             yield Finding(Level.ERROR, "no-subject", problem)
         if not policy.resource and not policy.path:
-            hint = 'name a "resource" or a "nonResourcePath"; a star stands for all'
+            hint = 'name a "resource" or a "nonResourcePath"; a star matches all'
             yield Finding(Level.ERROR, "no-object", Problem("it allows nothing", policy.place, hint))
         if meant := plural_of(policy.resource):
             message = f'"{policy.resource}" never matches: resources are named in the plural and in lower case'

@@ -198,7 +198,7 @@ class SubjectAccessReviewAuthorization:
         after = _retry_after(response)
         if response.status_code == 429 or response.status_code >= 500 or after is not None:
             return _AskAgain(said, after or 0.0)
-        raise self._failed(said, "it must let this gateway create subjectaccessreviews")
+        raise self._failed(said, "it must allow this gateway to create subjectaccessreviews")
 
     def _decision(self, answer: bytes) -> Decision:
         try:
@@ -267,7 +267,9 @@ def review_url(server: str, version: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise _unusable("server", "the server must be a https URL", "reviews name users, and answers open doors")
+        raise _unusable(
+            "server", "the server must be a https URL", "reviews contain user names, and responses grant access"
+        )
     if parts.username is not None:
         raise _unusable("server", "the URL holds a user name or password", "use tokenFile, or certificate and key")
     if parts.path in ("", "/"):
@@ -285,7 +287,7 @@ def _timeout(fields: Fields) -> float:
         fields.problem(str(error), "timeout", error.hint)
         return TIMEOUT_SECONDS
     if seconds <= 0:
-        fields.problem("the timeout must be longer than nothing", "timeout")
+        fields.problem("the timeout must be greater than zero", "timeout")
     return seconds
 
 

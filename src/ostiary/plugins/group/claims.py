@@ -41,7 +41,7 @@ class ClaimedGroups:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="claims send nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="claims send nobody elsewhere")
 
     async def groups_at_renewal(
         self, user: UserInfo, relevant: AbstractSet[str], before: Sequence[Membership]

@@ -53,7 +53,7 @@ class FileGroups:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="a group file sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a group file sends nobody elsewhere")
 
     def listed_groups(self) -> tuple[ListedGroup, ...]:
         return tuple(self._current().values())

@@ -86,4 +86,6 @@ class GitHubGroups:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="GitHub is asked for groups without a redirect")
+        raise LoginRefused(
+            "there is no sign-in to continue: start again", cause="GitHub is asked for groups without a redirect"
+        )

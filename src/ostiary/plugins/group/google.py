@@ -83,7 +83,7 @@ class GoogleGroups:
         self._consent = consent
         self._secret = None if consent is None else SecretFile(consent.client_secret_file, "the secret for Google")
         if (key_file is None) == (consent is None):
-            raise _unusable("keyFile", "either a service account's key or the person's consent is needed, and one only")
+            raise _unusable("keyFile", "set either a service account's key or consent: true, not both")
         self._account: ServiceAccount | None = None
         if key_file is not None:
             scope = self._api.scope
@@ -152,7 +152,9 @@ class GoogleGroups:
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
         if self._consent is None or self._secret is None:
-            raise LoginRefused("there is nothing to return from", cause="a service account sends nobody elsewhere")
+            raise LoginRefused(
+                "there is no sign-in to continue: start again", cause="a service account sends nobody elsewhere"
+            )
         token = await self._exchange(self._consent, self._secret, request)
         member, groups = self._member(user), self._groups(relevant)
         if member is None or not groups:
@@ -160,9 +162,7 @@ class GoogleGroups:
         try:
             return await self._ask(token, groups, member)
         except TokenRejected:
-            raise LoginRefused(
-                "Google no longer knows this consent: begin again", cause="it refuses the token"
-            ) from None
+            raise LoginRefused("the Google consent has expired: start again", cause="it refuses the token") from None
 
     # --- the steps ---
 
@@ -182,7 +182,7 @@ class GoogleGroups:
 
     async def _ask(self, token: Secret, groups: list[str], member: str) -> tuple[Membership, ...]:
         if len(groups) > MAX_CHECKS:
-            hint = "let fewer groups stand in policies, or name fewer domains"
+            hint = "use fewer groups in policies, or name fewer domains"
             raise ProviderError("Google is not asked", cause=f"policies name more than {MAX_CHECKS} groups", hint=hint)
         try:
             found = await all_of(self._api.is_member(token, group, member) for group in groups)
@@ -209,15 +209,15 @@ class GoogleGroups:
         answer = await self._outbound.ask("POST", consent.token_url, form=form)
         if answer.status == 400 and answer.text("error") == "invalid_grant":
             raise LoginRefused(
-                "Google does not know this consent any more: begin again", cause="the code is used or old"
+                "the Google consent has expired: start again", cause="the code was already used or has expired"
             )
         if answer.status != 200:
             hint = "compare clientID, secret and redirect URI with the application's settings there"
-            raise self._outbound.failed(consent.token_url, f"it gives no token (status {answer.status})", hint)
+            raise self._outbound.failed(consent.token_url, f"it returned no token (status {answer.status})", hint)
         granted = answer.text("scope").split()
         # People can untick what they are asked for; then every group would look hidden, one by one.
         if self._api.scope not in granted:
-            raise LoginRefused("Google was not allowed to tell your groups", cause="the scope was not granted")
+            raise LoginRefused("access to your Google groups was not granted", cause="the scope was not granted")
         return token_of(answer, self._outbound, consent.token_url)[0]
 
 
@@ -255,7 +255,7 @@ def _endpoint(url: str | None) -> str | None:
 def _domains(names: Iterable[str] | None) -> frozenset[str]:
     found = None if names is None else [name.lower() for name in names]
     if found is not None and not found:
-        raise _unusable("domains", "an empty list would restrict nothing: leave it out if that is meant")
+        raise _unusable("domains", "an empty list restricts nothing: remove it if that is intended")
     if found is not None and not all(domain_of(f"group@{name}") == name for name in found):
         raise _unusable("domains", "it must list domains, as in example.com")
     return frozenset(found or ())

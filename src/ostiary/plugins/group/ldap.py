@@ -61,4 +61,4 @@ class LdapGroups:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="a directory sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")

@@ -56,15 +56,16 @@ class ClientCertificateIdentity(ClaimedGroups):
         if certificate is None or not certificate.is_valid(self._clock.now()):
             raise LoginRefused(
                 "the client certificate is not valid",
-                cause="it cannot be read, is not for clients, or its time is over or has not begun",
+                cause="it cannot be read, is not for clients, has expired or is not yet valid",
             )
         name = certificate.common_name
         if name == "" or not name.isprintable() or name != name.strip():
             raise LoginRefused(
-                "the client certificate names nobody", cause="it has no common name that can be used, or has several"
+                "the client certificate has no user name",
+                cause="it has no common name that can be used, or has several",
             )
         extra = ((CREDENTIAL_ID, (f"X509SHA256={certificate.digest}",)),) if self._credential_id else ()
         return UserInfo(name, groups=tuple(dict.fromkeys(certificate.organizations)), extra=extra)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a certificate sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a certificate sends nobody elsewhere")

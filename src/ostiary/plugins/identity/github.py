@@ -118,7 +118,9 @@ class GitHubIdentity:
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
         if request.method != "GET" or request.query or request.form:
-            raise LoginRefused("a sign-in with GitHub begins with a plain GET", cause="another method, or parameters")
+            raise LoginRefused(
+                "a sign-in with GitHub must start with a plain GET", cause="another method, or parameters"
+            )
         parameters = {"client_id": self._client_id, "scope": self._scope}
         return begin(f"{self._api.web}/login/oauth/authorize", parameters, request)
 
@@ -142,7 +144,7 @@ class GitHubIdentity:
         account = await self._api.account(caller, int(user.uid)) if known else None
         # A login that its owner gave up can be taken by somebody else, so another name is another user.
         if account is None or account.login != user.username:
-            raise _session_ended("the account is gone, suspended or renamed")
+            raise _session_ended("the account was deleted, suspended or renamed")
         await self._check_organizations(caller, account)
         return user
 
@@ -166,7 +168,9 @@ class GitHubIdentity:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="GitHub is asked for groups without a redirect")
+        raise LoginRefused(
+            "there is no sign-in to continue: start again", cause="GitHub is asked for groups without a redirect"
+        )
 
     # --- the steps ---
 
@@ -197,7 +201,7 @@ class GitHubIdentity:
         granted = set(answer.text("scope").replace(",", " ").split())
         # Without the scope GitHub would hide memberships, which must not look like having none.
         if self._scope and not granted & _ENOUGH and not token.startswith(_APP_TOKEN):
-            raise LoginRefused("GitHub was not allowed to tell your organisations", cause="read:org was not granted")
+            raise LoginRefused("access to your GitHub organisations was not granted", cause="read:org was not granted")
         return Secret(token)
 
     async def _check_organizations(self, caller: Caller, account: Account) -> None:
@@ -205,7 +209,7 @@ class GitHubIdentity:
             if await self._api.is_in_organization(caller, account.login, organization):
                 return
         if self._allowed:
-            raise LoginRefused("your GitHub account is in no organisation that may sign in", cause="no membership")
+            raise LoginRefused("your GitHub account is not a member of an allowed organisation", cause="no membership")
 
 
 class _HandOver:
@@ -243,9 +247,11 @@ class _HandOver:
 
 def _exchange_error(error: str) -> LoginRefused | ProviderError:
     if error == "bad_verification_code":
-        return LoginRefused("GitHub does not know this sign-in any more: begin again", cause="the code is used or old")
+        return LoginRefused(
+            "the GitHub sign-in has expired: start again", cause="the code was already used or has expired"
+        )
     if error == "unverified_user_email":
-        return LoginRefused("GitHub wants your e-mail address verified first", cause="unverified_user_email")
+        return LoginRefused("GitHub requires a verified e-mail address", cause="unverified_user_email")
     known = {
         "incorrect_client_credentials": "it does not accept the client id and secret",
         "redirect_uri_mismatch": "the application is registered with another callback URL",

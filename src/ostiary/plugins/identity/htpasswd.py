@@ -141,7 +141,7 @@ class HtpasswdIdentity:
         realm = read_realm(fields, context)
         concurrency = fields.optional_integer("concurrency")
         if concurrency is not None and concurrency < 1:
-            fields.problem("it must be 1 at least", "concurrency")
+            fields.problem("it must be at least 1", "concurrency")
             concurrency = None
         provider = cls(
             path=context.path(path),
@@ -170,21 +170,23 @@ class HtpasswdIdentity:
             right = await self._is_right(username, password)
             attempt.settle(right=right)
         if not right:
-            raise LoginRefused(_WRONG, cause="no such user, or another password", www_authenticate=self._challenge)
+            raise LoginRefused(_WRONG, cause="unknown user or wrong password", www_authenticate=self._challenge)
         return UserInfo(username)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a password file sends nobody elsewhere")
+        raise LoginRefused(
+            "there is no sign-in to continue: start again", cause="a password file sends nobody elsewhere"
+        )
 
     async def revalidate(self, user: UserInfo) -> UserInfo:
         if user.username not in self._current().hashes:
-            raise LoginRefused("the user is no longer known", cause="the name is not in the file any more")
+            raise LoginRefused("the user is no longer known", cause="the user is no longer in the file")
         return user
 
     async def _is_right(self, username: str, password: Secret) -> bool:
         stored = self._current().hash_for(username, key=self._key)
         if self._waiting >= MAX_WAITING:
-            raise ProviderError("too many logins at once", cause=f"{MAX_WAITING} passwords wait for being checked")
+            raise ProviderError("too many logins at once", cause=f"{MAX_WAITING} password checks are queued")
         self._waiting += 1
         try:
             async with self._turn:
@@ -213,7 +215,7 @@ def _users(path: str) -> _Users:
             if username == "":
                 raise ValueError("a name, a colon and a hash are expected")
             if username in hashes:
-                raise ValueError("this user stands here twice")
+                raise ValueError("duplicate user")
             hashes[username] = _hash(rest.partition(":")[0].strip())
         except ValueError as mistake:
             problems.append(Problem(str(mistake), Place(path, line=number), _HINT))
@@ -250,6 +252,6 @@ def _hash(text: str) -> _Hash:
     if found := _ARGON2ID.fullmatch(text):
         memory, passes, lanes = (int(number) for number in found.groups())
         if memory > MAX_ARGON2_KIB or passes > MAX_ARGON2_PASSES or not 1 <= lanes <= MAX_ARGON2_LANES or passes < 1:
-            raise ValueError("the argon2id hash costs more than a login may")
+            raise ValueError("the argon2id hash is too expensive")
         return _Argon2id(text)
     raise ValueError("neither a bcrypt nor an argon2id hash: any other kind is too easily guessed")

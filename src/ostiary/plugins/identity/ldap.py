@@ -87,7 +87,7 @@ class LdapIdentity:
         return self._usable(found)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a directory sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
 
     async def revalidate(self, user: UserInfo) -> UserInfo:
         if not self._directory.can_search:
@@ -107,7 +107,7 @@ class LdapIdentity:
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
-        raise LoginRefused("there is nothing to return from", cause="a directory sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
 
     def _usable(self, found: Found) -> UserInfo:
         # Only who knows the password, or has a session, is told so much.

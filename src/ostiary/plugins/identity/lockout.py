@@ -47,7 +47,7 @@ def lockout_settings(fields: Fields) -> LockoutSettings:
     attempts = fields.optional_integer("attempts")
     spans = {key: fields.optional_duration(key) for key in ("window", "duration")}
     if attempts is not None and attempts < 1:
-        fields.problem("it must be 1 at least", "attempts")
+        fields.problem("it must be at least 1", "attempts")
     for key, span in spans.items():
         if span is not None and span <= timedelta(0):
             fields.problem("it must be greater than zero", key)

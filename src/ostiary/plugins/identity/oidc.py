@@ -49,13 +49,16 @@ NONCE = "nonce"
 # How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
 BASIC, POST = "client_secret_basic", "client_secret_post"
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-_AGAIN = "this login cannot be finished: begin again"
-_NOT_BELIEVED = "the identity system's answer is not believed"
+_AGAIN = "this sign-in cannot be completed: start again"
+_NOT_BELIEVED = "the response of the identity system is invalid"
 _ENDED = "this session has expired or was revoked: sign in again"
 # What the person is told, and what the operator, when the issuer does not take what we have (RFC 6749, 5.2).
 _REFUSED = {
-    "authorization_code": (_AGAIN, "the issuer does not take the code: used, expired, or not for us"),
-    "refresh_token": (_ENDED, "the issuer no longer takes the refresh token: the account or its sign-in has ended"),
+    "authorization_code": (_AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
+    "refresh_token": (
+        _ENDED,
+        "the issuer rejected the refresh token: the account is disabled or its session has ended",
+    ),
 }
 PROMPTS = ("consent", "login", "select_account")
 
@@ -157,7 +160,7 @@ class OidcIdentity(ClaimedGroups):
         came = returned(request, "the identity system")
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
-            raise LoginRefused(_AGAIN, cause="what was remembered of this login is not whole")
+            raise LoginRefused(_AGAIN, cause="the state of this sign-in is incomplete")
         metadata = await self._issuer.metadata()
         self._check_sender(request, metadata)
         tokens = await self._exchange(came, request.callback_url, metadata)

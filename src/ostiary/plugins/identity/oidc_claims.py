@@ -50,7 +50,7 @@ class ClaimNames:
         if self.groups and isinstance(elsewhere, dict) and self.groups in elsewhere:
             # How Entra ID says that there are too many: without them the token would be a wrong one.
             raise ProviderError(
-                "the groups of this person are not known",
+                "the groups of this user are unknown",
                 cause=f'the issuer leaves out the claim "{self.groups}", and has it elsewhere',
                 hint="let the issuer send only the groups that are assigned to this application",
             )
@@ -84,7 +84,7 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
         # A number, say. The issuer is there, and says nothing that is a name: no outage.
         username = ""
     if username == "" or len(username) > MAX_USERNAME or not username.isprintable() or username != username.strip():
-        raise LoginRefused("the issuer gives you no name that can be used", cause=f'the claim "{claim}" is no username')
+        raise LoginRefused("the issuer returned no usable user name", cause=f'the claim "{claim}" is not a user name')
     return username
 
 

@@ -150,12 +150,12 @@ def usable_url(text: object, *, plain: bool) -> SplitResult | None:
 def _metadata(issuer: str, document: object) -> Metadata:
     """Raises ValueError if it cannot be used."""
     if not isinstance(document, dict):
-        raise ValueError("it has no description of itself there")
+        raise ValueError("it has no discovery document there")
     # Exactly the same (Discovery, 4.3): else one issuer could speak with the endpoints of another.
     if document.get("issuer") != issuer:
         named = document.get("issuer")
         itself = f'"{printable(named[:LONGEST_NAME])}"' if isinstance(named, str) else "nothing"
-        raise ValueError(f"it calls itself {itself}, and the configuration calls it otherwise (issuer)")
+        raise ValueError(f"its issuer is {itself}, which differs from the configured issuer")
     plain = issuer.startswith("http://")
     methods = document.get("token_endpoint_auth_methods_supported")
     return Metadata(

@@ -40,7 +40,7 @@ def read_algorithms(fields: Fields) -> frozenset[str]:
     names = fields.strings("algorithms")
     for name in names:
         if name not in ALGORITHMS:
-            fields.problem("an algorithm is not known, or not safe here", "algorithms", f"there are: {_NAMES}")
+            fields.problem("unknown or unsafe algorithm", "algorithms", f"there are: {_NAMES}")
     return frozenset(names) & ALGORITHMS.keys() or frozenset(ALGORITHMS)
 
 
@@ -60,5 +60,5 @@ def read_names(fields: Fields, key: str) -> tuple[str, ...]:
     """A list of texts, none of them empty: an empty one would fit what was left out by mistake."""
     names = fields.strings(key)
     if "" in names:
-        fields.problem("an empty text is in it", key)
+        fields.problem("it contains an empty string", key)
     return tuple(filter(None, names))

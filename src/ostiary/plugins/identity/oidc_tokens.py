@@ -191,9 +191,9 @@ def _check_parties(claims: Claims, rules: Rules) -> None:
     audience = claims.get("aud")
     audiences = [audience] if isinstance(audience, str) else audience
     if not isinstance(audiences, list) or not all(isinstance(item, str) for item in audiences) or not audiences:
-        raise TokenRefused("it does not say for whom it is")
+        raise TokenRefused("it has no audience")
     if not set(audiences) <= rules.audiences:
-        raise TokenRefused("it is for others, or for others too")
+        raise TokenRefused("it is for another audience, or for several")
     if rules.client_id:
         _check_client(claims, audiences, rules.client_id)
 
@@ -206,20 +206,20 @@ def _check_client(claims: Claims, audiences: list[str], client_id: str) -> None:
         raise TokenRefused("it was issued to another client (azp)")
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT:
-        raise TokenRefused("it does not say about whom it is")
+        raise TokenRefused("it has no subject")
     if claims.get("iat") is None:
-        raise TokenRefused("it does not say when it was issued")
+        raise TokenRefused("it has no issue time")
 
 
 def _check_times(claims: Claims, rules: Rules, now: datetime) -> None:
     seconds, skew = now.timestamp(), rules.skew.total_seconds()
     expires, issued, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
     if expires is None or seconds >= expires + skew:
-        raise TokenRefused("it has expired, or does not say when it does")
+        raise TokenRefused("it has expired, or has no expiry")
     if issued is not None and issued > seconds + skew:
-        raise TokenRefused("it was issued in the future: do the clocks agree?")
+        raise TokenRefused("it was issued in the future: compare the clocks")
     if begins is not None and begins > seconds + skew:
-        raise TokenRefused("it is not valid yet: do the clocks agree?")
+        raise TokenRefused("it is not valid yet: compare the clocks")
 
 
 def _time(claims: Claims, name: str) -> float | int | None:

@@ -40,17 +40,23 @@ class SingleUserIdentity:
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
         if not _is_loopback(request.remote_address):
-            raise LoginRefused("this gateway knows its own machine only", cause="the client is not on the loopback")
+            raise LoginRefused(
+                "this gateway accepts only clients on its own machine", cause="the client is not on the loopback"
+            )
         # A proxy on this machine lets in whom it likes, and they all come from the loopback.
         if any(name in _OF_PROXIES for name, _ in request.headers):
-            raise LoginRefused("this gateway knows its own machine only", cause="the request came through a proxy")
+            raise LoginRefused(
+                "this gateway accepts only clients on its own machine", cause="the request came through a proxy"
+            )
         # A web page may point its own host name at 127.0.0.1 and then read what we answer (DNS rebinding).
         if not _is_our_name(_host(f"//{request.header('host') or ''}"), request.callback_url):
-            raise LoginRefused("this gateway does not go by that name", cause="the Host header is not ours")
+            raise LoginRefused("unknown host name for this gateway", cause="the Host header names another host")
         return self._user
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a single user is never sent elsewhere")
+        raise LoginRefused(
+            "there is no sign-in to continue: start again", cause="a single user is never sent elsewhere"
+        )
 
     async def revalidate(self, user: UserInfo) -> UserInfo:
         if user.username != self._user.username:

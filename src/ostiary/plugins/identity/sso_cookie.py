@@ -81,8 +81,8 @@ class SsoCookieIdentity(ClaimedGroups):
         if not _NAME.fullmatch(cookie):
             fields.problem("it is missing, or not the name of a cookie", "cookie")
         if not audiences:
-            hint = "without it, a token for any application would open this one"
-            fields.problem("it is missing: for whom the issuer makes these tokens", "audiences", hint)
+            hint = "without it, a token for any application would be accepted here"
+            fields.problem("it is missing: the audience of these tokens", "audiences", hint)
         outbound = read_outbound(fields, context)
         return cls(
             cookie=cookie,
@@ -110,7 +110,7 @@ class SsoCookieIdentity(ClaimedGroups):
         return self._claims.user(claims)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a cookie sends nobody elsewhere")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a cookie sends nobody elsewhere")
 
     async def close(self) -> None:
         await self._outbound.close()
@@ -148,5 +148,5 @@ def _cookie(request: LoginRequest, name: str) -> Secret:
     ]  # fmt: skip
     found = [value for key, _, value in pairs if key == name]
     if len(found) != 1 or not found[0]:
-        raise LoginRefused("sign in at your single sign-on first", cause="its cookie is missing, or stands there twice")
+        raise LoginRefused("sign in at your single sign-on first", cause="its cookie is missing or duplicated")
     return Secret(found[0].strip('"'))

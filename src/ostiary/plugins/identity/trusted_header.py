@@ -27,7 +27,7 @@ USER, GROUP = "X-Remote-User", "X-Remote-Group"
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?")
 # These mean something to everybody on the way, and may be anybody's.
 _NOT_OURS = frozenset(("authorization", "cookie", "host", "connection", "forwarded", "x-forwarded-for", "content-type"))
-_REFUSED = "only the proxy in front may say who you are"
+_REFUSED = "only the trusted proxy may set the user"
 
 
 class TrustedHeaderIdentity(ClaimedGroups):
@@ -61,7 +61,7 @@ class TrustedHeaderIdentity(ClaimedGroups):
         user, group, uid = (_header_name(headers, name) for name in ("user", "group", "uid"))
         chosen = [name.lower() for name in (user or USER, group or GROUP, uid) if name]
         if len(set(chosen)) != len(chosen):
-            fields.problem("one header cannot say two things", "headers")
+            fields.problem("one header cannot be used for two fields", "headers")
         return cls(
             names=names,
             user_header=user or USER,
@@ -78,15 +78,15 @@ class TrustedHeaderIdentity(ClaimedGroups):
         self._check_proxy(request)
         users = _values(request, self._user)
         if len(users) != 1 or not _is_name(users[0]):
-            raise LoginRefused("the proxy in front does not say who you are", cause="there is not one name in a header")
+            raise LoginRefused("the trusted proxy did not send a user name", cause="there is not one name in a header")
         uids = _values(request, self._uid) if self._uid else []
         if len(uids) > 1:
-            raise LoginRefused("the proxy in front does not say who you are", cause="there is more than one uid")
+            raise LoginRefused("the trusted proxy did not send a user name", cause="there is more than one uid")
         groups = [group for group in _values(request, self._group) if group]
         return UserInfo(users[0], uid="".join(uids), groups=tuple(dict.fromkeys(groups)))
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        raise LoginRefused("there is nothing to return from", cause="a proxy in front sends nobody to us")
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a proxy in front sends nobody to us")
 
     def _check_proxy(self, request: LoginRequest) -> None:
         if request.peer_certificate is None:

@@ -43,7 +43,7 @@ def unavailable(request: ImageRequest, cause: str, *, hint: str) -> CredentialEr
 
 def _missing(module: str, extra: str) -> ConfigurationError:
     return ConfigurationError(
-        "this credential provider is not wholly installed",
+        "a library of this credential provider is missing",
         cause=f"the library {printable(module)} is missing",
         hint=f"pip install 'ostiary[{extra}]'",
         code="library-missing",

@@ -64,7 +64,7 @@ class MemoryTokenStore:
             session = replace(session, sequence=self._sequence_before(session.created_at))
         if self._is_revoked(session):
             raise LoginRefused(
-                "this session has expired or was revoked: sign in again", cause="it was revoked while it began"
+                "this session has expired or was revoked: sign in again", cause="it was revoked during the sign-in"
             )
         self._put(session, tokens)
 

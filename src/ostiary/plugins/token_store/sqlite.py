@@ -71,7 +71,7 @@ class SqliteTokenStore:
         now = self._clock.now()
         if not await self._write(lambda db: schema.add(db, session, tokens, now=now, seen=self._seen)):
             raise LoginRefused(
-                "this session has expired or was revoked: sign in again", cause="it was revoked while it began"
+                "this session has expired or was revoked: sign in again", cause="it was revoked during the sign-in"
             )
 
     async def renew(
@@ -265,7 +265,7 @@ class SqliteTokenStore:
             # The write that follows says what is wrong.
             return
         if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
-            raise self._unavailable("the disk is full", "make room where the file lies")
+            raise self._unavailable("the disk is full", "free disk space")
 
     # --- who waits ---
 

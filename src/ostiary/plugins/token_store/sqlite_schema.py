@@ -120,7 +120,7 @@ def create_file(path: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     # Whoever can write here can write themselves a session. A mounted volume's group is the operator's choice.
     if os.stat(path).st_mode & stat.S_IWOTH:
-        raise NotOurs("everybody on this machine may write to the file", f"chmod 600 {path}")
+        raise NotOurs("every user of this machine can write to the file", f"chmod 600 {path}")
 
 
 def connect(path: str, *, wait_seconds: float = WAIT_SECONDS) -> sqlite3.Connection:

@@ -374,7 +374,7 @@ def test_an_explanation_names_the_closest_line_and_what_failed(
 def test_the_remedy_is_a_line_that_would_allow_it(what: RequestInfo, tmp_path: Path) -> None:
     question = Attributes(user('al"ice'), what)
     explained = provider(tmp_path).explain(question)
-    assert explained.failed == "no policy names this user or a group of theirs"
+    assert explained.failed == "no policy names this user or one of the user's groups"
     assert provider(tmp_path, explained.remedy).decide(question).allowed
 
 

@@ -49,7 +49,7 @@ async def test_the_credential_id_can_be_left_out(clock: FakeClock) -> None:
 async def test_a_certificate_without_one_usable_name_is_refused(
     provider: ClientCertificateIdentity, clock: FakeClock, names: tuple[str, ...]
 ) -> None:
-    with pytest.raises(LoginRefused, match="names nobody"):
+    with pytest.raises(LoginRefused, match="has no user name"):
         await provider.handle_client(visit(certificate(*names, now=clock.now())))
 
 

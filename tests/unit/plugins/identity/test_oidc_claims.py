@@ -86,7 +86,7 @@ def test_one_group_may_be_a_text() -> None:
 
 def test_groups_that_are_elsewhere_are_not_taken_for_none() -> None:
     """Entra ID leaves out the claim when there are too many, and names a place to ask."""
-    with pytest.raises(ProviderError, match="not known"):
+    with pytest.raises(ProviderError, match="are unknown"):
         ALL.user({"name": "alice", "_claim_names": {"groups": "src1"}})
 
 

@@ -50,7 +50,7 @@ async def test_a_certificate_with_another_name_is_nobodys(
 ) -> None:
     """H3. The same authority issues certificates for others, too."""
     der = certificate(*filter(None, (name,)), now=clock.now())
-    with pytest.raises(LoginRefused, match="only the proxy in front"):
+    with pytest.raises(LoginRefused, match="only the trusted proxy"):
         await provider.handle_client(visit(der, ALICE))
 
 
@@ -58,7 +58,7 @@ async def test_without_a_certificate_no_header_and_no_address_helps(provider: Tr
     """H3."""
     forwarded = (("x-forwarded-for", "127.0.0.1"), ("x-client-verify", "SUCCESS"), ("x-ssl-client-cn", "front-proxy"))
     for address in ("127.0.0.1", "10.0.0.1", ""):
-        with pytest.raises(LoginRefused, match="only the proxy in front"):
+        with pytest.raises(LoginRefused, match="only the trusted proxy"):
             await provider.handle_client(visit(None, ALICE, *forwarded, address=address))
 
 
@@ -128,7 +128,7 @@ async def test_headers_can_have_other_names(proxy: bytes, clock: FakeClock) -> N
     [
         ("{}", "names: it is missing"),
         ("names: []", "names: it is missing"),
-        ("names: [a, '']", "names: an empty text"),
+        ("names: [a, '']", "names: it contains an empty string"),
         ("{names: [a], headers: {user: X_Remote_User}}", "headers.user: "),
         ("{names: [a], headers: {user: ''}}", "headers.user: "),
         ("{names: [a], headers: {user: Cookie}}", "headers.user: "),

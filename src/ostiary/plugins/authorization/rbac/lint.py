@@ -122,7 +122,7 @@ def _redundant_rules(role: Role) -> Iterator[Finding]:
     for rule in role.rules:
         same = next((other for other in kept if normalized(other) == normalized(rule)), None)
         if same is not None:
-            problem = Problem(f"this rule stands here twice; the first is at {same.place}", rule.place, "take it out")
+            problem = Problem(f"duplicate rule; the first is at {same.place}", rule.place, "remove it")
             yield Finding(Level.WARNING, "duplicate-rule", problem)
             continue
         kept.append(rule)
@@ -130,7 +130,7 @@ def _redundant_rules(role: Role) -> Iterator[Finding]:
         wider = next((other for other in kept if other is not rule and covers([other], [rule])), None)
         if wider is not None:
             message = f"this rule adds nothing: the one at {wider.place} allows all of it"
-            yield Finding(Level.INFO, "redundant-rule", Problem(message, rule.place, "take one of them out"))
+            yield Finding(Level.INFO, "redundant-rule", Problem(message, rule.place, "remove one of the two"))
 
 
 def _unused(manifests: Manifests, index: Index) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def _unused(manifests: Manifests, index: Index) -> Iterator[Finding]:
     for role in manifests.roles:
         is_part = role.kind == CLUSTER_ROLE and any(selector.selects(role.labels) for selector in selectors)
         if (role.kind, role.namespace, role.name) not in used and not is_part:
-            problem = Problem(f"nobody has {role}: no binding refers to it", role.place, "bind it, or take it out")
+            problem = Problem(f"nobody has {role}: no binding refers to it", role.place, "bind it, or remove it")
             yield Finding(Level.INFO, "unused-role", problem)
 
 
