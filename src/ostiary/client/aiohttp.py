@@ -42,8 +42,7 @@ LINE_BYTES = 2 * 1024 * 1024
 def session(connection: Connection, **options: Any) -> aiohttp.ClientSession:
     """An `aiohttp.ClientSession` that is signed in to the cluster. Call it within a running event loop.
 
-    Its base URL is the cluster: ``get("api/v1/pods")`` asks it. A leading slash would leave out the path
-    that a server's address may have.
+    Its base URL is the cluster: ``get("/api/v1/pods")`` asks it, below the path that its address may have.
 
     *options* are those of `aiohttp.ClientSession`, except for the proxy and the address, which the
     connection decides. Limits are set with ``connector=Connector(connection, limit=...)``. Middlewares
@@ -53,7 +52,21 @@ def session(connection: Connection, **options: Any) -> aiohttp.ClientSession:
     connector = _checked(connection, options).pop("connector", None) or Connector(connection)
     options.setdefault("read_bufsize", LINE_BYTES)
     middlewares = (*options.pop("middlewares", ()), sign(connection))
-    return aiohttp.ClientSession(URL(connection.server + "/"), connector=connector, middlewares=middlewares, **options)
+    base = URL(connection.server + "/")
+    made = aiohttp.ClientSession(base, connector=connector, middlewares=middlewares, **options)
+    # By itself aiohttp takes a path with a leading slash for one of the host, and so would ask somebody else's
+    # cluster behind the same address. There is no public way to say otherwise, and the class is not to be derived from.
+    made._build_url = partial(_below, base)  # type: ignore[method-assign]
+    return made
+
+
+def _below(base: URL, given: str | URL) -> URL:
+    url = URL(given)
+    if url.absolute:
+        return url
+    # With a dot in front: a colon in the first segment would make a scheme of it.
+    text = str(url)
+    return base.join(URL(f".{text}", encoded=True) if text.startswith("/") else url)
 
 
 def sign(connection: Connection) -> ClientMiddlewareType:

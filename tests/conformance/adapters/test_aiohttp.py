@@ -49,17 +49,17 @@ class AiohttpDriver(AsyncDriver):
         self.session = connection.aiohttp(timeout=aiohttp.ClientTimeout())
 
     async def get_async(self, path: str, headers: Mapping[str, str] | None) -> Reply:
-        async with self.session.get(path.lstrip("/"), headers=headers) as response:
+        async with self.session.get(path, headers=headers) as response:
             return Reply(response.status, await response.read())
 
     async def post_async(self, path: str, body: bytes | Iterable[bytes]) -> Reply:
         data = body if isinstance(body, bytes) else _later(body)
-        async with self.session.post(path.lstrip("/"), data=data) as response:
+        async with self.session.post(path, data=data) as response:
             return Reply(response.status, await response.read())
 
     @asynccontextmanager
     async def watch_async(self, path: str) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-        async with self.session.get(path.lstrip("/")) as response:
+        async with self.session.get(path) as response:
             yield aiter(response.content).__anext__
 
     async def close_async(self) -> None:
@@ -392,3 +392,28 @@ async def test_a_request_that_is_given_up_does_not_end_the_plugins_run_that_othe
             opened.write("go\n")
         assert await patient == 200
     assert plugin.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ("/api/v1/pods?limit=1", "/k8s/c-1/api/v1/pods?limit=1"),
+        ("api/v1/pods", "/k8s/c-1/api/v1/pods"),
+        ("/a:b/x%2Fy", "/k8s/c-1/a:b/x%2Fy"),
+        ("/", "/k8s/c-1/"),
+        ("", "/k8s/c-1/"),
+        ("{server}/elsewhere", "/elsewhere"),
+    ],
+)
+def test_a_path_is_below_the_servers_address_with_or_without_a_leading_slash(
+    api: ApiServer, connect_to: Connect, asked: str, path: str
+) -> None:
+    """As with every other client, so that no request reaches another cluster behind the same host."""
+
+    async def ask() -> None:
+        connection = connect_to(server=f"{api.url}/k8s/c-1")
+        async with connection.aiohttp() as client, client.get(asked.format(server=api.url)) as answer:
+            await answer.read()
+
+    asyncio.run(ask())
+    assert api.seen[0].path == path
