@@ -62,7 +62,22 @@ def _run(arguments: argparse.Namespace) -> int:
             print_steps(told["explanation"])
     for note in misspelling_notes(request, allowed=told["allowed"]):
         print_note(note)
+    _note_prefixes(config, arguments)
     return OK if told["allowed"] else FAILED
+
+
+def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None:
+    """A policy may well have something to say about a name that nobody has here, for want of the provider's prefix."""
+    from ostiary.gateway.policy.possible_subjects import PossibleSubjects
+
+    possible = PossibleSubjects.from_config(config)
+    names = (
+        [] if arguments.user is None else [("has the name", arguments.user, possible.can_be_user, possible.near_user)]
+    )
+    names += [("is in the group", name, possible.can_be_group, possible.near_group) for name in arguments.group]
+    for what, name, can_be, near in names:
+        if not possible.anybody and not can_be(name) and (meant := near(name)):
+            print_note(f'nobody who signs in here {what} "{name}": did you mean "{meant}"?')
 
 
 async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:

@@ -202,6 +202,28 @@ def test_a_path_in_place_of_a_resource_is_told_with_its_option(capsys: Captured)
     assert "--path /metrics" in run(capsys, "can-i", "get", "/metrics")[2]
 
 
+@pytest.mark.parametrize(
+    ("line", "notes"),
+    [
+        ("--user alice", ['has the name "alice": did you mean "staff:alice"?']),
+        ("--user staff:alice --group dev", ['is in the group "dev": did you mean "team:dev"?']),
+        ("--user staff:alice --group team:dev", []),
+        ("--user bob --group ops", []),
+    ],
+)
+def test_a_name_without_the_prefix_of_its_provider_is_told(
+    capsys: Captured, site: GatewayFolder, line: str, notes: list[str]
+) -> None:
+    """A policy may allow alice something, and yet nobody here has that name."""
+    (site.folder / "groups.yaml").write_text("dev: [alice]\n")
+    site.write(
+        identity=[{"name": "me", "type": "single_user", "username": "alice", "prefix": "staff:"}],
+        groups=[{"name": "teams", "type": "file", "path": "groups.yaml", "prefix": "team:"}],
+    )
+    err = run(capsys, "can-i", "get", "pods", "-n", "team", *line.split())[2]
+    assert err == "".join(f"ostiary: nobody who signs in here {note}\n" for note in notes)
+
+
 class TestSeveralUpstreams:
     """A policy may be for one of them only."""
 
