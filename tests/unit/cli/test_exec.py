@@ -389,7 +389,7 @@ def test_check_prints_every_rule_and_fails_where_a_rule_fails(plugin: PluginScri
     assert (done.returncode, done.stderr) == (1, "")
     assert CANARY not in done.stdout
     assert "FAIL    one-object-on-stdout" in done.stdout
-    assert "fix: stdout is for the ExecCredential alone" in done.stdout
+    assert "fix: print only the ExecCredential on stdout" in done.stdout
     assert "PASS    starts" in done.stdout
     assert "SKIPPED status" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("plugin: ")
