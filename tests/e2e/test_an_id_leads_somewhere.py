@@ -256,3 +256,26 @@ def test_an_id_is_known_after_a_reload(busy: ServedGateway) -> None:
     busy.signal(signal.SIGHUP)
     busy.line("the configuration was reloaded", after=before + 1)
     assert explained_by_everybody(busy, token, shown_id(unknown))[0]["status"] == 401
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "path"),
+    [
+        (b"GET /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, "/x"),
+        (b"nonsense\r\n\r\n", 400, ""),
+        (b"GET /x HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", 431, "/x"),
+    ],
+    ids=["two lengths", "no HTTP", "too large a head"],
+)
+def test_a_request_that_cannot_be_read_has_an_id_too(busy: ServedGateway, sent: bytes, status: int, path: str) -> None:
+    token = busy.login("root").token
+    with busy.connect() as connection:
+        connection.sendall(sent)
+        head = b""
+        while b"\r\n\r\n" not in head and (data := connection.recv(4096)):
+            head += data
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    (audit_id,) = re.findall(rb"Audit-Id: (\S+)\r\n", head)
+    told = explained_by_everybody(busy, token, audit_id.decode())
+    assert {(each["status"], each["path"]) for each in told} == {(status, path)}
+    busy.line(audit_id.decode())

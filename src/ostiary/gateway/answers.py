@@ -17,7 +17,7 @@ from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
 from ostiary.gateway.authorize import Authorizer
 from ostiary.gateway.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.http1.client import FailureKind
-from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.http1.request_head import Refusal, RequestHead
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.request import Passage, Plan
 from ostiary.gateway.self_reviews import ReviewAnswer, send_review
@@ -200,6 +200,16 @@ class Answers:
         extra = {"request_id": passage.audit_id, "status": code, "user": user, "cause": reason}
         log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
         self._record_end(passage, code, reason, plan)
+
+    def record_unreadable(self, audit_id: str, address: str, request: RequestHead | None, refusal: Refusal) -> None:
+        """The connection itself has refused a request, of which there may be no more than the first bytes."""
+        extra = {"request_id": audit_id, "status": refusal.status, "user": "", "cause": refusal.message}
+        log.info("a request was refused", extra=extra)
+        if self._ended is not None:
+            method, target = (b"", b"") if request is None else (request.method, request.target)
+            path = target.partition(b"?")[0].decode("latin-1")
+            told = (refusal.status, refusal.message, method.decode("latin-1"), path, address)
+            self._ended.record(EndedRequest(audit_id, self._now(), *told))
 
     def _record_end(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
         user = plan.user.username if plan is not None else ""

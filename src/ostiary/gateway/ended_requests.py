@@ -6,7 +6,7 @@ Called where such an answer is sent; asked by ``ostiary explain <id> --server``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ostiary.core.cache import Cache
@@ -15,6 +15,8 @@ from ostiary.core.clock import Clock
 ENTRIES = 4096
 # An operator who is asked about an id is asked the same day.
 KEPT_SECONDS = 24 * 3600.0
+# Strangers write these: paths as long as a head, names as long as a form.
+LONGEST_TEXT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class EndedRequests:
         self._kept: Cache[str, EndedRequest] = Cache(seconds=KEPT_SECONDS, clock=clock, entries=entries)
 
     def record(self, request: EndedRequest) -> None:
+        texts = {name: getattr(request, name) for name in ("reason", "method", "path", "username")}
+        if any(len(text) > LONGEST_TEXT for text in texts.values()):
+            request = replace(request, **{name: text[:LONGEST_TEXT] for name, text in texts.items()})
         self._kept.put(request.id, request, owner=request.address)
 
     def recall(self, request_id: str) -> EndedRequest | None:

@@ -32,7 +32,8 @@ from ostiary.gateway.headers import NO_DIGEST, BadHeader, HeaderFilter, websocke
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.http1.client import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.http1.request_head import Refusal, RequestHead
+from ostiary.gateway.http1.server import ServerConnection
 from ostiary.gateway.limits import Limits, UserShare
 from ostiary.gateway.metrics import Metrics
 from ostiary.gateway.open_exchanges import OpenExchanges
@@ -145,6 +146,7 @@ class Engine:
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
         passage = Passage(exchange, self._monotonic(), self._auditor.audit_id())
+        exchange.audit_id = passage.audit_id
         try:
             known = exchange.request.known
             if known is not None and known.engine is self:
@@ -153,6 +155,13 @@ class Engine:
                 self._arrived(passage)
         except Exception as error:
             self._failed(passage, error)
+
+    def record_unreadable(self, connection: ServerConnection, exchange: Exchange | None, refusal: Refusal) -> bytes:
+        """A request that could not be read to its end is refused: its answer has an id that leads somewhere, too."""
+        audit_id = (exchange.audit_id if exchange is not None else "") or self._auditor.audit_id()
+        request = None if exchange is None else exchange.request
+        self._answers.record_unreadable(audit_id, connection.remote_address, request, refusal)
+        return b"Audit-Id: %s\r\n" % audit_id.encode()
 
     def _again(self, passage: Passage, known: RememberedHead) -> None:
         """The bytes of this head came before: what they ask is known, and whether that still holds is looked at."""

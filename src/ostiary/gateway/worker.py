@@ -55,6 +55,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self.app = App(config, self._loop, clock=clock, counts=counts)
         self._http = Server(self.app.engine.handle, server_limits(config.listen.limits), self._loop)
+        self._http.on_refused = self.app.engine.record_unreadable
         self._connections = self._http.connections
         self._old: list[App] = []
         self._server: asyncio.Server | None = None
@@ -80,6 +81,7 @@ class Worker:
         await old.stop_background()
         self.app = new
         self._http.handle = new.engine.handle
+        self._http.on_refused = new.engine.record_unreadable
         # The next configuration may read them otherwise.
         self._http.known.clear()
         new.adopt(old)

@@ -6,6 +6,8 @@ Called by the self reviews. Pure.
 from __future__ import annotations
 
 import json
+import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -37,9 +39,22 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _string(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    plain = yaml.safe_dump(text, default_flow_style=True, width=float("inf"), allow_unicode=True)
-    style = None if plain.startswith(text) else '"'
+    style = None if _is_plain(text) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+# Asking the dumper takes long, and a list of rules has the same few words a thousand times.
+@lru_cache(maxsize=1024)
+def _is_plain(text: str) -> bool:
+    """Whether *text* can stand without quotes. Letters and digits in groups need not be asked about, if a letter is
+    first and YAML has no other meaning for the word."""
+    if _WORDS.fullmatch(text) and text.lower() not in _NOT_WORDS:
+        return True
+    return yaml.safe_dump(text, default_flow_style=True, width=float("inf"), allow_unicode=True).startswith(text)
+
+
+_WORDS = re.compile(r"[a-zA-Z][a-zA-Z0-9]*(?:[-./][a-zA-Z0-9]+)*")
+_NOT_WORDS = frozenset(("y", "n", "yes", "no", "true", "false", "on", "off", "null"))
 
 
 _Dumper.add_representer(str, _string)

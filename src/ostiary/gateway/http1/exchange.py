@@ -43,6 +43,7 @@ class Exchange:
         "_waiting",
         "_waiting_size",
         "accepting",
+        "audit_id",
         "awaits_continue",
         "body_complete",
         "close_after",
@@ -60,6 +61,8 @@ class Exchange:
         self.body_complete = False
         self.close_after = False
         self.awaits_continue = False
+        # What the client may be told, whoever answers; empty until somebody handles the request.
+        self.audit_id = ""
         self.head_sent = False
         self.received = 0
         self.discarded = 0

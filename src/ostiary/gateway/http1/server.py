@@ -47,6 +47,10 @@ _RESET = struct.pack("ii", 1, 0)
 Handle = Callable[[Exchange], None]
 
 
+def _no_lines(connection: ServerConnection, exchange: Exchange | None, refusal: Refusal) -> bytes:
+    return b""
+
+
 class Account(Protocol):
     """Whoever a connection is used by, as the connection sees it. Attributes, and not calls: a connection that many
     users share is charged to another one with each request.
@@ -64,7 +68,7 @@ class Account(Protocol):
 class Server:
     """What the connections of one listener share. A reload changes `handle` and `limits` for those that come."""
 
-    __slots__ = ("connections", "handle", "known", "limits", "loop", "outbox")
+    __slots__ = ("connections", "handle", "known", "limits", "loop", "on_refused", "outbox")
 
     def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.handle = handle
@@ -73,6 +77,8 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.known = KnownHeads()
         self.outbox = Outbox(loop)
+        # Told of each request that could not be read, as far as it came; returns the lines that its answer has besides.
+        self.on_refused: OnRefused = _no_lines
 
     def connection(self) -> ServerConnection:
         """The protocol of a new connection."""
@@ -594,10 +600,14 @@ class ServerConnection(asyncio.Protocol):
         if active is not None and active.head_sent:
             self.reset()
             return
+        lines = self._server.on_refused(self, self._exchange or active, refusal)
         body = refusal.message.encode() + b"\n"
-        head = b"%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-        self.transport.write(head % (status_line(refusal.status), len(body)) + body)
+        head = b"%s%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        self.transport.write(head % (status_line(refusal.status), lines, len(body)) + body)
         self.close_soon()
+
+
+OnRefused = Callable[[ServerConnection, Exchange | None, Refusal], bytes]
 
 
 class Tunnel(Protocol):
