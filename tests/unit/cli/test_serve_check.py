@@ -184,3 +184,38 @@ def test_online_who_does_not_answer_is_given_up(
 def test_online_belongs_to_check(write: Write, tmp_path: Path) -> None:
     write()
     assert main(["serve", "--online", "--config", str(tmp_path / "gateway.yaml")]) == 2
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o666, True), (0o602, True), (0o664, False), (0o644, False)])
+def test_a_file_that_decides_and_that_everybody_may_change_is_told(
+    write: Write, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, mode: int, is_told: bool
+) -> None:
+    """Groups and policies say who may do what, in a directory of them as well."""
+    monkeypatch.chdir(tmp_path)
+    write()
+    (tmp_path / "policy").mkdir(mode=0o777)
+    (tmp_path / "policy" / "p.yaml").write_text("")
+    (tmp_path / "teams").write_text("dev: []\n")
+    for name in ("policy/p.yaml", "teams"):
+        (tmp_path / name).chmod(mode)
+    chain = "{name: rbac, type: rbac, paths: [policy]}"
+    text = (tmp_path / "gateway.yaml").read_text().replace("{name: all, type: allow_all}", chain)
+    (tmp_path / "gateway.yaml").write_text(text + "groups: [{name: teams, type: file, path: teams}]\n")
+    assert main(["serve", "--check"]) == 0
+    err = capsys.readouterr().err
+    assert ("authorization.chain[0].paths[0]: everybody on this machine may change" in err) is is_told
+    assert ("groups[0].path: everybody on this machine may change" in err) is is_told
+
+
+def test_a_secret_that_is_empty_is_told(
+    write: Write, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write()
+    text = (tmp_path / "gateway.yaml").read_text().replace("attributes: {type: http}", "tokenFile: token")
+    (tmp_path / "gateway.yaml").write_text(text)
+    (tmp_path / "token").touch(0o600)
+    assert main(["serve", "--check"]) == 1
+    err = capsys.readouterr().err
+    assert "the file is empty" in err
+    assert "upstreams[0].tokenFile" in err

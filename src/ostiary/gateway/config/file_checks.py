@@ -23,6 +23,8 @@ from ostiary.model import Place, Problem
 CERTIFICATES = frozenset(("certificate", "ca", "clientCA", "externalCA"))
 SECRETS = frozenset(("key", "keyFile", "bindPasswordFile", "clientSecretFile", "tokenFile"))
 WRITTEN = frozenset(("store.path", "audit.log.path", "tokens.revocationFile"))
+# What stands below these says who somebody is and what they may do: password files, groups, policies.
+DECIDING = ("identity[", "groups[", "authorization.")
 # Where sessions are kept if nothing else is said.
 DEFAULT_STORE_FILE = "ostiary.db"
 # Whoever is told later than this has to hurry.
@@ -46,6 +48,8 @@ def check_files(document: Document, directory: Path, *, now: datetime) -> FileCh
             _check_certificates(file, place, now, found)
         if key in SECRETS:
             _check_secret(file, place, found)
+        if path.startswith(DECIDING) and key.partition("[")[0] in ("path", "paths"):
+            _check_deciding(file, place, found)
         if path in WRITTEN and text != ":memory:":
             _check_written(file, place, found)
     if isinstance(document.root.value, dict) and "store" not in document.root.value:
@@ -60,10 +64,9 @@ def _settings(node: Node, path: str) -> Iterator[tuple[str, str, str, int | None
     elif isinstance(node.value, dict):
         for key, item in node.value.items():
             here = join(path, key)
-            if isinstance(item.value, str) and item.value:
-                yield here, key, item.value, item.line
-            else:
-                yield from _settings(item, here)
+            yield from _settings(item, here)
+    elif isinstance(node.value, str) and node.value:
+        yield path, path.rpartition(".")[2], node.value, node.line
 
 
 def _check_certificates(file: Path, place: Place, now: datetime, found: FileChecks) -> None:
@@ -85,12 +88,26 @@ def _check_secret(file: Path, place: Place, found: FileChecks) -> None:
         return  # The loader has told it, or it is no file.
     if not stat.S_ISREG(status.st_mode):
         return
+    if status.st_size == 0:
+        found.problems.append(Problem("the file is empty", place))
     mode = stat.S_IMODE(status.st_mode)
     hint = f"chmod 600 {file}"
     if mode & (stat.S_IWOTH | stat.S_IWGRP):
         found.problems.append(Problem(f"other users can change this file (mode {mode:04o})", place, hint))
     elif mode & stat.S_IROTH:
         found.notes.append(Problem(f"every user of this machine can read this file (mode {mode:04o})", place, hint))
+
+
+def _check_deciding(file: Path, place: Place, found: FileChecks) -> None:
+    """Of a directory, the files in it: a mounted ConfigMap is a directory that looks open to everybody, and is not."""
+    try:
+        files = sorted(file.iterdir()) if file.is_dir() else [file]
+        open_ones = [one for one in files if one.is_file() and one.stat().st_mode & stat.S_IWOTH]
+    except (OSError, ValueError):
+        return  # The loader has told it.
+    for one in open_ones:
+        message = f"everybody on this machine may change {one}, which decides who may do what"
+        found.notes.append(Problem(message, place, f"chmod o-w {one}"))
 
 
 def _check_written(file: Path, place: Place, found: FileChecks) -> None:
