@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import stat
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _merge(made: dict[str, Any], *, force: bool) -> None:
     name = made["current-context"]
     path, *others = _kubeconfig_files()
+    _check_regular(path)
     with _locked(path):
         old = _content(path)
         taken = conflicts(_text(old, path), made, file=path)
@@ -141,6 +143,22 @@ def _kubeconfig_files() -> list[str]:
     """The files that kubectl reads; the first one is written to."""
     listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     return [os.path.abspath(path) for path in listed or [os.path.expanduser("~/.kube/config")]]
+
+
+def _check_regular(path: str) -> None:
+    """The file is replaced by a new one, which would be the end of a device such as /dev/null."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # It is made, or whoever reads it tells what is wrong.
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ConfigurationError(
+            "the kubeconfig cannot be changed in place",
+            cause="it is a device or a pipe, and not a file",
+            where=path,
+            hint="name a file in $KUBECONFIG, or write a new one with --write",
+            code="config-unreadable",
+        )
 
 
 def _content(path: str) -> bytes:

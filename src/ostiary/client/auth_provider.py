@@ -223,6 +223,8 @@ def _locked(path: str) -> Iterator[None]:
 def _replace(path: str, text: str) -> None:
     # What a link leads to is replaced, and not the link.
     real = os.path.realpath(path)
+    if not os.path.isfile(real):
+        raise EditRefused("it is a device or a pipe, and not a file")
     temporary = f"{real}.ostiary-{os.getpid()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

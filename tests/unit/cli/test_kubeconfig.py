@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from base64 import b64decode, b64encode
@@ -96,6 +97,26 @@ def test_a_kubeconfig_that_somebody_is_changing_is_left_alone(
     assert main(["kubeconfig", "--server", SERVER, "--merge"]) == 1
     assert not path.exists()
     assert "config.lock" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_pipe_or_device_is_never_replaced_by_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, force: list[str]
+) -> None:
+    """KUBECONFIG=/dev/null is how people switch their kubeconfig off; a pipe stands for it here."""
+    path, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(path)
+    link.symlink_to(path)
+    for name in (path, link):
+        monkeypatch.setenv("KUBECONFIG", str(name))
+        assert main(["kubeconfig", "--server", "https://gateway.example", "--merge", *force]) == 1
+        assert "it is a device or a pipe" in capsys.readouterr().err
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name.startswith(("pipe", "link"))) == [
+        "link",
+        "pipe",
+    ]
 
 
 @pytest.mark.parametrize("text", ["[]", "users: 3", "{", "a: [b"])
