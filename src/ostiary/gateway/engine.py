@@ -378,9 +378,18 @@ class Engine:
             return
         share = live.share
         connection = passage.exchange.connection
-        if connection.account is not share and not connection.charge(share):
-            self._refuse_connection(passage)
-            return
+        account = connection.account
+        if account is not share:
+            if account is None:
+                connection.charge(share)
+            else:
+                # Written out here: on a connection that many users share, every request does it.
+                account.connections -= 1
+                share.connections += 1
+                connection.account = share
+            if share.connections > share.most_connections:
+                self._refuse_connection(passage)
+                return
         try:
             leave = self._limits.open_stream(share) if plan.stream else self._limits.try_enter(share)
         except TooManyRequests as error:

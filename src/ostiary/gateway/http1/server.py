@@ -52,12 +52,12 @@ def _no_lines(connection: ServerConnection, exchange: Exchange | None, refusal: 
 
 
 class Account(Protocol):
-    """Whoever a connection is used by, as the connection sees it. Attributes, and not calls: a connection that many
-    users share is charged to another one with each request.
+    """Whoever a connection is used by, as the connection sees it.
+
+    The account of a connection changes only while nothing waits to be read: before that, no request is begun.
     """
 
     connections: int
-    most_connections: float
 
     def hold_unread(self, size: int) -> bool:
         """So many bytes wait for the client to read them; False if they are too many."""
@@ -236,18 +236,11 @@ class ServerConnection(asyncio.Protocol):
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
             self._server.known.keep(head + b"\r\n\r\n", request)
 
-    def charge(self, account: Account) -> bool:
-        """From here on the connection is used by *account*; False if that has too many."""
-        before, self.account = self.account, account
-        if before is None:
-            self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
-        else:
-            before.connections -= 1
-            if self._unread:
-                before.release_unread(self._unread)
-                self._unread = 0
+    def charge(self, account: Account) -> None:
+        """From here on the connection is used by *account*; nobody has used it before."""
+        self.account = account
         account.connections += 1
-        return account.connections <= account.most_connections
+        self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
 
     def pause_writing(self) -> None:
         self._write_paused = True
