@@ -75,6 +75,8 @@ class Greedy:
         """Another session, and another, and each is used."""
         for _ in range(count):
             self.tokens.append(await login())
+        # The oldest sessions have ended, and bad tokens are counted by address, which everybody has in common here.
+        self.tokens = self.tokens[-LOGINS:]
 
     def close(self) -> None:
         for _, writer in self._held:
