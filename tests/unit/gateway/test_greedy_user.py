@@ -73,7 +73,9 @@ class Two:
         return client
 
     async def jane_is_served(self) -> None:
-        answer = await self.site.client.ask(get("/quick", f"Authorization: Bearer {self.jane}"))
+        # A new connection: one that waited while Mallory was busy may have been closed for idling.
+        async with connected(self.site.port) as client:
+            answer = await client.ask(get("/quick", f"Authorization: Bearer {self.jane}"))
         assert answer.status == 200
 
     def request(self, target: str, *lines: str, **more: Any) -> bytes:

@@ -120,7 +120,8 @@ def test_the_page_shows_settings_that_are_read_and_names_all(context: Context, t
     (tmp_path / "ldap-password").write_text("secret")
     (tmp_path / "ldap-ca.pem").write_text("")
     text = PAGE.read_text()
-    blocks = [yaml.safe_load(block.split("```")[0]) for block in text.split("```yaml\n")[1:]]
+    shown = [block.split("```")[0] for block in text.split("```yaml\n")[1:]]
+    blocks = [document for block in shown for document in yaml.safe_load_all(block)]
     classes: dict[str, type[LdapIdentity] | type[LdapGroups]] = {"identity": LdapIdentity, "groups": LdapGroups}
     entries = [
         (part, entry) for block in blocks for part in classes for entry in block.get(part, ()) if "type" in entry

@@ -29,13 +29,13 @@ OF_THE_GATEWAY = {"name", "type", "provider", "prefix", "identities"}
 
 def entries(page: str) -> list[tuple[str, dict[str, Any]]]:
     blocks = re.findall(r"^```yaml\n(.*?)^```", (PAGES / page).read_text(), re.MULTILINE | re.DOTALL)
-    documents = [yaml.safe_load(block) for block in blocks]
+    documents = [document for block in blocks for document in yaml.safe_load_all(block)]
     return [
         (part, entry)
         for document in documents
         for part in ("identity", "groups")
         for entry in document.get(part, ())
-        if "type" in entry
+        if "type" in entry and (part, entry["type"]) in CLASSES
     ]
 
 
