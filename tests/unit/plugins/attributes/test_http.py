@@ -97,7 +97,7 @@ def test_a_parameter_that_is_absent_or_false_modifies_nothing(mapper: HttpAttrib
 
 def test_a_parameter_that_decides_stands_once(mapper: HttpAttributes) -> None:
     """P4: one API takes the first, another the last."""
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="duplicate"):
         mapper.request_info(RequestLine("GET", "/v1/blue/machines", "watch=0&watch=1"))
 
 
