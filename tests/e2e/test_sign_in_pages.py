@@ -250,7 +250,7 @@ def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running:
             assert told["user"] == "staff:alice", step
             if step == "signed in":
                 chromium.go(address)
-                assert "A program on this computer asks to act as staff:alice" in chromium.text
+                assert "A program on this computer wants to act as staff:alice" in chromium.text
                 running.looked_at("command-line")
                 chromium.click("button", "Continue")
     assert "You can go back" in chromium.text

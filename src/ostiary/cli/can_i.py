@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.explain:
             print_rows([("asked", asked_text(told["attributes"])), ("decision", verdict_text(told["decision"]))])
             print_steps(told["explanation"])
-    for note in misspelling_notes(request, allowed=told["allowed"]):
+    for note in misspelling_notes(request, config, allowed=told["allowed"]):
         print_note(note)
     _note_prefixes(config, arguments)
     return OK if told["allowed"] else FAILED

@@ -54,12 +54,18 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
     return ""
 
 
-def misspelling_notes(request: RequestInfo, *, allowed: bool) -> list[str]:
+def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: bool) -> list[str]:
     """What to say about a question that was likely misspelt: to a policy, that is something which nobody may do."""
-    if allowed:
+    if allowed or not _speaks_kubernetes(request.upstream, config):
         return []
     notes = (_resource_note(request), _subresource_note(request)) if request.is_resource else ()
     return [note for note in (_verb_note(request), *notes) if note]
+
+
+def _speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
+    """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
+    asked = [one for one in config.upstreams if upstream in ("", one.name)]
+    return all(one.attributes.type == "kubernetes" for one in asked)
 
 
 def _verb_note(request: RequestInfo) -> str | None:

@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in told["unknown"]:
         print_note(f'the provider "{name}" cannot list whom it allows')
     # Who may do everything may also do this to what does not exist.
-    for note in misspelling_notes(request, allowed=False):
+    for note in misspelling_notes(request, config, allowed=False):
         print_note(note)
     return OK if told["subjects"] else FAILED
 

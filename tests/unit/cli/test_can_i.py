@@ -224,6 +224,16 @@ def test_a_name_without_the_prefix_of_its_provider_is_told(
     assert err == "".join(f"ostiary: nobody who signs in here {note}\n" for note in notes)
 
 
+@pytest.mark.parametrize("line", ["restart orders 7 -n north", "get order", "read --path /x", "lst pods"])
+def test_other_apis_have_words_of_their_own(capsys: Captured, site: GatewayFolder, line: str) -> None:
+    site.write(
+        identity=[{"name": "me", "type": "single_user", "username": "alice"}],
+        authorization={"chain": [{"name": "policy", "type": "rbac", "paths": ["policy"]}]},
+        upstreams=[{"name": "shop", "server": "http://127.0.0.1:1", "attributes": "http"}],
+    )
+    assert run(capsys, "can-i", *line.split(), "--user", "alice") == (1, "no\n", "")
+
+
 class TestSeveralUpstreams:
     """A policy may be for one of them only."""
 
