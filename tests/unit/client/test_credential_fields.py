@@ -7,6 +7,7 @@ What client-go 1.36.4 does with a combination is written down once, as `verdict`
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
 import json
 import logging
@@ -118,6 +119,8 @@ def verdict(user: dict[str, Any]) -> Verdict:
 def observed(
     connect_to: Connect, api: ApiServer, plugin: PluginScript, user: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> Verdict:
+    # Connections with the same plugin share its credential as long as one of them lives: none of the last test may.
+    gc.collect()
     api.seen.clear()
     caplog.clear()
     before = plugin.runs
