@@ -65,7 +65,7 @@ def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: b
 def _speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
     """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
     asked = [one for one in config.upstreams if upstream in ("", one.name)]
-    return all(one.attributes.type == "kubernetes" for one in asked)
+    return all(one.is_kubernetes for one in asked)
 
 
 def _verb_note(request: RequestInfo) -> str | None:

@@ -198,6 +198,11 @@ class Upstream:
     idle_timeout: timedelta = timedelta(seconds=60)
     place: Place = field(default=Place(), compare=False)
 
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether it speaks the Kubernetes API, with its verbs, resources and reviews."""
+        return self.attributes.type == "kubernetes"
+
 
 @dataclass(frozen=True, slots=True)
 class Callers:

@@ -59,7 +59,7 @@ class Upstream:
     @property
     def is_kubernetes(self) -> bool:
         """Whether it speaks the Kubernetes API, so that questions about oneself are answered from our policy."""
-        return self.settings.attributes.type == "kubernetes"
+        return self.settings.is_kubernetes
 
     def identity(self, user: UserInfo) -> bytes:
         """The header lines that say who asks; raises `BadHeader` for a name that cannot be said."""

@@ -144,6 +144,7 @@ class ReturnsByPost(Protocol):
     returns_by_post: bool
 
 
+@runtime_checkable
 class Revalidates(Protocol):
     """An identity provider that can say, without the person, whether a user is still one.
 

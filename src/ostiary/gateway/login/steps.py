@@ -29,7 +29,15 @@ from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChec
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.settings import Identity
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import AsksAgain, Challenge, Identified, LoginRequest, Redirect, ReturnsByPost
+from ostiary.interfaces.identity import (
+    AsksAgain,
+    Challenge,
+    Identified,
+    LoginRequest,
+    Redirect,
+    ReturnsByPost,
+    Revalidates,
+)
 from ostiary.interfaces.token_store import RecordStore, Session
 from ostiary.model import Secret, UserInfo
 
@@ -128,13 +136,12 @@ class Steps:
         if session.sealed and kept is None:
             raise LoginRefused(_ENDED, cause="the stored state of the identity provider cannot be decrypted")
         own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
-        revalidate = getattr(provider.instance, "revalidate", None)
         before: tuple[tuple[str, str], ...] | None = session.sources
         if kept is not None and isinstance(provider.instance, AsksAgain):
             own, kept = await self._ask_again(provider.instance, provider, session, own, kept)
             before = None
-        elif revalidate is not None:
-            own = _user_of(provider, await self._within(revalidate(own)))
+        elif isinstance(provider.instance, Revalidates):
+            own = _user_of(provider, await self._within(provider.instance.revalidate(own)))
         signed = _signed(provider, own)
         # What the providers see of it has no token in it. Where everything is told anew, it is as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
