@@ -3,18 +3,22 @@
     the modest user asks alone  ->  the greedy one does everything at once, and the modest one asks all the while
 
 The modest user asks at a steady pace from a process of its own, so that waiting in the load's own loop is not
-measured. The gateway has one core, everything else the other.
+measured; for the same reason the load runs in another process, at a lower priority. The gateway has one core,
+everything else the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gateway import _resident, gateway
@@ -26,7 +30,10 @@ from ostiary.model import UserInfo
 from ostiary.plugins.token_store.sqlite import SqliteTokenStore
 
 PER_SECOND = 200
-QUIET_SECONDS = 5
+QUIET_SECONDS = 10
+ROUNDS = 5
+# The uploads and the reads are slow: somebody else must feel them for longer than it takes to begin them.
+HELD_SECONDS = 5
 LARGE_BYTES = 8 * 1024 * 1024
 # Asks at a steady pace until its input ends, and then prints how long each answer took, in microseconds.
 MODEST = """
@@ -60,26 +67,52 @@ class Modest:
         return [int(word) for word in self._process.communicate("\n", timeout=60)[0].split()]
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Microseconds of the modest user's answers, and what the greedy one cost and was answered."""
+
+    alone: list[int]
+    beside: list[int]
+    memory_before: int
+    memory_most: int
+    statuses: dict[int, int]
+
+    @property
+    def ratio(self) -> float:
+        return _p99(self.beside) / _p99(self.alone)
+
+
 def run() -> Iterator[Row]:
+    rounds = sorted((_round() for _ in range(ROUNDS)), key=lambda each: each.ratio)
+    least, middle, most = rounds[0], rounds[ROUNDS // 2], rounds[-1]
+    alone, beside = middle.alone, middle.beside
+    yield Row("a modest user alone, p50 and p99", f"{_p50(alone)}, {_p99(alone)} us ({len(alone)} answers)")
+    what = f"{LOGINS} sign-ins, {TARGETS:,} targets, {UPLOADS} uploads, {READS} reads, {CHUNKED_BODIES} chunked bodies"
+    yield Row(f"the same beside a greedy one ({what})", f"{_p50(beside)}, {_p99(beside)} us ({len(beside)} answers)")
+    ratio = f"{middle.ratio:.2f} [{least.ratio:.2f}-{most.ratio:.2f}]"
+    yield Row(f"p99 beside the greedy one / alone, median of {ROUNDS} rounds", ratio, "<= 3")
+    memory = max(rounds, key=lambda each: each.memory_most)
+    text = f"{memory.memory_most / 1e6:.0f} MB (before: {memory.memory_before / 1e6:.0f} MB)"
+    yield Row("the process, at its largest", text, "<= 150 MB")
+    answers = ", ".join(f"{count} x {code}" for code, count in middle.statuses.items())
+    yield Row("what the greedy user was answered", answers)
+
+
+def _round() -> Round:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         upstream = _backend(folder, stack)
         ours = stack.enter_context(gateway(folder, upstream, role="cluster-admin"))
-        jane, mallory = asyncio.run(_tokens(folder / "gateway" / "tokens.db"))
+        store = folder / "gateway" / "tokens.db"
+        jane, mallory = asyncio.run(_tokens(store))
         before = _resident(ours.pid)
         quiet = Modest(ours.port, jane)
         asyncio.run(asyncio.sleep(QUIET_SECONDS))
         alone = quiet.stop()
         meanwhile = Modest(ours.port, jane)
-        most, statuses = asyncio.run(_be_greedy(ours.port, ours.pid, mallory, folder / "gateway" / "tokens.db"))
-        beside = meanwhile.stop()
-    yield Row("a modest user alone, p50 and p99", f"{_p50(alone)}, {_p99(alone)} us ({len(alone)} answers)")
-    what = f"{LOGINS} sign-ins, {TARGETS:,} targets, {UPLOADS} uploads, {READS} reads, {CHUNKED_BODIES} chunked bodies"
-    yield Row(f"the same beside a greedy one ({what})", f"{_p50(beside)}, {_p99(beside)} us ({len(beside)} answers)")
-    yield Row("p99 beside the greedy one / alone", f"{_p99(beside) / _p99(alone):.2f}", "<= 3")
-    text = f"{most / 1e6:.0f} MB (before: {before / 1e6:.0f} MB)"
-    yield Row("the process, at its largest", text, "<= 150 MB")
-    yield Row("what the greedy user was answered", ", ".join(f"{count} x {code}" for code, count in statuses.items()))
+        with ProcessPoolExecutor(1, initializer=_give_way) as load:
+            most, statuses = load.submit(_run_load, ours.port, ours.pid, mallory, store).result()
+        return Round(alone, meanwhile.stop(), before, most, statuses)
 
 
 def _backend(folder: Path, stack: ExitStack) -> int:
@@ -100,6 +133,15 @@ async def _tokens(path: Path) -> tuple[str, str]:
     return jane, mallory
 
 
+def _give_way() -> None:
+    os.sched_setaffinity(0, {int(LOAD_CORE)})
+    os.nice(10)
+
+
+def _run_load(port: int, pid: int, token: str, store: Path) -> tuple[int, dict[int, int]]:
+    return asyncio.run(_be_greedy(port, pid, token, store))
+
+
 async def _be_greedy(port: int, pid: int, token: str, store: Path) -> tuple[int, dict[int, int]]:
     """Everything; returns the gateway's memory at its largest, and what was answered."""
     greedy = Greedy(port, [token], large="/api/large", path="/api/")
@@ -112,7 +154,7 @@ async def _be_greedy(port: int, pid: int, token: str, store: Path) -> tuple[int,
     most = 0
     try:
         await greedy.sign_in(login)
-        for step in (greedy.ask_for_targets, greedy.hold_uploads, greedy.hold_reads, greedy.send_chunks):
+        for step in (greedy.ask_for_targets, greedy.hold_uploads, greedy.hold_reads, greedy.send_chunks, _hold):
             await step()
             most = max(most, _resident(pid))
     finally:
@@ -120,6 +162,10 @@ async def _be_greedy(port: int, pid: int, token: str, store: Path) -> tuple[int,
         greedy.close()
         await tokens.store.close()
     return most, greedy.statuses
+
+
+async def _hold() -> None:
+    await asyncio.sleep(HELD_SECONDS)
 
 
 def _p50(values: list[int]) -> int:

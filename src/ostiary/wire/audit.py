@@ -324,6 +324,13 @@ class Frame:
     tail: str
 
 
+# Up to the quote that opens the id; the id and everything after it is joined on by `line`.
+_HEADS = {
+    level: f'{{"kind":"Event","apiVersion":"{API_VERSION}","level":"{name}","auditID":"'
+    for level, name in LEVEL_NAMES.items()
+}
+
+
 def frame(
     level: Level,
     request: RequestInfo,
@@ -335,12 +342,9 @@ def frame(
     annotations: Mapping[str, str] | None = None,
 ) -> Frame:
     about = _about(request, user, request_uri, impersonated, impersonation_constraint)
-    opening = {"kind": "Event", "apiVersion": API_VERSION, "level": LEVEL_NAMES[level], "auditID": ""}
-    # Up to the quote that opens the id; the id and everything after it is joined on by `line`.
-    head = _json(opening)[: -len('"}')]
     middles = {stage: f'","stage":"{stage.value}",{about}' for stage in Stage}
     annotations = dict(annotations or {})
-    return Frame(head, middles, annotations, tail(annotations))
+    return Frame(_HEADS[level], middles, annotations, tail(annotations))
 
 
 def _about(
