@@ -25,6 +25,7 @@ const steps = {
   },
   async go({ url }) { return (await page.goto(url)).status(); },
   async fill({ label, text }) { await page.getByLabel(label, { exact: true }).fill(text); },
+  async fill_in({ placeholder, text }) { await page.getByPlaceholder(placeholder).fill(text); },
   async press({ keys }) { for (const key of keys) await page.keyboard.press(key); },
   async type({ text }) { await page.keyboard.type(text); },
   async click({ role, name }) { await page.getByRole(role, { name }).first().click(); await page.waitForLoadState(); },
