@@ -29,7 +29,7 @@ from bench.table import Row
 from ostiary.core.tokens import Tokens
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 TOKENS, PATHS, CONNECTIONS = 100, 20, 64
 SAMPLE_SECONDS, ROUNDS = 2, 8

@@ -27,7 +27,7 @@ from bench.peers import BODY, LOAD_CORE, _nginx, free_port, started
 from bench.table import Row
 from ostiary.core.tokens import Tokens
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 PER_SECOND = 200
 QUIET_SECONDS = 10

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.table import Row
-from ostiary.core.counts import MachineCounts
-from ostiary.core.rates import Buckets
+from ostiary.core.counting.counts import MachineCounts
+from ostiary.core.counting.rates import Buckets
 
 IDLE_SECONDS = 20.0
 WORKERS = 2

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from bench.table import Row
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.authorization.rbac import RbacAuthorization
+from ostiary.plugins.rbac import RbacAuthorization
 from ostiary.wire.rbac import CLUSTER_ROLE_BINDING, ROLE_BINDING, USER, USER_GROUP, Binding, Manifests
 
 SIZES = (10, 1_000, 100_000)

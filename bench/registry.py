@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.table import Row
-from ostiary.registry.config import loads
 from ostiary.registry.keyring import Keyring
+from ostiary.registry.kubelet.config import loads
 
 LOOKUPS, TURNS, CALLERS = 2000, 40, 200
 IMAGE = "wanted.registry.test/team/app:v1"

@@ -21,9 +21,9 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.tokens import Tokens, digest, new_token, well_formed
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store import sqlite_schema as schema
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
-from ostiary.plugins.token_store.sqlite_log import Seen
+from ostiary.plugins.sqlite import schema
+from ostiary.plugins.sqlite.log import Seen
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 TOKENS, PER_SESSION = 1_000_000, 10
 AT_ONCE, LOOKUPS, TURNS, REVOCATIONS = 500, 5000, 7, 50

@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ostiary.client.authenticator import Authenticator
     from ostiary.client.connection import Connection, connect
+    from ostiary.client.exec.policy import AllowAll, Allowlist, Confirm, DenyAll, Pinned, Plan, Trusted
     from ostiary.client.kubeconfig import Kubeconfig, Overrides
-    from ostiary.client.policy import AllowAll, Allowlist, Confirm, DenyAll, Pinned, Plan, Trusted
     from ostiary.errors import (
         AnswerInvalid,
         BackingOff,
@@ -34,7 +34,7 @@ _HOME = {
     "ostiary.client.authenticator": ("Authenticator",),
     "ostiary.client.connection": ("Connection", "connect"),
     "ostiary.client.kubeconfig": ("Kubeconfig", "Overrides"),
-    "ostiary.client.policy": ("AllowAll", "Allowlist", "Confirm", "DenyAll", "Pinned", "Plan", "Trusted"),
+    "ostiary.client.exec.policy": ("AllowAll", "Allowlist", "Confirm", "DenyAll", "Pinned", "Plan", "Trusted"),
     "ostiary.errors": (
         "AnswerInvalid",
         "BackingOff",

@@ -6,7 +6,7 @@ import pytest
 
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.admission.quota import Limit, RequestQuota
+from ostiary.plugins.quota.admission import Limit, RequestQuota
 from ostiary.testing import FakeClock
 from ostiary.testing.admission import AdmissionContract
 

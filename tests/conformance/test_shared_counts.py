@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from ostiary.core.counts import MachineCounts, MemoryCounts
+from ostiary.core.counting.counts import MachineCounts, MemoryCounts
 from ostiary.interfaces.shared_counts import SharedCounts, State
 from ostiary.testing import FakeClock
 from ostiary.testing.shared_counts import SharedCountsContract, add_one

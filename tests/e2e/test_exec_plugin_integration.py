@@ -17,8 +17,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ostiary.client.connection import Connection
+from ostiary.client.exec.policy import AllowAll, Allowlist, DenyAll, PluginPolicy
 from ostiary.client.metrics import PrometheusMetrics
-from ostiary.client.policy import AllowAll, Allowlist, DenyAll, PluginPolicy
 from ostiary.errors import CredentialError
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user

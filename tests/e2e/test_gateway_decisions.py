@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pytest
 import trustme
 
-from ostiary.gateway.settings import Authorization, AuthorizationSettings, GatewayConfig
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary.testing import FakeClock
 from tests.support import slow_provider

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ostiary.gateway.config import loads
-from ostiary.gateway.settings import Authorization, AuthorizationSettings, GatewayConfig
-from ostiary.gateway.worker import Worker, bind
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
+from ostiary.gateway.process.worker import Worker, bind
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from tests.support.cluster.hostile import BEHAVIOURS, SMUGGLED, Hostile, send

@@ -35,7 +35,7 @@ PROGRAM = """
 import asyncio, sys
 from ostiary.core.tokens import Tokens
 from ostiary.interfaces.token_store import RevocationKind
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 tokens = Tokens(SqliteTokenStore(sys.argv[1]))
 print(asyncio.run(tokens.revoke(RevocationKind.USER, sys.argv[2], by="another process")))
 """

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused
-from ostiary.gateway.settings import Authorization, AuthorizationSettings, GatewayConfig, Groups, Identity
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig, Groups, Identity
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Attributes, Decision, UserInfo, Verdict

@@ -13,12 +13,12 @@ import pytest
 import trustme
 
 from ostiary.errors import LoginRefused
-from ostiary.gateway.settings import GatewayConfig, Groups, Identity
+from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
-from ostiary.plugins.identity.client_certificate import ClientCertificateIdentity
-from ostiary.plugins.identity.oidc import OidcIdentity
-from ostiary.plugins.identity.oidc_claims import ClaimNames
+from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
+from ostiary.plugins.oidc.claims import ClaimNames
+from ostiary.plugins.oidc.identity import OidcIdentity
 from tests.support.gateway import InProcessGateway, Site, role
 from tests.support.oidc_provider import OidcProvider, installed
 

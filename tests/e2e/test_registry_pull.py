@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ostiary.registry.config import load
 from ostiary.registry.credentials import Found
 from ostiary.registry.keyring import Keyring
+from ostiary.registry.kubelet.config import load
 from tests.support.providers import ProviderScript
 from tests.support.registry import Passwords, Registry, TokenIssuer, write_image
 

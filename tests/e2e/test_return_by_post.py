@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from ostiary.errors import LoginRefused
-from ostiary.gateway.settings import GatewayConfig, Identity
+from ostiary.gateway.config.settings import GatewayConfig, Identity
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 from tests.support.chromium import Chromium

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.gateway.authorize import Authorizer, Link
-from ostiary.gateway.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, is_self_review
+from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.doors.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, is_self_review
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.wire import status
-from ostiary.wire.request_info import request_info
+from ostiary.wire.request.request_info import request_info
 from tests.support.kubectl import find_kubectl
 from tests.support.plugins import write_kubeconfig
 

@@ -22,8 +22,8 @@ import pytest
 
 from ostiary.client.authenticator import Authenticator
 from ostiary.client.connection import Connection, connect
+from ostiary.client.exec.policy import AllowAll
 from ostiary.client.metrics import NoMetrics
-from ostiary.client.policy import AllowAll
 from ostiary.errors import OstiaryError
 from ostiary.testing import FakeClock
 from tests.support.any_host_server import AnyHostServer, Asked, fill_in, fixtures

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trustme
 
-from ostiary.plugins.ldap_settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
+from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
 
 SUFFIX = "dc=example,dc=com"
 PEOPLE_BASE = f"ou=people,{SUFFIX}"

@@ -15,7 +15,7 @@ from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 AT_ONCE = 20
 

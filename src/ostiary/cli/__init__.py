@@ -10,24 +10,24 @@ import sys
 # name: (module, what it does). The module has `configure(parser)`, whose parser sets `run` as a default;
 # or, where even argparse would be too slow, `main(argv)`.
 COMMANDS = {
-    "serve": ("ostiary.cli.serve", "run the gateway: sign-in with your identity system, access by your policy"),
-    "can-i": ("ostiary.cli.can_i", "ask the gateway's policy whether a user may do something, and why"),
-    "who-can": ("ostiary.cli.who_can", "list everyone whom the gateway's policy allows to do something"),
-    "explain": ("ostiary.cli.explain", "explain why a request was denied, by its request id (Audit-Id)"),
-    "policy": ("ostiary.cli.policy", "lint a policy, compare two policies, replay recorded requests"),
-    "sessions": ("ostiary.cli.sessions", "list sessions; revoke tokens, sessions, users or groups"),
+    "serve": ("ostiary.cli.gateway.serve", "run the gateway: sign-in with your identity system, access by your policy"),
+    "can-i": ("ostiary.cli.policy.can_i", "ask the gateway's policy whether a user may do something, and why"),
+    "who-can": ("ostiary.cli.policy.who_can", "list everyone whom the gateway's policy allows to do something"),
+    "explain": ("ostiary.cli.policy.explain", "explain why a request was denied, by its request id (Audit-Id)"),
+    "policy": ("ostiary.cli.policy.command", "lint a policy, compare two policies, replay recorded requests"),
+    "sessions": ("ostiary.cli.gateway.sessions", "list sessions; revoke tokens, sessions, users or groups"),
     "impersonation-role": (
-        "ostiary.cli.impersonation_role",
+        "ostiary.cli.policy.impersonation_role",
         "print the smallest role that the gateway needs in a cluster",
     ),
     "plugins": ("ostiary.cli.plugins", "list the installed providers and their packages"),
-    "login": ("ostiary.cli.login", "sign in at a gateway, for kubectl and other clients"),
-    "logout": ("ostiary.cli.logout", "end the session, here and at the gateway"),
-    "whoami": ("ostiary.cli.whoami", "show your user name and groups at the gateway, and their source"),
-    "kubeconfig": ("ostiary.cli.kubeconfig", "make a kubectl context whose user signs in at a gateway"),
+    "login": ("ostiary.cli.signin.login", "sign in at a gateway, for kubectl and other clients"),
+    "logout": ("ostiary.cli.signin.logout", "end the session, here and at the gateway"),
+    "whoami": ("ostiary.cli.signin.whoami", "show your user name and groups at the gateway, and their source"),
+    "kubeconfig": ("ostiary.cli.kubeconfig.command", "make a kubectl context whose user signs in at a gateway"),
     "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs to get a token"),
-    "exec": ("ostiary.cli.exec", "run, explain or check the exec credential plugin of a kubeconfig"),
-    "registry": ("ostiary.cli.registry", "credentials for an image: get, explain, lint, check, probe, migrate"),
+    "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
+    "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
 }
 

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # argparse quotes what it does not understand, and that may be a token that stands in the wrong place.
-        from ostiary.core.redact import redact
+        from ostiary.core.secrets.redact import redact
 
         raise UsageError(redact(message), hint=f"{self.prog} --help")
 

@@ -60,7 +60,7 @@ def log_as_notes() -> Iterator[None]:
     # Imported here: neither --help nor a mistake on the command line needs it.
     import logging
 
-    from ostiary.core.redact import redact
+    from ostiary.core.secrets.redact import redact
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

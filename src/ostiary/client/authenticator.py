@@ -17,13 +17,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from ostiary.client.exchange import Rejection
 from ostiary.client.metrics import ExecMetrics, NoMetrics
+from ostiary.client.retry_on_401 import Rejection
 from ostiary.core import rotation
+from ostiary.core.caching.flight import THREAD_LIMIT_REACHED, SingleFlight
+from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.flight import THREAD_LIMIT_REACHED, SingleFlight
 from ostiary.core.rotation import State, Verdict
-from ostiary.core.waiting import wait, wait_async
 from ostiary.errors import BackingOff, CredentialError
 from ostiary.model import Credential
 

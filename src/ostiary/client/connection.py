@@ -16,13 +16,13 @@ from urllib.parse import quote, urlsplit
 
 from ostiary.client import kubeconfig as kubeconfigs
 from ostiary.client.credentials import Source, has_credentials, source_for
-from ostiary.client.exchange import Headers
-from ostiary.client.exec_plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
+from ostiary.client.exec.kuberc import from_kuberc
+from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
+from ostiary.client.exec.policy import PluginPolicy
 from ostiary.client.kubeconfig import Cluster, Kubeconfig, Overrides, Selection, User
-from ostiary.client.kuberc import from_kuberc
 from ostiary.client.metrics import ExecMetrics, default_metrics
-from ostiary.client.policy import PluginPolicy
 from ostiary.client.proxy import proxy_for
+from ostiary.client.retry_on_401 import Headers
 from ostiary.client.server_address import DEFAULT_PORTS, AddressError, ServerAddress, has_scheme, parse_server
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.extras import needing
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from requests import Session
     from urllib3 import PoolManager
 
-    from ostiary.client.kr8s import AsyncApi, SyncApi
+    from ostiary.client.adapters.kr8s import AsyncApi, SyncApi
 
 log = logging.getLogger("ostiary.client")
 
@@ -211,78 +211,78 @@ class Connection:
     def httpx(self, **options: Any) -> Client:
         """An `httpx.Client` whose base URL is the cluster, always signed in."""
         with needing("httpx", purpose="this client"):
-            from ostiary.client.httpx import client
+            from ostiary.client.adapters.httpx import client
 
             return client(self, **options)
 
     def httpx_async(self, **options: Any) -> AsyncClient:
         with needing("httpx", purpose="this client"):
-            from ostiary.client.httpx import async_client
+            from ostiary.client.adapters.httpx import async_client
 
             return async_client(self, **options)
 
     def requests(self, **options: Any) -> Session:
         """A `requests.Session`; paths are relative to the cluster's address."""
         with needing("requests", purpose="this client"):
-            from ostiary.client.requests import session
+            from ostiary.client.adapters.requests import session
 
             return session(self, **options)
 
     def urllib3(self, **options: Any) -> PoolManager:
         with needing("urllib3", purpose="this client"):
-            from ostiary.client.urllib3 import pool_manager
+            from ostiary.client.adapters.urllib3 import pool_manager
 
             return pool_manager(self, **options)
 
     def aiohttp(self, **options: Any) -> ClientSession:
         with needing("aiohttp", purpose="this client"):
-            from ostiary.client.aiohttp import session
+            from ostiary.client.adapters.aiohttp import session
 
             return session(self, **options)
 
     def kubernetes(self, **options: Any) -> Any:
         """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
         with needing("kubernetes", purpose="this client"):
-            from ostiary.client.kubernetes import api_client
+            from ostiary.client.adapters.kubernetes import api_client
 
             return api_client(self, **options)
 
     def kubernetes_aio(self) -> Any:
         """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
         with needing("kubernetes", purpose="this client"):
-            from ostiary.client.kubernetes_aio import api_client
+            from ostiary.client.adapters.kubernetes_aio import api_client
 
             return api_client(self, library="kubernetes.aio")
 
     def kubernetes_asyncio(self) -> Any:
         """An `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
         with needing("kubernetes-asyncio", purpose="this client"):
-            from ostiary.client.kubernetes_aio import api_client
+            from ostiary.client.adapters.kubernetes_aio import api_client
 
             return api_client(self, library="kubernetes_asyncio")
 
     def lightkube(self, **options: Any) -> LightkubeClient:
         with needing("lightkube", purpose="this client"):
-            from ostiary.client.lightkube import client
+            from ostiary.client.adapters.lightkube import client
 
             return client(self, **options)
 
     def lightkube_async(self, **options: Any) -> LightkubeAsyncClient:
         with needing("lightkube", purpose="this client"):
-            from ostiary.client.lightkube import async_client
+            from ostiary.client.adapters.lightkube import async_client
 
             return async_client(self, **options)
 
     def kr8s(self, **options: Any) -> SyncApi:
         """A `kr8s.Api`; close it, or use it in a ``with``."""
         with needing("kr8s", purpose="this client"):
-            from ostiary.client.kr8s import sync_api
+            from ostiary.client.adapters.kr8s import sync_api
 
             return sync_api(self, **options)
 
     async def kr8s_async(self, **options: Any) -> AsyncApi:
         with needing("kr8s", purpose="this client"):
-            from ostiary.client.kr8s import api
+            from ostiary.client.adapters.kr8s import api
 
             return await api(self, **options)
 

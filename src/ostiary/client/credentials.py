@@ -12,10 +12,10 @@ from typing import Protocol, cast
 
 from ostiary.client.auth_provider import OidcProvider, oidc_issuer
 from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared
-from ostiary.client.exchange import CredentialSource
-from ostiary.client.exec_plugin import ExecPlugin, ExecSettings, check_api_version
+from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, check_api_version
 from ostiary.client.kubeconfig import AuthProvider, Cluster, ExecConfig, Selection, User
 from ostiary.client.metrics import ExecMetrics
+from ostiary.client.retry_on_401 import CredentialSource
 from ostiary.client.server_address import server_for_plugins
 from ostiary.client.static import Files, FileSource, FixedSource
 from ostiary.core.clock import Clock

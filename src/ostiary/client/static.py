@@ -10,7 +10,7 @@ import os
 import threading
 from dataclasses import dataclass
 
-from ostiary.client.exchange import Rejection
+from ostiary.client.retry_on_401 import Rejection
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate

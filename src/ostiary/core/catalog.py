@@ -1,7 +1,7 @@
 """Finds the installed providers by their entry points, and builds those that the configuration names.
 
     [project.entry-points."ostiary.authorization"]
-    rbac = "ostiary.plugins.authorization.rbac:RbacAuthorization"
+    rbac = "ostiary.plugins.rbac:RbacAuthorization"
 
 Ours are declared exactly like anybody's. A plugin is imported only when it is named: installing a package must not
 be enough to run its code in an authentication server. Its life is: load, `from_config`, use, `close`.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ostiary.core.pem import certificates, private_key
+from ostiary.core.go.pem import certificates, private_key
 from ostiary.errors import TransportError
 from ostiary.model import ClientCertificate, Secret
 

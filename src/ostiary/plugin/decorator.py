@@ -108,7 +108,7 @@ def _explain(error: Exception, *, debug: bool) -> None:
         _say(str(error))
         return
     # Imported here: it is needed only when something has gone wrong.
-    from ostiary.core.redact import redact
+    from ostiary.core.secrets.redact import redact
 
     text = redact(str(error))
     _say(f"{type(error).__name__}: {text}" if text else type(error).__name__)

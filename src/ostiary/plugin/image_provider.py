@@ -23,6 +23,7 @@ from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
 from ostiary.plugin.decorator import Program, finished
+from ostiary.wire.codec.go_json import go_json
 from ostiary.wire.credential_provider import (
     V1,
     BasicAuth,
@@ -35,7 +36,6 @@ from ostiary.wire.credential_provider import (
     decode_response,
     encode_response,
 )
-from ostiary.wire.go_json import go_json
 
 HELP = """\
 usage: {name} [ARGUMENT...] < REQUEST

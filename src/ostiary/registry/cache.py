@@ -17,14 +17,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from ostiary.core.caching.flight import SingleFlight, landing
+from ostiary.core.caching.waiting import wait
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.flight import SingleFlight, landing
-from ostiary.core.waiting import wait
 from ostiary.errors import CredentialError
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
+from ostiary.registry.kubelet.provider import TOKEN_CACHE, Provider
+from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.registry.metrics import NoMetrics, RegistryMetrics
-from ostiary.registry.provider import TOKEN_CACHE, Provider
-from ostiary.registry.service_account import Presented, ServiceAccount
 from ostiary.wire.credential_provider import CacheKeyType, Response
 
 GLOBAL = "<global>"

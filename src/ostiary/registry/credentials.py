@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ostiary.model import Secret
-from ostiary.registry.go_url import UnparsableAddress, parse_address
-from ostiary.registry.image_match import PatternIndex
-from ostiary.registry.image_name import DOCKER_HUB, OLD_DOCKER_HUB
-from ostiary.registry.service_account import ServiceAccount
-from ostiary.wire.go_json import go_json
+from ostiary.registry.kubelet.service_account import ServiceAccount
+from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
+from ostiary.registry.matching.image_match import PatternIndex
+from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB
+from ostiary.wire.codec.go_json import go_json
 
 NO_SECRET = Secret("")
 # How many images one set of credentials remembers its answer for.

@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ostiary.core.caching.waiting import wait
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.redact import redact
+from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
-from ostiary.core.waiting import wait
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.registry.cache import Answer, CachedProvider, Target
+from ostiary.registry.check.lint import without_userinfo
 from ostiary.registry.credentials import Credentials, Found, united
-from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
-from ostiary.registry.image_match import Reason, why_not
-from ostiary.registry.image_name import OLD_DOCKER_HUB, ImageName, parse_image_name
+from ostiary.registry.docker.config import NodeDockerConfig, PullSecret, secret_credentials
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.lint import without_userinfo
-from ostiary.registry.service_account import (
+from ostiary.registry.kubelet.service_account import (
     PodCoordinates,
     Presented,
     Skip,
@@ -32,6 +30,8 @@ from ostiary.registry.service_account import (
     skip_without_account,
     wants_token,
 )
+from ostiary.registry.matching.image_match import Reason, why_not
+from ostiary.registry.matching.image_name import OLD_DOCKER_HUB, ImageName, parse_image_name
 
 
 @dataclass(frozen=True, slots=True)

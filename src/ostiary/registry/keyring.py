@@ -18,21 +18,18 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from ostiary.core.caching.flight import in_thread, landing
+from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.flight import in_thread, landing
 from ostiary.core.process import DEFAULT_LIMITS, Limits
-from ostiary.core.waiting import wait, wait_async
 from ostiary.errors import OstiaryError
 from ostiary.registry.cache import Answer, CachedProvider, Target
-from ostiary.registry.config import ProviderConfig, ProvidersConfig
 from ostiary.registry.credentials import Credentials, Found, united
-from ostiary.registry.docker_config import NodeDockerConfig, PullSecret, secret_credentials
-from ostiary.registry.docker_store import DockerStore
-from ostiary.registry.image_match import PatternIndex
-from ostiary.registry.image_name import parse_image_name
-from ostiary.registry.metrics import NoMetrics, RegistryMetrics, Verdict
-from ostiary.registry.provider import Provider
-from ostiary.registry.service_account import (
+from ostiary.registry.docker.config import NodeDockerConfig, PullSecret, secret_credentials
+from ostiary.registry.docker.store import DockerStore
+from ostiary.registry.kubelet.config import ProviderConfig, ProvidersConfig
+from ostiary.registry.kubelet.provider import Provider
+from ostiary.registry.kubelet.service_account import (
     PodCoordinates,
     Skip,
     TokenSource,
@@ -40,6 +37,9 @@ from ostiary.registry.service_account import (
     skip_without_account,
     wants_token,
 )
+from ostiary.registry.matching.image_match import PatternIndex
+from ostiary.registry.matching.image_name import parse_image_name
+from ostiary.registry.metrics import NoMetrics, RegistryMetrics, Verdict
 
 # How many image names are remembered with the providers that match them.
 IMAGE_LIMIT = 8192

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from ostiary.core.config import KUBERNETES, Document, Fields, Reading, Source, parse, read
-from ostiary.core.redact import without_tokens
+from ostiary.core.secrets.redact import without_tokens
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.wire.rbac import is_dns_name
 

@@ -17,7 +17,7 @@ import msgspec
 
 from ostiary.interfaces.authorization import Rules
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
-from ostiary.wire.request_info import PROXY, WATCH
+from ostiary.wire.request.request_info import PROXY, WATCH
 
 GROUP = "authorization.k8s.io"
 V1 = f"{GROUP}/v1"

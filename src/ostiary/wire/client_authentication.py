@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ostiary.core.go_text import decode_base64
+from ostiary.core.go.text import decode_base64
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.go_json import TEXT_AFTER, go_json, read_go_json
-from ostiary.wire.go_time import ZERO, parse_rfc3339
+from ostiary.wire.codec.go_json import TEXT_AFTER, go_json, read_go_json
+from ostiary.wire.codec.go_time import ZERO, parse_rfc3339
 
 GROUP = "client.authentication.k8s.io"
 V1 = f"{GROUP}/v1"

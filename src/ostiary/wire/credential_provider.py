@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from ostiary.core.duration import DurationError, format_duration, parse_duration
-from ostiary.core.go_text import decode_like_go, without_surrogates
+from ostiary.core.go.duration import DurationError, format_duration, parse_duration
+from ostiary.core.go.text import decode_like_go, without_surrogates
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.go_json import go_json
+from ostiary.wire.codec.go_json import go_json
 
 GROUP = "credentialprovider.kubelet.k8s.io"
 V1 = f"{GROUP}/v1"

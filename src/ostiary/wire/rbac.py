@@ -18,7 +18,7 @@ from ostiary.core.config import Document, Fields, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Place, Problem, Requirement
-from ostiary.wire.selectors import SelectorError, check_label_key, check_label_values
+from ostiary.wire.request.selectors import SelectorError, check_label_key, check_label_values
 
 GROUP = "rbac.authorization.k8s.io"
 V1 = f"{GROUP}/v1"

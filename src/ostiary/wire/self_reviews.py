@@ -1,10 +1,10 @@
 """The reviews that people make about themselves, as kube-apiserver reads and writes them.
 
-    bytes + headers + query -> read_review -> SelfReview  ...  answer -> object -> `ostiary.wire.encodings`
+    bytes + headers + query -> read_review -> SelfReview  ...  answer -> object -> `ostiary.wire.codec.encodings`
 
-Called by `ostiary.gateway.self_reviews`. Pure. ``kind`` and ``apiVersion`` may be missing, since the path says them;
-the body may be JSON, YAML or protobuf; what is unknown in it is a warning, or an error where ``fieldValidation`` says
-so; what contradicts itself is a 422. Errors never quote what could not be read.
+Called by `ostiary.gateway.doors.self_reviews`. Pure. ``kind`` and ``apiVersion`` may be missing, since the path
+says them; the body may be JSON, YAML or protobuf; what is unknown in it is a warning, or an error where
+``fieldValidation`` says so; what contradicts itself is a 422. Errors never quote what could not be read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,20 @@ from urllib.parse import parse_qs
 
 from ostiary.interfaces.authorization import Rules
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
-from ostiary.wire import authentication, authorization, protobuf
-from ostiary.wire.negotiation import MEDIA_TYPES, PARTIAL_METADATA, PROTOBUF, YAML, body_media_type
-from ostiary.wire.typed_json import ListOf, MapOf, NotOfThisType, Problems, Struct, Type, parse_json, parse_yaml, typed
+from ostiary.wire import authentication, authorization
+from ostiary.wire.codec import protobuf
+from ostiary.wire.codec.negotiation import MEDIA_TYPES, PARTIAL_METADATA, PROTOBUF, YAML, body_media_type
+from ostiary.wire.codec.typed_json import (
+    ListOf,
+    MapOf,
+    NotOfThisType,
+    Problems,
+    Struct,
+    Type,
+    parse_json,
+    parse_yaml,
+    typed,
+)
 
 ACCESS, RULES, WHO = "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SelfSubjectReview"
 TOKEN = "TokenReview"  # noqa: S105

@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from ostiary.model import Attributes, RequestInfo
-from ostiary.wire.go_json import go_json
+from ostiary.wire.codec.go_json import go_json
 
 _MISSING = "the server could not find the requested resource"
 _UPSTREAM = {

@@ -18,7 +18,7 @@ import pytest
 import trustme
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
-from ostiary.client.aiohttp import Connector, session, sign
+from ostiary.client.adapters.aiohttp import Connector, session, sign
 from ostiary.client.connection import Connection
 from ostiary.errors import ConfigurationError, TransportError
 from tests.conformance.adapters.contract import (

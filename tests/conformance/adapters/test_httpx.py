@@ -24,8 +24,8 @@ import httpx2
 import pytest
 import trustme
 
+from ostiary.client.adapters.httpx import async_client, async_transport, client, transport
 from ostiary.client.connection import Connection
-from ostiary.client.httpx import async_client, async_transport, client, transport
 from ostiary.errors import ConfigurationError, TransportError
 from tests.conformance.adapters.contract import (
     PODS,
@@ -178,7 +178,7 @@ from ostiary.client.connection import connect
 connection = connect({str(kubeconfig)!r})
 assert not {{"httpx", "httpx2"}} & set(sys.modules), "connect() imported a library"
 import httpx2
-from ostiary.client.httpx import async_client, client
+from ostiary.client.adapters.httpx import async_client, client
 client(connection, library=httpx2).close()
 async_client(connection, library=httpx2)
 assert "httpx" not in sys.modules

@@ -18,9 +18,9 @@ import trustme
 from kr8s.asyncio.objects import Pod
 from kr8s.objects import Pod as SyncPod
 
+from ostiary.client.adapters.kr8s import api as kr8s_api
+from ostiary.client.adapters.kr8s import sync_api
 from ostiary.client.connection import Connection
-from ostiary.client.kr8s import api as kr8s_api
-from ostiary.client.kr8s import sync_api
 from ostiary.errors import CredentialError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Reply
 from tests.conformance.adapters.exec_server import PROTOCOL, STDOUT, exec_server

@@ -24,8 +24,8 @@ from kubernetes.stream import portforward, stream
 from kubernetes.watch import Watch
 from urllib3.exceptions import MaxRetryError
 
+from ostiary.client.adapters.kubernetes import ApiClient, api_client
 from ostiary.client.connection import Connection
-from ostiary.client.kubernetes import ApiClient, api_client
 from ostiary.errors import CredentialError, PluginFailed, TransportError
 from tests.conformance.adapters.contract import (
     CANARY,

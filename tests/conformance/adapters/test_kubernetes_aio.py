@@ -14,8 +14,8 @@ import aiohttp_retry
 import pytest
 import trustme
 
+from ostiary.client.adapters.kubernetes_aio import LIBRARIES, api_client, ws_api_client
 from ostiary.client.connection import Connection
-from ostiary.client.kubernetes_aio import LIBRARIES, api_client, ws_api_client
 from ostiary.errors import ConfigurationError, PluginFailed, TransportError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Reply, event
 from tests.conformance.adapters.exec_server import STDOUT, exec_server

@@ -12,8 +12,8 @@ import pytest
 import trustme
 from lightkube.resources.core_v1 import Pod
 
+from ostiary.client.adapters.lightkube import async_client, client
 from ostiary.client.connection import Connection
-from ostiary.client.lightkube import async_client, client
 from ostiary.errors import ConfigurationError, CredentialError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Driver, Reply, event
 from tests.conformance.adapters.exec_server import exec_server

@@ -13,8 +13,8 @@ import trustme
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from ostiary.client.adapters.requests import ClusterAdapter
 from ostiary.client.connection import Connection
-from ostiary.client.requests import ClusterAdapter
 from tests.conformance.adapters.contract import PODS, AdapterContract, Driver, PlainServer, Reply, redirect_to
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer

@@ -19,8 +19,8 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import MaxRetryError, SSLError
 from urllib3.util import Retry
 
+from ostiary.client.adapters.urllib3 import ServerPool
 from ostiary.client.connection import Connection
-from ostiary.client.urllib3 import ServerPool
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.testing import FakeClock
 from tests.conformance.adapters.contract import (

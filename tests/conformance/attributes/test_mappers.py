@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.plugins.attributes.http import HttpAttributes, Modifier
-from ostiary.plugins.attributes.kubernetes import KubernetesAttributes
+from ostiary.plugins.http.attributes import HttpAttributes, Modifier
+from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
 from ostiary.testing.attributes import AttributesMapperContract
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.authorization.abac import AbacAuthorization
-from ostiary.plugins.authorization.allow_all import AllowAll
-from ostiary.plugins.authorization.cedar import CedarAuthorization
+from ostiary.plugins.abac.authorization import AbacAuthorization
+from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.cedar import CedarAuthorization
 from ostiary.testing import FakeClock
 from ostiary.testing.authorization import AuthorizationContract
 

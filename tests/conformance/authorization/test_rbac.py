@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.authorization.rbac import RbacAuthorization
+from ostiary.plugins.rbac import RbacAuthorization
 from ostiary.testing.authorization import AuthorizationContract
 
 POLICY = """\

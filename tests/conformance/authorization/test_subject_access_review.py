@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.authorization.subject_access_review import SubjectAccessReviewAuthorization, TlsFiles
+from ostiary.plugins.subject_access_review.authorization import SubjectAccessReviewAuthorization, TlsFiles
 from ostiary.testing.authorization import AuthorizationContract
 from tests.support.review_server import Reply, ReviewServer, status
 

@@ -6,8 +6,8 @@ import pytest
 
 from ostiary.interfaces.group import GroupProvider
 from ostiary.model import UserInfo
-from ostiary.plugins.group.claims import ClaimsGroups
-from ostiary.plugins.identity.client_certificate import ClientCertificateIdentity
+from ostiary.plugins.claims.groups import ClaimsGroups
+from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
 from ostiary.testing.group import REQUEST, GroupContract
 
 

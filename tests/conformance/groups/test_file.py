@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import UserInfo
-from ostiary.plugins.group.file import FileGroups
+from ostiary.plugins.file.groups import FileGroups
 from ostiary.testing import FakeClock
 from ostiary.testing.group import GroupContract
 

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from ostiary.model import UserInfo
-from ostiary.plugins.group.github import GitHubGroups
+from ostiary.plugins.github.groups import GitHubGroups
 from ostiary.testing import FakeClock
 from ostiary.testing.group import GroupContract
 from tests.support.github import GitHub

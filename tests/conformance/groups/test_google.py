@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from ostiary.model import UserInfo
-from ostiary.plugins.group.google import GoogleGroups
+from ostiary.plugins.google.groups import GoogleGroups
 from ostiary.testing import FakeClock
 from ostiary.testing.group import GroupContract
 from tests.support.google import Google

@@ -10,8 +10,8 @@ import trustme
 pytest.importorskip("ldap", reason="python-ldap is not installed")
 
 from ostiary.model import UserInfo
-from ostiary.plugins.group.ldap import LdapGroups
-from ostiary.plugins.ldap_settings import GroupSearch, Nested
+from ostiary.plugins.ldap.groups import LdapGroups
+from ostiary.plugins.ldap.settings import GroupSearch, Nested
 from ostiary.testing.group import GroupContract
 from tests.support.slapd import GROUPS_BASE, Slapd, slapd
 

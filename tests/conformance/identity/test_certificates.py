@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.client_certificate import ClientCertificateIdentity
-from ostiary.plugins.identity.trusted_header import TrustedHeaderIdentity
+from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
+from ostiary.plugins.trusted_header.identity import TrustedHeaderIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 from tests.support.certificates import certificate

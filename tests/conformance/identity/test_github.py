@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.github import GitHubIdentity
+from ostiary.plugins.github.identity import GitHubIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 from tests.support.github import GitHub

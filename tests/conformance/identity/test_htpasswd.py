@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.htpasswd import HtpasswdIdentity
+from ostiary.plugins.htpasswd.identity import HtpasswdIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 

@@ -11,8 +11,8 @@ import trustme
 pytest.importorskip("ldap", reason="python-ldap is not installed")
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.ldap import LdapIdentity
-from ostiary.plugins.ldap_settings import UserSearch
+from ostiary.plugins.ldap.identity import LdapIdentity
+from ostiary.plugins.ldap.settings import UserSearch
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 from tests.support.slapd import PASSWORD, PEOPLE_BASE, Slapd, slapd

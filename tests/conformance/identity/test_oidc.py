@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.oidc import OidcIdentity
-from ostiary.plugins.outbound import Outbound
+from ostiary.plugins.common.outbound import Outbound
+from ostiary.plugins.oidc.identity import OidcIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 from tests.support.issuer import Issuer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.single_user import SingleUserIdentity
+from ostiary.plugins.single_user.identity import SingleUserIdentity
 from ostiary.testing.identity import IdentityContract
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.identity.oidc_issuer import FileKeys
-from ostiary.plugins.identity.sso_cookie import SsoCookieIdentity
+from ostiary.plugins.oidc.issuer import FileKeys
+from ostiary.plugins.sso_cookie.identity import SsoCookieIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract
 from tests.support.issuer import ec_key, public, token

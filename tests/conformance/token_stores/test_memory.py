@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.token_store.memory import MemoryTokenStore
+from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import RecordStoreContract, TokenStoreContract
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import SharedRecordStoreContract, SharedTokenStoreContract
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ostiary.model import UserInfo
-from ostiary.wire.go_json import go_json
+from ostiary.wire.codec.go_json import go_json
 from tests.support.cluster import patch, protobuf, resources
 from tests.support.cluster.http import Answer, Exchange, Record, json_answer, text_answer
 from tests.support.cluster.kubelet import Container, serve_exec, serve_log, serve_port_forward

@@ -19,16 +19,16 @@ import trio
 
 from ostiary.client.authenticator import Authenticator, shared
 from ostiary.client.connection import Connection
-from ostiary.client.exchange import Rejection
-from ostiary.client.exec_plugin import ExecPlugin
+from ostiary.client.exec.plugin import ExecPlugin
 from ostiary.client.kubeconfig import ExecConfig
-from ostiary.core.waiting import wait
+from ostiary.client.retry_on_401 import Rejection
+from ostiary.core.caching.waiting import wait
 from ostiary.errors import BackingOff, CredentialError, PluginFailed
 from ostiary.model import Credential
 from ostiary.testing import FakeClock
 from ostiary.wire.client_authentication import V1
 from tests.support.plugins import PluginScript, exec_user
-from tests.unit.client.test_exec_plugin import Counting
+from tests.unit.client.exec.test_plugin import Counting
 
 REJECTION = Rejection(401, {})
 Issue = Callable[[str], tuple[str, str]]

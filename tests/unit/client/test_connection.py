@@ -16,7 +16,7 @@ import trustme
 from ostiary.client import kubeconfig
 from ostiary.client.authenticator import Authenticator
 from ostiary.client.connection import Connection, connect
-from ostiary.client.exchange import authorization_header
+from ostiary.client.retry_on_401 import authorization_header
 from ostiary.client.static import FileSource, FixedSource
 from ostiary.errors import ConfigurationError, PluginRefused, TransportError
 from ostiary.model import Credential

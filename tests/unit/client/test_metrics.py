@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ostiary.client import metrics
+from ostiary.client.exec.policy import AllowAll, Allowlist, DenyAll, Plan, PluginPolicy
 from ostiary.client.metrics import (
     CALL_TOTAL,
     CLIENT_INTERNAL_ERROR,
@@ -29,7 +30,6 @@ from ostiary.client.metrics import (
     PrometheusMetrics,
     default_metrics,
 )
-from ostiary.client.policy import AllowAll, Allowlist, DenyAll, Plan, PluginPolicy
 from ostiary.errors import PluginRefused
 from ostiary.testing import FakeClock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.client.exchange import Rejection
+from ostiary.client.retry_on_401 import Rejection
 from ostiary.client.static import Files, FileSource, FixedSource
 from ostiary.errors import CredentialError
 from ostiary.model import Credential, Place, Secret

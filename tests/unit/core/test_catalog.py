@@ -13,10 +13,10 @@ from ostiary.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("plugin_type", "name", "module", "extras"),
     [
-        ("authorization", "cedar", "ostiary.plugins.authorization.cedar", "gateway,cedar"),
-        ("authorization", "abac", "ostiary.plugins.authorization.abac", "gateway"),
-        ("identity", "oidc", "ostiary.plugins.identity.oidc", "gateway,oidc"),
-        ("identity", "github", "ostiary.plugins.identity.github", "gateway"),
+        ("authorization", "cedar", "ostiary.plugins.cedar", "gateway,cedar"),
+        ("authorization", "abac", "ostiary.plugins.abac.authorization", "gateway"),
+        ("identity", "oidc", "ostiary.plugins.oidc.identity", "gateway,oidc"),
+        ("identity", "github", "ostiary.plugins.github.identity", "gateway"),
     ],
 )
 def test_a_provider_whose_library_is_missing_names_the_extras(

@@ -15,15 +15,15 @@ import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
-from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind
-from ostiary.gateway.settings import Groups, Identity
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store.memory import MemoryTokenStore
+from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 
 URL = "https://gw.example.com"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.client.exec_check import check
+from ostiary.client.exec.check import check
 from ostiary.errors import AnswerInvalid, ConfigurationError
 from ostiary.plugin import ExecInfo, SignInRefused, Token, exec_plugin
 from ostiary.testing import FakeClock

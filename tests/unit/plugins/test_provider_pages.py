@@ -12,9 +12,9 @@ import yaml
 
 from ostiary.core.catalog import Configurable, Context
 from ostiary.core.config import Reading, parse
-from ostiary.plugins.group.github import GitHubGroups
-from ostiary.plugins.group.google import GoogleGroups
-from ostiary.plugins.identity.github import GitHubIdentity
+from ostiary.plugins.github.groups import GitHubGroups
+from ostiary.plugins.github.identity import GitHubIdentity
+from ostiary.plugins.google.groups import GoogleGroups
 from tests.support.google import Google
 
 PAGES = Path(__file__).parents[3] / "docs/how-to"

@@ -26,9 +26,9 @@ from ostiary.registry.cache import (
 )
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
 from ostiary.registry.keyring import Keyring
+from ostiary.registry.kubelet.provider import Provider
+from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.registry.metrics import NoMetrics
-from ostiary.registry.provider import Provider
-from ostiary.registry.service_account import Presented, ServiceAccount
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 

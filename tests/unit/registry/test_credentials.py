@@ -19,7 +19,7 @@ from ostiary.registry.credentials import (
     normalised_key,
     united,
 )
-from ostiary.registry.image_match import matches
+from ostiary.registry.matching.image_match import matches
 
 SOURCE = Source(SourceKind.FILE, "test")
 LOGIN = Login("foo", Secret("bar"), "foo@bar.baz")

@@ -18,14 +18,14 @@ import trio
 
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
-from ostiary.registry.config import ProviderConfig
 from ostiary.registry.credentials import Login, SourceKind
-from ostiary.registry.docker_config import DockerConfig, NodeDockerConfig, PullSecret
-from ostiary.registry.docker_store import DockerStore
+from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret
+from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
+from ostiary.registry.kubelet.config import ProviderConfig
+from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
 from ostiary.registry.metrics import Verdict
-from ostiary.registry.service_account import PodCoordinates, ServiceAccount
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import Dialect
 from tests.support.providers import ProviderScript, providers_config, token_attributes

@@ -6,15 +6,15 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Any
 
-from ostiary.core.duration import format_duration, parse_duration
-from ostiary.core.go_text import bytes_of
+from ostiary.core.go.duration import format_duration, parse_duration
+from ostiary.core.go.text import bytes_of
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
-from ostiary.registry.config import ProviderConfig, TokenAttributes, loads
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind, united
-from ostiary.registry.docker_config import parse_config_json, parse_dockercfg
-from ostiary.registry.image_match import Reason, why_not
-from ostiary.registry.image_name import parse_image_name
+from ostiary.registry.docker.config import parse_config_json, parse_dockercfg
+from ostiary.registry.kubelet.config import ProviderConfig, TokenAttributes, loads
+from ostiary.registry.matching.image_match import Reason, why_not
+from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.wire.credential_provider import GROUP, Request, ResponseRefused, decode_response
 from tests.support.vectors import Vector, replay, source_of
 

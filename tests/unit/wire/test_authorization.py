@@ -25,7 +25,7 @@ from ostiary.wire.authorization import (
     encode_status,
     rules_status,
 )
-from ostiary.wire.request_info import PROXY, WATCH
+from ostiary.wire.request.request_info import PROXY, WATCH
 
 POD: dict[str, Any] = {"namespace": "dev", "verb": "get", "version": "v1", "resource": "pods", "name": "web-0"}
 ALICE = UserInfo("alice", "u1", ("dev", "ops"), (("scopes", ("a", "b")),))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
-from ostiary.wire.request_info import request_info
+from ostiary.wire.request.request_info import request_info
 from ostiary.wire.www_authenticate import parse_challenges
 
 

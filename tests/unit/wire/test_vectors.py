@@ -8,13 +8,13 @@ from typing import Any
 from ostiary.core.config import Reading
 from ostiary.core.config import parse as parse_config
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.paths import AmbiguousRequest, split_target
+from ostiary.gateway.request.target import AmbiguousRequest, split_target
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo, Requirement, UserInfo
 from ostiary.wire.audit import LEVEL_NAMES, parse_policy
 from ostiary.wire.rbac import read_selector
-from ostiary.wire.request_info import request_info
-from ostiary.wire.selectors import SelectorError, parse_field_selector, parse_label_selector
+from ostiary.wire.request.request_info import request_info
+from ostiary.wire.request.selectors import SelectorError, parse_field_selector, parse_label_selector
 from tests.support.vectors import Vector, load, replay
 
 HOST = b"api.example.test"

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import TypeVar, cast
 
 from ostiary.core.config.document import Document, Json, Node, join, plain
-from ostiary.core.duration import DurationError, parse_duration
-from ostiary.core.go_text import decode_base64
+from ostiary.core.go.duration import DurationError, parse_duration
+from ostiary.core.go.text import decode_base64
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 

@@ -11,7 +11,7 @@ import re
 
 from ostiary.core.config.dialect import Dialect
 from ostiary.core.config.document import MAX_DEPTH, Document, Node, path_of, syntax_error, too_deep
-from ostiary.core.go_text import decode_like_go, without_surrogates
+from ostiary.core.go.text import decode_like_go, without_surrogates
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
 

@@ -10,7 +10,7 @@ import re
 import struct
 
 from ostiary.core.config.document import Scalar
-from ostiary.core.go_text import decode_base64, decode_like_go
+from ostiary.core.go.text import decode_base64, decode_like_go
 
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),

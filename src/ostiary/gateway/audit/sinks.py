@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.counts import LineGuard
+from ostiary.core.counting.counts import LineGuard
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.webhook import WebhookSink
 

@@ -1,4 +1,4 @@
-"""``gateway.yaml``, read and checked. `load` is where it begins; what comes out is `ostiary.gateway.settings`."""
+"""``gateway.yaml``, read and checked. `load` is where it begins; the result is `config.settings`."""
 
 from ostiary.gateway.config.loading import API_VERSION, KIND, default_config, load, loads
 from ostiary.gateway.config.rules import warnings

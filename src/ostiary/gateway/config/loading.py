@@ -16,9 +16,9 @@ from ostiary.core.config import Document, Reading, parse, read
 from ostiary.gateway.config import sections
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.rules import check
+from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.upstreams import upstreams
 from ostiary.gateway.config.values import Values
-from ostiary.gateway.settings import GatewayConfig
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 API_VERSION = "ostiary.dev/v1"

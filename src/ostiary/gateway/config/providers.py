@@ -15,7 +15,7 @@ from ostiary.core import catalog
 from ostiary.core.clock import Clock
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.settings import Provider
+from ostiary.gateway.config.settings import Provider
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 # What an object must have in order to be one.

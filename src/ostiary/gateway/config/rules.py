@@ -7,11 +7,11 @@ from datetime import timedelta
 from itertools import combinations
 
 from ostiary.core.config import Fields
-from ostiary.core.duration import format_duration
+from ostiary.core.go.duration import format_duration
 from ostiary.gateway.config.certificates import is_from_a_known_authority
+from ostiary.gateway.config.renewal_check import renewal_check
+from ostiary.gateway.config.settings import ALL_UPSTREAMS, GatewayConfig, Identity, Upstream
 from ostiary.gateway.config.values import Values, is_loopback, parse_origin
-from ostiary.gateway.renewal_check import renewal_check
-from ostiary.gateway.settings import ALL_UPSTREAMS, GatewayConfig, Identity, Upstream
 from ostiary.interfaces.identity import RenewalCheck
 
 SYSTEM = "system:"

@@ -15,19 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ostiary.core.config import Document, Node, Reading
 from ostiary.errors import ConfigurationError
+from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder, lacks
-from ostiary.gateway.config.values import (
-    Values,
-    bad_authorities,
-    is_loopback,
-    parse_origin,
-    unreadable,
-)
-from ostiary.gateway.limits import LimitSettings
-from ostiary.gateway.logging import FORMATS, LEVELS
-from ostiary.gateway.settings import (
+from ostiary.gateway.config.settings import (
     ALL_UPSTREAMS,
     Address,
     Audit,
@@ -47,6 +39,14 @@ from ostiary.gateway.settings import (
     TokenSettings,
     Webhooks,
 )
+from ostiary.gateway.config.values import (
+    Values,
+    bad_authorities,
+    is_loopback,
+    parse_origin,
+    unreadable,
+)
+from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.wire.audit import load_policy
 
 T = TypeVar("T")

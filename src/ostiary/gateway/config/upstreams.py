@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import unique_names
+from ostiary.gateway.config.settings import IdentityMode, Provider, Upstream
 from ostiary.gateway.config.values import Values, is_host, is_ip, is_loopback, parse_origin
-from ostiary.gateway.headers import HeaderNames
-from ostiary.gateway.settings import IdentityMode, Provider, Upstream
+from ostiary.gateway.http1.headers import HeaderNames
 
 # Where the gateway answers itself.
 RESERVED_PREFIXES = ("/auth", "/webhooks", "/apis/ostiary.dev")

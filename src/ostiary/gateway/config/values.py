@@ -18,7 +18,7 @@ from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.config import Fields
-from ostiary.gateway.settings import Address, ClientTls, Network
+from ostiary.gateway.config.settings import Address, ClientTls, Network
 from ostiary.model import Problem
 
 E = TypeVar("E", bound=Enum)

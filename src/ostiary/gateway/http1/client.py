@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from ostiary.gateway.headers import LONGEST_NAME
+from ostiary.gateway.http1.headers import LONGEST_NAME
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
 from ostiary.gateway.http1.whole_answer import learn, whole_answer
 

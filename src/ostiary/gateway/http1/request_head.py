@@ -14,8 +14,8 @@ from typing import Any
 
 import httptools
 
-from ostiary.core.bounded import BoundedByOwner
-from ostiary.gateway.headers import LONGEST_NAME
+from ostiary.core.caching.bounded import BoundedByOwner
+from ostiary.gateway.http1.headers import LONGEST_NAME
 
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})

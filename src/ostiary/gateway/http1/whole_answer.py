@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from ostiary.gateway.headers import LONGEST_NAME, Action, answer_action
+from ostiary.gateway.http1.headers import LONGEST_NAME, Action, answer_action
 
 # What a line means. A number from 0 on is the length that it says.
 _PASS, _DROP, _NOT_MINE = -1, -2, -3

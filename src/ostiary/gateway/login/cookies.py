@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostiary.gateway.headers import OUR_COOKIES
+from ostiary.gateway.http1.headers import OUR_COOKIES
 from ostiary.interfaces.identity import LoginRequest
 
 _OURS = tuple(prefix.decode() for prefix in OUR_COOKIES)

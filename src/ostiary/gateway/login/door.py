@@ -21,26 +21,29 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config_edit import dump
-from ostiary.core.rates import Buckets
+from ostiary.core.config.edit import dump
+from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
-from ostiary.gateway.authorize import Authorizer
-from ostiary.gateway.login import answers, cli, views
-from ostiary.gateway.login.admin import AdminPages
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import Groups, Identity
+from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Browsers
-from ostiary.gateway.login.cli import Codes
-from ostiary.gateway.login.device import Devices, Pending, normal_code
 from ostiary.gateway.login.events import LoginEvent, LoginEventKind, LoginEvents, OnEvent, log_event
 from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.groups import GroupChecks, RelevantGroups
-from ostiary.gateway.login.pages import Pages
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.signed_in import Pages
+from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.programs import command_line as cli
+from ostiary.gateway.login.programs.command_line import Codes
+from ostiary.gateway.login.programs.device import Devices, Pending, normal_code
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.renewal import SessionLengths
 from ostiary.gateway.login.sessions import SessionCalls
 from ostiary.gateway.login.steps import Elsewhere, Outcome, SignedIn, Step, Steps, returns_by_post
-from ostiary.gateway.login.views import Site
 from ostiary.gateway.login.visit import (
     AddressLimit,
     Visit,
@@ -51,8 +54,7 @@ from ostiary.gateway.login.visit import (
     only,
     wants_html,
 )
-from ostiary.gateway.settings import Groups, Identity
-from ostiary.gateway.sibling_news import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ostiary.core.redact import redact
+from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import OstiaryError, ProviderError
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.groups import ContractBroken
 from ostiary.gateway.login.visit import claimed_name, sent
-from ostiary.gateway.reasons import reason_of
+from ostiary.gateway.observe.reasons import reason_of
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
 

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.settings import Groups
+from ostiary.gateway.config.settings import Groups
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any
 
 from ostiary.core.clock import Clock
-from ostiary.core.records import MemoryRecords
-from ostiary.core.sealing import derived_key, seal, unseal
+from ostiary.core.secrets.sealing import derived_key, seal, unseal
+from ostiary.core.tokens.records import MemoryRecords
 from ostiary.errors import ProviderError
 from ostiary.interfaces.token_store import RecordStore, TokenStore
 

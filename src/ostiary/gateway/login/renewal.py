@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from ostiary.gateway.renewal_check import renewal_check
-from ostiary.gateway.settings import Identity
+from ostiary.gateway.config.renewal_check import renewal_check
+from ostiary.gateway.config.settings import Identity
 from ostiary.interfaces.identity import RenewalCheck
 
 

@@ -7,7 +7,7 @@ with a 409, which does no harm; only later than that does its second use end the
 
 from __future__ import annotations
 
-from ostiary.core.cache import Cache
+from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest, kept_in
 from ostiary.errors import LoginRefused

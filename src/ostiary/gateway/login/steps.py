@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused, OstiaryError
-from ostiary.gateway.headers import BadHeader, HeaderNames, identity_lines
+from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.http1.headers import BadHeader, HeaderNames, identity_lines
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.flows import Flow, Goal, state_of
 from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
 from ostiary.gateway.login.records import Records
-from ostiary.gateway.settings import Identity
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
     AsksAgain,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hmac import compare_digest
 
-from ostiary.core.rates import Buckets, network
-from ostiary.gateway.accept import prefers_html
+from ostiary.core.counting.rates import Buckets, network
+from ostiary.gateway.http1.accept import prefers_html
 from ostiary.interfaces.identity import LoginRequest
 
 MAX_CLIENT = 120

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ostiary.core.implied_groups import AUTHENTICATED
-from ostiary.gateway.settings import GatewayConfig, Groups, Identity
+from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.group import ListedGroup, ListsGroups
 from ostiary.interfaces.identity import Produces, TellsWhatItProduces
 from ostiary.model import Place

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.audit.recorded import Recorded
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.doors.self_reviews import is_self_review
 from ostiary.gateway.policy.diff import Effect
-from ostiary.gateway.recorded import Recorded
-from ostiary.gateway.self_reviews import is_self_review
-from ostiary.gateway.settings import GatewayConfig
 from ostiary.interfaces.attributes import RequiresMore
 from ostiary.model import Attributes, RequestInfo
 

@@ -18,11 +18,11 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.config import Document, Node, Reading, read
 from ostiary.errors import ConfigurationError
 from ostiary.gateway import config as gateway_config
-from ostiary.gateway.authorize import Authorizer
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.providers import Builder
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings
 from ostiary.gateway.policy.possible_subjects import PossibleSubjects
 from ostiary.gateway.policy.unmatched import unmatched_subjects
-from ostiary.gateway.settings import Authorization, AuthorizationSettings
 from ostiary.interfaces.authorization import Finding, Grant, NamesSubjects
 
 AUTHORIZATION = "authorization"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.possible_subjects import SYSTEM, NameSource, PossibleSubjects
-from ostiary.gateway.settings import GatewayConfig
 from ostiary.interfaces.authorization import Finding, Level, NamesSubjects, Subject
 from ostiary.model import Place, Problem
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.counts import MachineCounts
+from ostiary.core.counting.counts import MachineCounts
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.sinks import FileSink, StdoutSink
 from ostiary.testing import FakeClock

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config, load, loads, warnings
+from ostiary.gateway.config.settings import Address, GatewayConfig, IdentityMode, OnError
 from ostiary.gateway.config.values import parse_address, parse_origin
-from ostiary.gateway.settings import Address, GatewayConfig, IdentityMode, OnError
-from ostiary.plugins.authorization.allow_all import AllowAll
-from ostiary.plugins.group.file import FileGroups
-from ostiary.plugins.identity.single_user import SingleUserIdentity
-from ostiary.plugins.token_store.memory import MemoryTokenStore
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.file.groups import FileGroups
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.plugins.single_user.identity import SingleUserIdentity
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from tests.unit.gateway import acme
 
 HEAD = "apiVersion: ostiary.dev/v1\nkind: Gateway\n"

@@ -12,8 +12,8 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.settings import ServerTls
-from ostiary.gateway.worker import server_context
+from ostiary.gateway.config.settings import ServerTls
+from ostiary.gateway.process.worker import server_context
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 Talk = Callable[[int], Awaitable[Any]]

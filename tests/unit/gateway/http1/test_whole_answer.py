@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.headers import answered
+from ostiary.gateway.http1.headers import answered
 from ostiary.gateway.http1.whole_answer import learn, whole_answer
 
 for spelling in (b"Server", b"Date", b"Content-Type", b"Content-Length", b"Connection", b"Keep-Alive", b"Audit-Id"):

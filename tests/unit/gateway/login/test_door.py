@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.gateway.config.settings import Groups
 from ostiary.gateway.login.door import LoginEvent, LoginEventKind, log_event
-from ostiary.gateway.settings import Groups
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
 from ostiary.model import UserInfo
-from ostiary.plugins.group.file import FileGroups
-from ostiary.plugins.identity.htpasswd import HtpasswdIdentity
-from ostiary.plugins.identity.single_user import SingleUserIdentity
+from ostiary.plugins.file.groups import FileGroups
+from ostiary.plugins.htpasswd.identity import HtpasswdIdentity
+from ostiary.plugins.single_user.identity import SingleUserIdentity
 from ostiary.testing import FakeClock
 from tests.unit.gateway import acme
 from tests.unit.gateway.signing_in import (

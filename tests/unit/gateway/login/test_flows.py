@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from ostiary.errors import LoginRefused
+from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login.door import LoginEventKind
 from ostiary.gateway.login.records import Records, record_store
-from ostiary.gateway.settings import Identity
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.interfaces.token_store import MOST_RECORDS
 from ostiary.model import UserInfo
-from ostiary.plugins.token_store.memory import MemoryTokenStore
-from ostiary.plugins.token_store.sqlite import SqliteTokenStore
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import Gateway, Make, Revalidating, Says, SaysGroups, body, cookie_of, members
 

@@ -9,11 +9,11 @@ import pytest
 
 from ostiary.core.tokens import kept_in
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.gateway.settings import Groups
+from ostiary.gateway.config.settings import Groups
 from ostiary.interfaces.identity import Identified, LoginRequest, RenewalCheck
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret, UserInfo
-from ostiary.plugins.group.claims import ClaimedGroups
+from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import Browser, Gateway, Make, Revalidating, Says, body, hidden, make, text_of
 

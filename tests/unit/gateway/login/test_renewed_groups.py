@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 import pytest
 
 from ostiary.errors import LoginRefused
+from ostiary.gateway.config.settings import Groups
 from ostiary.gateway.login.groups import GroupChecks, Signed, attest
-from ostiary.gateway.settings import Groups
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo

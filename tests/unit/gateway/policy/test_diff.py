@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.authorize import Authorizer, Link
+from ostiary.gateway.authorize.chain import Authorizer, Link
 from ostiary.gateway.policy.diff import Change, Effect, differences
 from ostiary.gateway.policy.source import Policy, is_gateway, lint, opened, settings_of, type_of
 from ostiary.interfaces.authorization import Subject
 from ostiary.wire.rbac import Binding, Role
-from tests.unit.plugins.authorization.rbac.policies import bind, cluster_role, rbac, role, rule, urls
+from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
 
 ALICE, DEV = Subject("User", "alice"), Subject("Group", "dev")
 ROBOT = Subject("ServiceAccount", "robot", "auth")

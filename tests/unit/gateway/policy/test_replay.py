@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize import Authorizer, Link
+from ostiary.gateway.audit.recorded import Recorded
+from ostiary.gateway.authorize.chain import Authorizer, Link
 from ostiary.gateway.policy.diff import Effect
 from ostiary.gateway.policy.replay import replay
-from ostiary.gateway.recorded import Recorded
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
-from ostiary.plugins.attributes.kubernetes import KubernetesAttributes
-from ostiary.wire.request_info import request_info
-from tests.unit.plugins.authorization.rbac.policies import bind, cluster_role, rbac, rule
+from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
+from ostiary.wire.request.request_info import request_info
+from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, rule
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CANDIDATE = Authorizer(

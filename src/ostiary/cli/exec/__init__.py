@@ -1,0 +1,1 @@
+"""``ostiary exec``: the exec plugins of a kubeconfig, run, explained and checked."""

@@ -1,0 +1,88 @@
+"""Which gateway a command is about: the one of a ``gateway.yaml`` here, or one that runs somewhere.
+
+Shared by the commands of the gateway. Nothing of the gateway is imported before it is needed: it is large, and
+``--help`` needs none of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ostiary.cli.arguments import UsageError
+from ostiary.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ostiary.cli.gateway.remote import RemoteGateway
+    from ostiary.gateway.config.settings import GatewayConfig
+
+DEFAULT = "gateway.yaml"
+T = TypeVar("T")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help=f"the gateway's configuration (default: {DEFAULT} in this directory)"
+    )
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", metavar="URL", help="ask the gateway that runs at this URL, instead of --config")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="with --server: a file that holds only your token (default: the session of ostiary login there)",
+    )
+    parser.add_argument(
+        "--account", metavar="NAME", help="with --server: the session of one of several accounts at this gateway"
+    )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="with --server: the CA certificates to trust, in PEM (default: the kubeconfig's, session's or system's)",
+    )
+
+
+def load(arguments: argparse.Namespace) -> GatewayConfig:
+    from ostiary.gateway import config
+
+    return config.load(config_path(arguments))
+
+
+def config_path(arguments: argparse.Namespace) -> str:
+    return arguments.config or DEFAULT
+
+
+def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
+    """The gateway at ``--server``; None if there is no such option."""
+    if arguments.server is None:
+        if arguments.token_file or arguments.account or arguments.ca:
+            raise UsageError("--token-file, --account and --ca need --server")
+        return None
+    if arguments.config is not None:
+        raise UsageError("--config and --server cannot be combined", hint="leave one of them out")
+    if arguments.token_file is not None and arguments.account is not None:
+        raise UsageError("--token-file and --account cannot be combined", hint="leave one of them out")
+    from ostiary.cli.gateway.remote import chosen_gateway
+
+    return chosen_gateway(arguments)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    # Imported late like all the rest: it takes longer than the help of a command.
+    import asyncio
+
+    return asyncio.run(work)
+
+
+def token_text(path: str) -> str:
+    """The text of a file that should hold a token; raises `ConfigurationError`, which does not quote it."""
+    try:
+        with open(path, encoding="utf-8") as opened:
+            return opened.read(1 << 20)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
+        raise ConfigurationError(
+            "the token cannot be read", cause=why, where=path, code="token-file-unreadable"
+        ) from None

@@ -1,0 +1,173 @@
+"""``ostiary serve``: run the gateway."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ostiary.cli import FAILED, OK
+from ostiary.cli.arguments import UsageError
+from ostiary.cli.extras import needing
+from ostiary.cli.gateway.choice import DEFAULT, run_async
+from ostiary.cli.output import print_note
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ostiary.gateway.config.file_checks import FileChecks
+    from ostiary.gateway.config.settings import GatewayConfig
+    from ostiary.gateway.process.online_check import Probed
+    from ostiary.interfaces.authorization import Finding
+
+DESCRIPTION = """\
+Run the gateway: it lets people and programs in by your identity system and your policy, and passes what is
+allowed to your API server or any other HTTP API.
+
+Every mistake in the configuration is reported, with its place, before the gateway listens. Without --config it reads
+gateway.yaml in this directory; without that file, the gateway serves one user with all permissions, on this machine
+only.
+"""
+
+EPILOG = """\
+Signals: TERM or INT finish open requests, then stop (twice: stop at once); HUP reloads the configuration.
+
+Examples:
+  ostiary serve --config gateway.yaml
+  ostiary serve --config gateway.yaml --check
+  ostiary serve --config gateway.yaml --check --online
+  ostiary serve --schema > gateway.schema.json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help=f"the configuration (default: {DEFAULT} in this directory)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check the configuration, and the files and directories that it names"
+    )
+    parser.add_argument(
+        "--online", action="store_true", help="with --check: also ask issuers, directories and upstreams"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
+    # How a gateway with several workers starts them; not for people.
+    parser.add_argument("--worker", metavar="FDS", help=argparse.SUPPRESS)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        print(resources.files("ostiary.gateway").joinpath("gateway.schema.json").read_text(), end="")
+        return OK
+    # A worker takes what it is given: the choice has been made.
+    path = arguments.config if arguments.worker else _chosen(arguments.config)
+    if arguments.online and not arguments.check:
+        raise UsageError("--online needs --check")
+    return _check(path, online=arguments.online) if arguments.check else _serve(path, arguments.worker)
+
+
+def _check(path: Path | None, *, online: bool) -> int:
+    # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
+    from ostiary.gateway.config import default_config, load, warnings
+    from ostiary.gateway.policy.unmatched import unmatched
+    from ostiary.interfaces.authorization import Level
+
+    config = default_config() if path is None else load(path)
+    checks = _file_checks(path)
+    if checks is not None and checks.problems:
+        raise ConfigurationError("the gateway cannot use these files", problems=checks.problems)
+    failed = _ask_outside(config) if online else False
+    if not failed:
+        print(f"{path or 'the built-in configuration'}: OK")
+    for note in checks.notes if checks is not None else ():
+        print_note(str(note))
+    for warning in warnings(config):
+        print_note(warning)
+    for finding in unmatched(config):
+        if finding.level is not Level.INFO:
+            print_note(_told(finding))
+    return FAILED if failed else OK
+
+
+def _file_checks(path: Path | None) -> FileChecks | None:
+    from ostiary.core.clock import SYSTEM_CLOCK
+    from ostiary.core.config import read
+    from ostiary.gateway.config.file_checks import check_files
+
+    return None if path is None else check_files(read(path), path.resolve().parent, now=SYSTEM_CLOCK.now())
+
+
+def _ask_outside(config: GatewayConfig) -> bool:
+    """Print what each system says; whether one of them failed."""
+    with needing("gateway"):
+        from ostiary.gateway.config.providers import close_all
+        from ostiary.gateway.process.online_check import probe_all
+
+    async def ask() -> list[Probed]:
+        try:
+            return await probe_all(config)
+        finally:
+            await close_all(provider.instance for provider in (*config.identity, *config.groups))
+
+    answers = run_async(ask())
+    for answer in answers:
+        print(printable(f"{answer.what}: {'OK' if answer.ok else 'FAILED'}: {answer.detail}"))
+    return not all(answer.ok for answer in answers)
+
+
+def _told(finding: Finding) -> str:
+    problem = finding.problem
+    return f"{problem}; {problem.hint}" if problem.hint else str(problem)
+
+
+def _serve(path: Path | None, worker: str | None) -> int:
+    from ostiary.gateway.config import warnings
+    from ostiary.gateway.observe.logging import configure_logging
+
+    with needing("gateway"):
+        from ostiary.gateway.process.supervisor import Source, run, run_worker
+
+    def log_as_configured(config: GatewayConfig) -> None:
+        configure_logging(config.log.format, config.log.level)
+
+    if worker:
+        from ostiary.core.counting.counts import MachineCounts
+
+        listener, channel, counts = (int(part) for part in worker.split(","))
+        source = Source(path, MachineCounts(counts))
+        run_worker(source, listener_fd=listener, channel_fd=channel, on_config=log_as_configured)
+        return OK
+    source = Source(path).at_this_moment()
+    config = source.load()
+    log_as_configured(config)
+    checks = _file_checks(path)
+    for problem in [] if checks is None else [*checks.problems, *checks.notes]:
+        print_note(str(problem))
+    for warning in warnings(config):
+        print_note(warning)
+    scheme = "https" if config.listen.tls is not None else "http"
+    run(source, config, on_listening=lambda address, health: _listening(f"{scheme}://{address}", health))
+    return OK
+
+
+def _chosen(named: Path | None) -> Path | None:
+    """The file to take; None if there is none, and it is told in both cases what was not asked for."""
+    if named is not None:
+        return named
+    # Also one that cannot be read, which is then told: whoever wrote a file is not served with everything allowed.
+    if os.path.lexists(DEFAULT):
+        print(f"ostiary: using {DEFAULT} in this directory", file=sys.stderr)
+        return Path(DEFAULT)
+    print_note(f"there is no {DEFAULT} in this directory: using the built-in configuration")
+    return None
+
+
+def _listening(url: str, health: str) -> None:
+    # The address that people wait for comes last.
+    print(f"ostiary: health and metrics on http://{health}", file=sys.stderr)
+    print(f"ostiary: serving on {url} (process {os.getpid()})", file=sys.stderr, flush=True)

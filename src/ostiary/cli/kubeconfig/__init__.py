@@ -1,0 +1,1 @@
+"""``ostiary kubeconfig``: a kubectl context for a gateway."""

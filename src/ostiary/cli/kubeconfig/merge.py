@@ -1,0 +1,183 @@
+"""Puts the context of a gateway into a kubeconfig that somebody has, and changes nothing else in it.
+
+    existing text, made  ->  conflicts (what belongs to somebody else)  ->  merge  ->  the new text
+
+Called by ``ostiary kubeconfig --merge``. An entry of the same name is ours if it is for the same server, and its user
+runs our ``get-token`` for the same account; fields that people added to it stay. Any other entry is a conflict, and is
+replaced only by force. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ostiary.core.config import parse
+from ostiary.core.config.edit import EditRefused, append_item, set_value
+from ostiary.errors import ConfigurationError
+from ostiary.wire.kubeconfig import COMMAND, PROGRAM
+
+# The section of a kubeconfig, and the field of its entries that has the content.
+SECTIONS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An entry that has the name of ours and belongs to something else."""
+
+    section: str
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f'{SECTIONS[self.section]} "{self.name}" {self.reason}'
+
+
+def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Conflict]:
+    """Which entries in *text* a merge of *made* would take from somebody. Raises `ConfigurationError`."""
+    config = _config(text, file)
+    found = []
+    for section, judge in (("clusters", _other_cluster), ("users", _other_user), ("contexts", _other_context)):
+        (new,) = made[section]
+        position = _position(config, section, new["name"], file)
+        if position is not None:
+            kind = SECTIONS[section]
+            old = config[section][position].get(kind)
+            reason = judge(old if isinstance(old, dict) else {}, new[kind])
+            found += [Conflict(section, new["name"], reason)] if reason else []
+    return found
+
+
+def merge(text: str, made: Entry, *, file: str | None = None, force: bool = False) -> str:
+    """*text* with the entries of *made*. Its current context stays, if it has one. Raises `ConfigurationError`."""
+    config = _config(text, file)
+    try:
+        if not config:
+            return set_value(text, (), made)
+        replaced = {conflict.section for conflict in conflicts(text, made, file=file)}
+        if replaced and not force:
+            raise AssertionError("conflicts are refused before")
+        for section in SECTIONS:
+            text = _merge_entry(text, config, section, made[section][0], whole=section in replaced, file=file)
+        if not config.get("current-context"):
+            text = set_value(text, ("current-context",), made["current-context"])
+        return text
+    except EditRefused as error:
+        refusal = str(error)
+    raise ConfigurationError(
+        "the kubeconfig cannot be changed in place",
+        cause=refusal,
+        where=file,
+        hint="write a new file with --write, and add it to $KUBECONFIG",
+        code="config-invalid",
+    )
+
+
+def _merge_entry(text: str, config: Entry, section: str, new: Entry, *, whole: bool, file: str | None) -> str:
+    if section not in config:
+        return set_value(text, (section,), [new])
+    position = _position(config, section, new["name"], file)
+    if position is None:
+        return append_item(text, (section,), new)
+    kind = SECTIONS[section]
+    old = config[section][position].get(kind)
+    if whole or not isinstance(old, dict):
+        return text if old == new[kind] else set_value(text, (section, position, kind), new[kind])
+    if section == "users":
+        # The command may be pinned to a path, and the arguments may have options of this machine: they stay.
+        ours = {key: value for key, value in new[kind]["exec"].items() if key not in ("command", "args")}
+        return _set_fields(text, (section, position, kind, "exec"), old["exec"], ours)
+    return _set_fields(text, (section, position, kind), old, new[kind])
+
+
+def _set_fields(text: str, path: tuple[str | int, ...], old: Entry, new: Entry) -> str:
+    for key, value in new.items():
+        if old.get(key) != value:
+            text = set_value(text, (*path, key), value)
+    return text
+
+
+# --- whose is it ---
+
+
+def _other_cluster(old: Entry, new: Entry) -> str:
+    if _address(old.get("server")) != _address(new["server"]):
+        return "is for another server"
+    if old.get("insecure-skip-tls-verify") and "certificate-authority-data" in new:
+        return "has insecure-skip-tls-verify, which cannot be combined with a CA certificate"
+    return ""
+
+
+def _other_user(old: Entry, new: Entry) -> str:
+    others = sorted(key for key in old if key not in ("exec", "extensions"))
+    if others:
+        # The name of a field, and never its value.
+        return f"uses another way to sign in ({', '.join(others)})"
+    command = old.get("exec")
+    if not isinstance(command, dict) or not _is_ours(command):
+        return "runs another exec plugin" if command else "has no credential in it"
+    if _account(command.get("args")) != _account(new["exec"]["args"]):
+        return "signs in at another gateway, or with another account"
+    return ""
+
+
+def _other_context(old: Entry, new: Entry) -> str:
+    same = (old.get("cluster"), old.get("user")) == (new["cluster"], new["user"])
+    return "" if same else "uses another cluster or user"
+
+
+def _address(server: object) -> str:
+    return server.rstrip("/") if isinstance(server, str) else ""
+
+
+def _is_ours(command: Entry) -> bool:
+    args = command.get("args")
+    named = os.path.basename(str(command.get("command")))
+    return named in (PROGRAM, f"kubectl-{PROGRAM}") and isinstance(args, list) and args[:1] == [COMMAND]
+
+
+def _account(args: object) -> tuple[str, str | None]:
+    words = [str(word) for word in args] if isinstance(args, list) else []
+    given = dict(pairwise(words)) | dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    return _address(given.get("--server")), given.get("--account")
+
+
+# --- what is there ---
+
+
+def _config(text: str, file: str | None) -> Entry:
+    document = parse(text, file=file)
+    config: Any = document.value
+    if config is None:
+        return {}
+    cause = ""
+    if not isinstance(config, dict):
+        cause = "it is not an object"
+    elif document.more:
+        cause = "a second document follows the first one"
+    elif document.duplicates:
+        cause = f"duplicate entry {document.duplicates[0].path}"
+    else:
+        cause = _wrong_sections(config)
+    if cause:
+        raise ConfigurationError("the kubeconfig cannot be changed", cause=cause, where=file, code="config-invalid")
+    return dict(config)
+
+
+def _wrong_sections(config: Entry) -> str:
+    for section in SECTIONS:
+        entries = config.get(section) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            return f"{section} is not a list of objects"
+    return ""
+
+
+def _position(config: Entry, section: str, name: str, file: str | None) -> int | None:
+    positions = [at for at, entry in enumerate(config.get(section) or []) if entry.get("name") == name]
+    if len(positions) > 1:
+        cause = f'{section} has two entries "{name}"'
+        raise ConfigurationError("the kubeconfig cannot be changed", cause=cause, where=file, code="config-invalid")
+    return positions[0] if positions else None

@@ -1,0 +1,1 @@
+"""Commands about what a policy allows: ``can-i``, ``who-can``, ``explain``, ``policy`` and ``impersonation-role``."""

@@ -1,0 +1,119 @@
+"""``ostiary can-i``: ask the policy of a gateway whether somebody may do something, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ostiary.cli import FAILED, OK
+from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.gateway.choice import add_config, load, run_async
+from ostiary.cli.output import Style, painted, print_json, print_note
+from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
+from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
+from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.errors import ProviderError
+from ostiary.model import Attributes, UserInfo
+
+if TYPE_CHECKING:
+    from ostiary.gateway.config.settings import GatewayConfig
+
+DESCRIPTION = """\
+Ask the authorization chain of a gateway whether a user may do something. Nothing is sent to a running gateway:
+the chain of the configuration is asked here, with the policy as it lies in its files now.
+
+Prints yes or no; the exit code is 0 for yes and 1 for no. With --explain it shows the rule that decided or came
+closest, the one condition of it that failed, and the smallest rule that would allow it.
+"""
+EPILOG = """\
+examples:
+  ostiary can-i get pods --namespace team --user alice
+  ostiary can-i create deployments.apps/scale web -n team --user alice --group dev --explain
+  ostiary can-i get --path /metrics --group monitoring
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_question(parser)
+    parser.add_argument("--user", metavar="NAME", help="the user (default: you; with --group, any member of it)")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="NAME", help="a group of the user; may be repeated"
+    )
+    parser.add_argument("--explain", action="store_true", help="show the reason, and which rule would change it")
+    add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    asked, config = question(arguments), load(arguments)
+    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
+    told = run_async(_ask(config, Attributes(_user(arguments), request), explain=arguments.explain))
+    if arguments.output == JSON:
+        print_json(told)
+    else:
+        word, style = ("yes", Style.GOOD) if told["allowed"] else ("no", Style.BAD)
+        print(painted(word, style, sys.stdout))
+        if arguments.explain:
+            print_rows([("asked", asked_text(told["attributes"])), ("decision", verdict_text(told["decision"]))])
+            print_steps(told["explanation"])
+    for note in misspelling_notes(request, config, allowed=told["allowed"]):
+        print_note(note)
+    _note_prefixes(config, arguments)
+    return OK if told["allowed"] else FAILED
+
+
+def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None:
+    """A policy may well have something to say about a name that nobody has here, for want of the provider's prefix."""
+    from ostiary.gateway.policy.possible_subjects import PossibleSubjects
+
+    possible = PossibleSubjects.from_config(config)
+    names = (
+        [] if arguments.user is None else [("has the name", arguments.user, possible.can_be_user, possible.near_user)]
+    )
+    names += [("is in the group", name, possible.can_be_group, possible.near_group) for name in arguments.group]
+    for what, name, can_be, near in names:
+        if not possible.anybody and not can_be(name) and (meant := near(name)):
+            print_note(f'nobody who signs in here {what} "{name}": did you mean "{meant}"?')
+
+
+async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:
+    from ostiary.gateway.doors.operator_json import attributes_json, decision_json, explanation_json
+    from ostiary.gateway.policy.source import opened
+
+    async with opened(config.authorization) as policy:
+        if not explain:
+            decision = await policy.authorizer.authorize(attributes)
+            told = {}
+        else:
+            explanation = await policy.authorizer.explain(attributes)
+            if explanation.decision is None:
+                raise ProviderError("the policy could not decide", cause=explanation.error)
+            decision, told = explanation.decision, {"explanation": explanation_json(explanation)}
+    asked = {"attributes": attributes_json(attributes), "decision": decision_json(decision)}
+    return {"allowed": decision.allowed, **asked, **told}
+
+
+def _user(arguments: argparse.Namespace) -> UserInfo:
+    groups = tuple(arguments.group)
+    if arguments.user is not None:
+        return UserInfo(arguments.user, groups=groups)
+    if groups:
+        # Whoever is in a group has signed in.
+        return UserInfo("", groups=(*groups, AUTHENTICATED))
+    return UserInfo(login_name())
+
+
+def login_name() -> str:
+    """Who runs this command."""
+    import getpass
+    import os
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container the user often has a number and no name.
+        return f"uid {os.getuid()}"

@@ -1,0 +1,159 @@
+"""``ostiary explain``: a refused request by its id: what was asked, what was decided then, and why, as of now."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostiary.cli import OK
+from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async
+from ostiary.cli.output import print_json
+from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
+from ostiary.core.text import printable
+from ostiary.errors import OstiaryError
+
+if TYPE_CHECKING:
+    from ostiary.cli.gateway.remote import RemoteGateway
+    from ostiary.gateway.config.settings import GatewayConfig
+
+DESCRIPTION = """\
+Explain why the gateway denied a request. Every response has an Audit-Id header, and every error page shows a request
+id: ask the user for it. This prints the request, the decision at that time, and the decision of the policy
+as it is now: the closest rule, the one condition that failed, and the smallest rule that would allow it. For a
+failed sign-in, and for a request without a valid credential, it prints what failed.
+
+The request is searched for in the audit log of the configuration, rotated files included; or, with --server, in the
+memory of a running gateway, which keeps denied requests for about a day.
+"""
+EPILOG = """\
+examples:
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --config gateway.yaml
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --audit-log /var/log/audit-2026-01.log
+  ostiary explain 1f0c5b1e-6d6e-4c39-9a52-7b9d9d2c1e55 --server https://gateway.example.com
+"""
+
+
+class DecisionNotFound(OstiaryError):
+    default_code = "decision-not-found"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("id", metavar="ID", help="the Audit-Id of the response, or the request id on the page")
+    parser.add_argument(
+        "--audit-log", action="append", metavar="FILE", help="search this audit log instead; may be repeated"
+    )
+    add_config(parser)
+    add_server(parser)
+    add_output(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.server is not None and arguments.audit_log:
+        raise UsageError("--audit-log and --server cannot be combined", hint="leave one of them out")
+    gateway = remote(arguments)
+    told = _remembered(gateway, arguments.id) if gateway is not None else _recorded(arguments)
+    if arguments.output == JSON:
+        print_json(told)
+    else:
+        _print(told)
+    return OK
+
+
+def _print(told: dict[str, Any]) -> None:
+    print(printable(f"{told['id']}, {told['at']}"))
+    if "now" not in told:
+        _print_end(told)
+        return
+    now = told["now"]
+    answered = [("answered", f"status {told['status']}")] if "status" in told else []
+    print_rows(
+        [
+            ("asked", asked_text(told["attributes"])),
+            ("then", verdict_text(told["then"])),
+            *answered,
+            ("now", verdict_text(now["decision"], now.get("error", ""))),
+        ]
+    )
+    print_steps(now)
+
+
+def _print_end(told: dict[str, Any]) -> None:
+    """A request that came to no decision: somebody signed in, or nobody was identified."""
+    login, user = told.get("login"), told.get("user", "")
+    who = f'User "{user}"' if user else "somebody"
+    where = f" from {told['from']}" if told.get("from") else ""
+    with_provider = f" with {told['provider']}" if told.get("provider") else ""
+    what = [("sign-in", f"{login}{with_provider}")] if login else []
+    reason = [("reason", told["reason"])] if told.get("reason") else []
+    print_rows(
+        [
+            ("asked", f"{who}{where}: {told.get('method', '')} {told.get('path', '')}"),
+            *what,
+            ("answered", f"status {told['status']}"),
+            *reason,
+            ("decided", "nothing: the request ended before the policy was evaluated"),
+        ]
+    )
+
+
+def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
+    from ostiary.cli.gateway.remote import GatewayRefused
+
+    try:
+        return gateway.get("decisions", decision_id)
+    except GatewayRefused as error:
+        if error.status != 404:
+            raise
+        hint = (
+            "a gateway keeps denied requests for about a day, each worker its own; search its audit log with --config"
+        )
+        raise DecisionNotFound("unknown request id: the gateway remembers no such decision", hint=hint) from None
+
+
+def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
+    config = load(arguments)
+    logs = arguments.audit_log or _logs(config, config_path(arguments))
+    return run_async(_explained(config, logs, arguments.id))
+
+
+async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
+    from ostiary.gateway.audit.ended_requests import EndedRequest
+    from ostiary.gateway.audit.recorded import find, placed
+    from ostiary.gateway.authorize.refusals import Refusal
+    from ostiary.gateway.doors.operator_json import decided_json, ended_json
+    from ostiary.gateway.policy.source import opened
+
+    found = find(logs, decision_id)
+    if found is None:
+        raise DecisionNotFound(
+            "unknown request id: no audit log records such a decision",
+            cause=f"searched {len(logs)} {'log' if len(logs) == 1 else 'logs'}",
+            where=", ".join(logs),
+            hint="name an older log with --audit-log, or ask a running gateway with --server",
+        )
+    if isinstance(found, EndedRequest):
+        return ended_json(found)
+    found = placed(found, [upstream.name for upstream in config.upstreams])
+    async with opened(config.authorization) as policy:
+        now = await policy.authorizer.explain(found.attributes)
+    told = decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
+    # A request that was allowed may still have failed: over a limit, or at the upstream.
+    return {**told, "status": found.status} if found.decision.allowed and found.status >= 400 else told
+
+
+def _logs(config: GatewayConfig, where: str) -> list[str]:
+    """The audit log and what it was rotated to, the newest first. What is compressed is left alone."""
+    if config.audit.log is None:
+        raise DecisionNotFound(
+            "this gateway has no audit log file",
+            where=f"{where}, audit.log",
+            hint="name one with --audit-log, or ask the running gateway with --server",
+        )
+    path = Path(config.audit.log.path)
+    rotated = [one for one in path.parent.glob(f"{path.name}[.-]*") if one.suffix not in (".gz", ".bz2", ".xz", ".zst")]
+    found = [path] if path.exists() else []
+    return [str(one) for one in (*found, *sorted(rotated, key=lambda one: -one.stat().st_mtime))] or [str(path)]

@@ -1,0 +1,133 @@
+"""The question of ``can-i`` and ``who-can``: a verb, and a resource or a path."""
+
+from __future__ import annotations
+
+import argparse
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ostiary.cli.arguments import UsageError
+from ostiary.model import RequestInfo
+from ostiary.wire.request.resource_names import SUBRESOURCES, group_of, plural_of
+
+if TYPE_CHECKING:
+    from ostiary.gateway.config.settings import GatewayConfig
+
+_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+_PATH_VERBS = ("get", "head", "post", "put", "patch", "delete", "options")
+# No request has them, but Kubernetes asks policies about them.
+_VERBS_OF_POLICIES = ("approve", "attest", "bind", "escalate", "impersonate", "proxy", "sign", "use")
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", metavar="VERB", help=", ".join(_VERBS))
+    parser.add_argument(
+        "resource", metavar="RESOURCE", nargs="?", help="in the plural: pods, pods/log, deployments.apps/scale"
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the name of one object (default: any)")
+    parser.add_argument(
+        "-n", "--namespace", default="", metavar="NAME", help="the namespace (default: the whole cluster)"
+    )
+    parser.add_argument("--api-group", metavar="GROUP", help="the API group of the resource (default: the core group)")
+    parser.add_argument("--path", metavar="PATH", help="instead of a resource: a path such as /metrics")
+    parser.add_argument(
+        "--upstream", metavar="NAME", help="the upstream (needed if there are several with their own policies)"
+    )
+
+
+def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
+    """The upstream that a question is about; raises `UsageError` where the answer depends on it and nobody said."""
+    names = [upstream.name for upstream in config.upstreams]
+    if named is not None:
+        if named not in names:
+            known = ", ".join(names)
+            raise UsageError(f'unknown upstream "{named}"', hint=f"known upstreams: {known}" if names else None)
+        return named
+    if len(names) == 1:
+        return names[0]
+    if any(link.upstreams is not None for link in config.authorization.chain):
+        raise UsageError(
+            "the answer depends on the upstream",
+            hint=f"choose one, as in: --upstream {names[0]} (or {', '.join(names[1:])})",
+        )
+    return ""
+
+
+def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: bool) -> list[str]:
+    """What to say about a question that was likely misspelt: to a policy, that is something which nobody may do."""
+    if allowed or not _speaks_kubernetes(request.upstream, config):
+        return []
+    notes = (_resource_note(request), _subresource_note(request)) if request.is_resource else ()
+    return [note for note in (_verb_note(request), *notes) if note]
+
+
+def _speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
+    """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
+    asked = [one for one in config.upstreams if upstream in ("", one.name)]
+    return all(one.is_kubernetes for one in asked)
+
+
+def _verb_note(request: RequestInfo) -> str | None:
+    verbs = (*_VERBS, *_VERBS_OF_POLICIES) if request.is_resource else _PATH_VERBS
+    # There are more of one kind: impersonate-on:user-info:get, say.
+    if request.verb in verbs or ":" in request.verb:
+        return None
+    close = get_close_matches(request.verb.lower(), verbs, n=1)
+    meant = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(verbs)}"
+    return f'no request has the verb "{request.verb}": {meant}'
+
+
+def _resource_note(request: RequestInfo) -> str | None:
+    """Policies know the plural in lower case only, and each resource in its own API group."""
+    name, plural = request.resource, plural_of(request.resource)
+    # Who names a group knows it.
+    group = None if request.api_group else group_of(plural or name)
+    meant = (plural or name) + (f".{group}" if group else "")
+    if plural:
+        return f'resources are named in the plural and in lower case: did you mean "{meant}"?'
+    if not name.endswith("s") or name != name.lower():
+        return f'resources are named in the plural and in lower case, and "{name}" does not look like it'
+    if group:
+        return f'"{name}" is asked for in the core API group: did you mean "{meant}"?'
+    return None
+
+
+def _subresource_note(request: RequestInfo) -> str | None:
+    """kubectl takes pods/web for a name, where a policy has a subresource."""
+    known = group_of(request.resource) or request.api_group == ""
+    if not request.subresource or request.subresource in SUBRESOURCES or not known or request.name:
+        return None
+    return (
+        f'"{request.subresource}" is asked for as a subresource: '
+        f"the name of an object stands by itself, as in {request.resource} {request.subresource}"
+    )
+
+
+def question(arguments: argparse.Namespace) -> RequestInfo:
+    """What is asked for; raises `UsageError`."""
+    verb, resource, path = arguments.verb, arguments.resource, arguments.path
+    if (resource is None) == (path is None):
+        raise UsageError("name either a RESOURCE or a --path", hint="as in: ostiary can-i get pods --namespace team")
+    if path is not None:
+        if not path.startswith("/") or arguments.namespace or arguments.api_group:
+            raise UsageError("a --path begins with a slash, and is in no namespace and no API group")
+        return RequestInfo(verb.lower(), verb.upper(), path)
+    kind, _, subresource = resource.partition("/")
+    kind, dot, group = kind.partition(".")
+    if dot and arguments.api_group not in (None, group):
+        raise UsageError("the resource and --api-group name different API groups")
+    if not kind:
+        hint = f"a path of the API is asked for with --path {resource}" if resource.startswith("/") else None
+        raise UsageError("the resource has no name", hint=hint or "as in: pods, pods/log, deployments.apps")
+    return RequestInfo(
+        verb=verb,
+        method=_METHODS.get(verb, "GET"),
+        path="",
+        is_resource=True,
+        api_group=group if dot else arguments.api_group or "",
+        namespace=arguments.namespace,
+        resource=kind,
+        subresource=subresource,
+        name=arguments.name,
+    )

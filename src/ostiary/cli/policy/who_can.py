@@ -1,0 +1,65 @@
+"""``ostiary who-can``: everyone whom the policy of a gateway lets do something."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ostiary.cli import FAILED, OK
+from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.gateway.choice import add_config, load, run_async
+from ostiary.cli.output import print_json, print_note, print_table
+from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
+from ostiary.model import Attributes, RequestInfo, UserInfo
+
+if TYPE_CHECKING:
+    from ostiary.gateway.config.settings import GatewayConfig
+
+DESCRIPTION = """\
+List everyone whom the policy of a gateway allows to do something: users, groups and service accounts, each with the
+rule that allows it. An earlier provider may still deny it to some of them; check with ostiary can-i.
+
+Exit code 1 if nobody is allowed.
+"""
+EPILOG = """\
+examples:
+  ostiary who-can delete secrets --namespace team
+  ostiary who-can list nodes --output json
+  ostiary who-can get --path /metrics
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_question(parser)
+    add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    asked, config = question(arguments), load(arguments)
+    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
+    told = run_async(_ask(config, request))
+    if arguments.output == JSON:
+        print_json(told)
+    elif told["subjects"]:
+        columns = ("kind", "name", "namespace", "via")
+        print_table([name.upper() for name in columns], [[one[key] for key in columns] for one in told["subjects"]])
+    else:
+        print("nobody")
+    for name in told["unknown"]:
+        print_note(f'the provider "{name}" cannot list whom it allows')
+    # Who may do everything may also do this to what does not exist.
+    for note in misspelling_notes(request, config, allowed=False):
+        print_note(note)
+    return OK if told["subjects"] else FAILED
+
+
+async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:
+    from ostiary.gateway.doors.operator_json import who_can_json
+    from ostiary.gateway.policy.source import opened
+
+    async with opened(config.authorization) as policy:
+        return who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request)))

@@ -1,0 +1,1 @@
+"""``ostiary registry``: credentials for an image."""

@@ -1,0 +1,107 @@
+"""The sources of credentials that a command line chooses: providers, pull secrets, docker configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ostiary.cli.arguments import UsageError
+from ostiary.core.config import KUBERNETES, Fields, Reading, read
+from ostiary.core.process import Limits
+from ostiary.registry import user_config
+from ostiary.registry.cache import CachedProvider
+from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
+from ostiary.registry.docker.store import DockerStore
+from ostiary.registry.keyring import Keyring
+from ostiary.registry.kubelet.config import ProvidersConfig, load
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    keyring: Keyring
+    docker_config: NodeDockerConfig | None
+    pull_secrets: tuple[PullSecret, ...] = field(default=(), repr=False)
+
+
+def choice(arguments: argparse.Namespace) -> Choice:
+    """What ``--config``, ``--bin-dir``, ``--docker-config`` and ``--pull-secret`` choose.
+
+    Without ``--config`` the providers are this user's own, as for ``docker-credential-ostiary``; there may be none.
+    A provider whose executable is missing fails when it is asked, and leaves the others alone.
+    """
+    docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
+    secrets = tuple(pull_secret(file) for file in arguments.pull_secret)
+    return Choice(_keyring(arguments, docker_config), docker_config, secrets)
+
+
+def configured(arguments: argparse.Namespace) -> CachedProvider:
+    """The provider of ``--config`` that the command line names."""
+    providers = {one.config.name: one for one in _keyring(arguments, None).providers}
+    if arguments.command not in providers:
+        raise UsageError(f"unknown provider {arguments.command!r}", hint=f"it has {', '.join(providers)}")
+    return providers[arguments.command]
+
+
+def _keyring(arguments: argparse.Namespace, docker_config: NodeDockerConfig | None) -> Keyring:
+    limits = Limits(seconds=arguments.timeout)
+    store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
+    path, bin_dir = _config_and_bin_dir(arguments)
+    config = ProvidersConfig(()) if path is None else load(path)
+    return Keyring(config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, limits=limits)
+
+
+def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:
+    """The configuration, if there is one, and where its executables are."""
+    if arguments.config is None:
+        path = user_config.existing_config_path()
+        return path, arguments.bin_dir or user_config.bin_dir(path)
+    bin_dir = arguments.bin_dir or os.environ.get(user_config.BIN_DIR_VARIABLE)
+    if not bin_dir:
+        raise UsageError("--config needs --bin-dir", hint="name the directory that holds the providers' executables")
+    return arguments.config, bin_dir
+
+
+def config_file(arguments: argparse.Namespace) -> str:
+    """The configuration that is to be looked at: ``--config``, else this user's own."""
+    path: str | None = arguments.config or user_config.existing_config_path()
+    if path is None:
+        missing = f"there is no provider configuration at {user_config.config_path()}"
+        raise UsageError(missing, hint="name one: --config FILE")
+    return path
+
+
+def config_bin_dir(arguments: argparse.Namespace) -> str | None:
+    """Where the executables of that configuration are; None if nobody has said so, and they are not looked at."""
+    if arguments.bin_dir or arguments.config is not None:
+        chosen: str | None = arguments.bin_dir
+        return chosen
+    return user_config.bin_dir()
+
+
+def pull_secret(file: str) -> PullSecret:
+    """The Secret that *file* holds, as YAML or JSON."""
+    reading = Reading(read(file, dialect=KUBERNETES))
+    root = reading.root
+    root.ignore("apiVersion", "immutable")
+    if root.string("kind") != "Secret":
+        root.problem("it is not a Secret", "kind", "kubectl get secret NAME -o yaml prints one")
+    metadata = root.section("metadata")
+    data = dict(_data(root))
+    secret = PullSecret(
+        metadata.string("namespace") or "default", metadata.string("name"), root.string("type"), data, ""
+    )
+    reading.finish("the pull secret cannot be read")
+    return secret
+
+
+def _data(root: Fields) -> Iterator[tuple[str, bytes]]:
+    data = root.section("data")
+    for key in data:
+        value = data.base64(key)
+        if value is not None:
+            yield key, value
+    plain = root.section("stringData")
+    for key in plain:
+        yield key, plain.string(key).encode()

@@ -1,0 +1,296 @@
+"""``ostiary registry``: the credentials for an image, why they are found or not, and what to mend."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import yaml
+
+from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
+from ostiary.cli.authorities import authorities
+from ostiary.cli.output import print_json, print_note
+from ostiary.cli.registry.choice import choice, config_bin_dir, config_file, configured
+from ostiary.cli.registry.output import as_json, print_explanation, print_lint, print_lookup, print_probe
+from ostiary.cli.report import print_report
+from ostiary.registry.check.check import SAMPLE_IMAGE, check
+from ostiary.registry.check.check import SECONDS as CHECK_SECONDS
+from ostiary.registry.check.lint import lint
+from ostiary.registry.check.probe import SECONDS, ProbeSettings, probe
+from ostiary.registry.explain import explain
+from ostiary.registry.kubelet.config import load
+from ostiary.registry.kubelet.migrate import migrate
+from ostiary.registry.matching.image_name import parse_image_name
+from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE
+from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, Dialect
+
+GET_HELP = """\
+Print the credentials for an image, in the order in which the kubelet would try them. Providers are run.
+
+THE CREDENTIALS ARE SECRETS, and this prints them: keep them out of logs, tickets and shared screens.
+`ostiary registry explain` and `ostiary registry probe` never show a password.
+
+Exit code 1 if there is none.
+"""
+EXPLAIN_HELP = """\
+Explain which credentials an image gets, and why: its normalised name, every pattern of every provider
+with the first reason why it does not match, the cache, what was run and its result, the keys of each answer,
+and the order in which the credentials are tried. Passwords are not shown.
+
+Exit code 0 if a credential is found, or with --no-run if a provider matches; else 1.
+"""
+LINT_HELP = """\
+Report errors and likely mistakes in a provider configuration, each with its line and its fix. A configuration that
+does not load is checked as well.
+
+Exit code 1 if there are errors; warnings and hints alone give 0.
+"""
+CHECK_HELP = """\
+Check a credential provider, written in any language, against the rules of the kubelet. It is run about
+six times: in each version of the protocol, for an image that does not exist, with an invalid
+service account token, and with empty stdin. Nothing that it prints is shown.
+
+Exit code 1 if a rule is broken; warnings alone give 0.
+"""
+CHECK_EXAMPLES = """\
+examples:
+  ostiary registry check --image registry.example.com/team/app ./my-provider --verbose
+  ostiary registry check --config providers.yaml --bin-dir /opt/providers --image registry.example.com/app acme
+"""
+PROBE_HELP = """\
+Try each credential for an image at the registry, without pulling: get the challenge, then a token if the registry
+needs one, and print which credentials the registry accepts. Passwords are not shown. They are sent
+to the registry and to the token service that it names, and over plain HTTP only on this machine or with --plain-http.
+
+Exit code 1 if no credential is accepted.
+"""
+MIGRATE_HELP = """\
+Print a provider configuration as CredentialProviderConfig v1, also one in the dialect of the first proposal
+(RegistryCredentialConfig). With --output json it is printed as JSON, which the kubelet reads as well.
+"""
+# As for docker-credential-ostiary: see registry/user_config.py.
+CONFIG_DEFAULT = f"${CONFIG_VARIABLE}, else ~/.config/ostiary/registry.yaml if it is there"
+BIN_DIR_DEFAULT = f" (default: ${BIN_DIR_VARIABLE}; without --config also bin beside the configuration)"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="get|explain|lint|check|probe|migrate")
+    _configure_get(verbs.add_parser("get", help="print the credentials for an image", description=GET_HELP))
+    _configure_explain(
+        verbs.add_parser("explain", help="explain which credentials an image gets", description=EXPLAIN_HELP)
+    )
+    _configure_lint(verbs.add_parser("lint", help="report errors in a configuration", description=LINT_HELP))
+    _configure_check(
+        verbs.add_parser("check", help="check any provider", description=CHECK_HELP, epilog=CHECK_EXAMPLES)
+    )
+    _configure_probe(verbs.add_parser("probe", help="try the credentials at the registry", description=PROBE_HELP))
+    _configure_migrate(verbs.add_parser("migrate", help="rewrite a configuration as v1", description=MIGRATE_HELP))
+
+
+def _configure_get(parser: argparse.ArgumentParser) -> None:
+    _add_sources(parser)
+    _add_docker_logins(parser)
+    add_output(parser)
+    parser.add_argument("image", metavar="IMAGE")
+    parser.set_defaults(run=get)
+
+
+def _configure_explain(parser: argparse.ArgumentParser) -> None:
+    _add_sources(parser)
+    parser.add_argument("--no-run", action="store_true", help="start no provider; say which ones would run")
+    add_output(parser)
+    parser.add_argument("image", metavar="IMAGE")
+    parser.set_defaults(run=explain_image)
+
+
+def _configure_lint(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=lint_config)
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser, default="none, and COMMAND is a program")
+    names = [version.rpartition("/")[2] for version in API_VERSIONS]
+    parser.add_argument(
+        "--api-version",
+        action="append",
+        choices=names,
+        help="a version that it should support, the most important one first; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--image",
+        default=SAMPLE_IMAGE,
+        metavar="IMAGE",
+        help="an image that it has a credential for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="add a variable to its environment"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=CHECK_SECONDS, metavar="SECONDS", help="time limit for one run"
+    )
+    add_output(parser)
+    parser.add_argument("command", metavar="COMMAND", help="the provider; with --config, its name there")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    parser.set_defaults(run=check_provider)
+
+
+def _configure_probe(parser: argparse.ArgumentParser) -> None:
+    _add_sources(parser)
+    _add_docker_logins(parser)
+    parser.add_argument("--manifest", action="store_true", help="also check that the image exists")
+    parser.add_argument("--plain-http", action="store_true", help="use plain HTTP, also to other machines")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="the CA certificates to trust instead of the system's, in PEM"
+    )
+    parser.add_argument(
+        "--registry-timeout",
+        type=seconds,
+        default=SECONDS,
+        metavar="SECONDS",
+        help="time limit for one response of the registry (default: %(default)g)",
+    )
+    add_output(parser)
+    parser.add_argument("image", metavar="IMAGE")
+    parser.set_defaults(run=probe_image)
+
+
+def _configure_migrate(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=migrate_config)
+
+
+def _add_config(parser: argparse.ArgumentParser, *, default: str = CONFIG_DEFAULT) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"the provider configuration: a file, or a directory of them (default: {default})",
+    )
+    parser.add_argument("--bin-dir", metavar="DIR", help=f"where the executables of the providers are{BIN_DIR_DEFAULT}")
+
+
+def _add_docker_logins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--docker-logins",
+        action="store_true",
+        help="after these, the logins of docker and podman on this machine: auth.json, config.json, their helpers",
+    )
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    parser.add_argument(
+        "--docker-config", metavar="DIR", help="look for config.json here first, before the places of the kubelet"
+    )
+    parser.add_argument("--no-docker-config", action="store_true", help="do not read any docker configuration")
+    parser.add_argument(
+        "--pull-secret", action="append", default=[], metavar="FILE", help="a Secret, as kubectl get -o yaml prints it"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit for one provider (default: %(default)g)",
+    )
+
+
+# --- credentials ---
+
+
+def get(arguments: argparse.Namespace) -> int:
+    chosen = choice(arguments)
+    lookup = chosen.keyring.lookup(arguments.image, pull_secrets=chosen.pull_secrets)
+    for failure in lookup.failures:
+        print_note(str(failure))
+    for skipped in lookup.skipped:
+        print_note(f"{skipped.provider}: {skipped.reason}")
+    print_lookup(lookup, as_json=arguments.output == JSON)
+    if not lookup.found:
+        print_note("there is no credential for this image; ostiary registry explain shows the reason")
+    return 0 if lookup.found else 1
+
+
+def explain_image(arguments: argparse.Namespace) -> int:
+    chosen = choice(arguments)
+    told = explain(
+        chosen.keyring,
+        arguments.image,
+        pull_secrets=chosen.pull_secrets,
+        docker_config=chosen.docker_config,
+        run=not arguments.no_run,
+    )
+    if arguments.output == JSON:
+        print_json(as_json(told))
+    else:
+        print_explanation(told)
+    return 0 if told.candidates or not told.complete else 1
+
+
+def probe_image(arguments: argparse.Namespace) -> int:
+    chosen = choice(arguments)
+    settings = ProbeSettings(
+        plain_http=arguments.plain_http,
+        authorities_pem=authorities(arguments.ca_file),
+        manifest=arguments.manifest,
+        seconds=arguments.registry_timeout,
+    )
+    lookup = chosen.keyring.lookup(arguments.image, pull_secrets=chosen.pull_secrets)
+    for failure in lookup.failures:
+        print_note(str(failure))
+    told = probe(parse_image_name(arguments.image), lookup.found, settings=settings)
+    if arguments.output == JSON:
+        print_json(as_json(told) | {"ok": told.ok})
+    else:
+        print_probe(told)
+    return 0 if told.ok else 1
+
+
+# --- configurations and providers ---
+
+
+def lint_config(arguments: argparse.Namespace) -> int:
+    found = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
+    if arguments.output == JSON:
+        print_json(as_json(found) | {"ok": found.ok})
+    else:
+        print_lint(found)
+    return 0 if found.ok else 1
+
+
+def check_provider(arguments: argparse.Namespace) -> int:
+    command, variables = (arguments.command, *arguments.arguments), environment(arguments.env)
+    versions = [f"{V1.rpartition('/')[0]}/{name}" for name in arguments.api_version or ()]
+    if arguments.config is not None:
+        provider = configured(arguments)
+        command = (provider.provider.executable, *provider.config.args, *arguments.arguments)
+        variables = {**dict(provider.config.env), **variables}
+        versions = versions or [provider.config.api_version]
+        if provider.config.dialect is Dialect.PROPOSAL:
+            raise UsageError(
+                f"provider {arguments.command!r} uses the protocol of the first proposal, which is not checked",
+                hint="ostiary registry migrate rewrites the configuration",
+            )
+    report = check(
+        command,
+        image=arguments.image,
+        env=variables,
+        versions=versions or (V1, V1BETA1, V1ALPHA1),
+        seconds=arguments.timeout,
+    )
+    print_report(report, as_json=arguments.output == JSON)
+    return 0 if report.ok else 1
+
+
+def migrate_config(arguments: argparse.Namespace) -> int:
+    config = load(config_file(arguments), bin_dir=arguments.bin_dir)
+    text = migrate(config)
+    for warning in config.warnings:
+        print_note(str(warning))
+    if arguments.output == JSON:
+        print_json(yaml.safe_load(text))
+    else:
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,132 @@
+"""The adapter for kr8s: its `Api` on our httpx client.
+
+kr8s has no place to bring one's own client, so this subclasses its `Api` at the two seams that all of
+its requests pass: where it makes its session, and where it calls the API. The first is private to kr8s,
+as are two modules imported below; our tests fail should any of them move.
+
+What works: everything that goes through `Api`, websockets (``exec``, ``port_forward``) included, as they
+use the same session. kr8s's own way of signing in is out of the game, and with it its habit of running
+the plugin three more times on every 403.
+
+What cannot be had: `Api.whoami` knows tokens and certificates in files only and answers None. And
+``kr8s.get()`` without ``api=`` takes whichever `Api` was made first in this thread and loop, so pass it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import kr8s
+import kr8s.asyncio
+from kr8s._async_utils import as_sync_func
+from kr8s._auth import KubeAuth
+
+from ostiary.client.adapters.httpx import async_client
+from ostiary.client.connection import Connection
+
+HEADERS = {"User-Agent": f"kr8s/{kr8s.__version__}", "Content-Type": "application/json"}
+
+
+async def api(connection: Connection, **options: Any) -> AsyncApi:
+    """A `kr8s.asyncio.Api` that is signed in to the cluster. Nothing is sent before its first use.
+
+    *options* are those of `httpx.AsyncClient`, such as ``timeout``; see `ostiary.client.adapters.httpx`.
+    Close it with ``await api.aclose()``, or use it in an ``async with``.
+    """
+    return AsyncApi(connection, options)
+
+
+def sync_api(connection: Connection, **options: Any) -> SyncApi:
+    """`api` for a program without an event loop. Close it with ``api.close()``, or use it in a ``with``."""
+
+    async def make() -> SyncApi:
+        # kr8s runs all its calls in the one loop of a thread of its own, and remembers an Api by its loop.
+        return SyncApi(connection, options)
+
+    return as_sync_func(make)()
+
+
+class _Auth(KubeAuth):
+    """What kr8s wants to know of a user, without any of his credentials. Reads no file, runs no plugin."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(url=connection.server, namespace=connection.namespace)
+        self.server = connection.server
+        self.active_context = connection.selection.context_name
+
+    async def reauthenticate(self) -> None:
+        pass
+
+
+class _OnConnection:
+    """The two seams, for the async `Api` and the sync one alike."""
+
+    _session: httpx.AsyncClient | None
+    _timeout: Any
+
+    def __init__(self, connection: Connection, options: dict[str, Any]) -> None:
+        super().__init__(bypass_factory=True, url=connection.server, namespace=connection.namespace)  # type: ignore[call-arg]
+        self._connection = connection
+        self._timeout = options.get("timeout")
+        self._options = options
+        self.auth = _Auth(connection)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._connection!r}>"
+
+    async def _create_session(self) -> None:
+        if self._session is None or self._session.is_closed:
+            options = {"follow_redirects": True, **self._options, "timeout": self._timeout}
+            options["headers"] = {**HEADERS, **self._options.get("headers", {})}
+            self._session = async_client(self._connection, **options)
+
+    @asynccontextmanager
+    async def call_api(
+        self, *args: Any, raise_for_status: bool = True, **options: Any
+    ) -> AsyncIterator[httpx.Response]:
+        # Without raise_for_status kr8s does not try again, which has been done where it makes sense.
+        async with super().call_api(*args, raise_for_status=False, **options) as response:  # type: ignore[misc]
+            if raise_for_status and response.is_error:
+                await response.aread()
+                raise _server_error(response)
+            yield response
+
+    async def _close_session(self) -> None:
+        if self._session is not None:
+            await self._session.aclose()
+
+
+class AsyncApi(_OnConnection, kr8s.asyncio.Api):  # type: ignore[misc]
+    async def aclose(self) -> None:
+        await self._close_session()
+
+    async def __aenter__(self) -> AsyncApi:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+class SyncApi(_OnConnection, kr8s.Api):  # type: ignore[misc]
+    def close(self) -> None:
+        as_sync_func(self._close_session)()
+
+    def __enter__(self) -> SyncApi:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _server_error(response: httpx.Response) -> kr8s.ServerError:
+    """The error that kr8s makes of an answer: the server's own words where it has any."""
+    try:
+        status = response.json()
+        message = status["message"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        status, message = response.text, f"the API server answered {response.status_code} {response.reason_phrase}"
+    return kr8s.ServerError(message, status=status, response=response)

@@ -1,0 +1,181 @@
+"""The adapter for the official client: an `ApiClient` whose every call goes through our urllib3.
+
+Ordinary calls, watches and the dynamic client need no more than that. `kubernetes.stream` (exec, attach,
+port-forward) dials by itself, with files for TLS, without impersonation, and would take the token along
+on a redirect. So for our clients, and no others, we dial its websockets.
+
+Its websockets know one kind of proxy, ``http://``; with any other, streams are refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import kubernetes.client
+import websocket
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import ws_client
+
+from ostiary.client.adapters.urllib3 import pool_manager
+from ostiary.client.connection import Connection
+from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, exchange
+from ostiary.errors import TransportError
+
+SWITCHING_PROTOCOLS = 101
+NOWHERE = "unused.invalid"
+PROTOCOLS = {"sec-websocket-protocol": f"{ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}"}
+Transport = Callable[..., Any]
+Dial = Callable[[str], websocket.WebSocket]
+
+
+def api_client(connection: Connection, **options: Any) -> ApiClient:
+    """An `ApiClient` that is signed in, for ``kubernetes.client.CoreV1Api(...)`` and all the others.
+
+    *options* are those of `urllib3.PoolManager`: `retries`, `maxsize`, `socket_options`, ...
+    """
+    return ApiClient(connection, **options)
+
+
+class ApiClient(kubernetes.client.ApiClient):
+    """A `kubernetes.client.ApiClient` for one cluster. Threads may share it, streams included."""
+
+    def __init__(self, connection: Connection, **options: Any) -> None:
+        self._connection = connection
+        self._of_this_thread = threading.local()
+        configuration = kubernetes.client.Configuration(host=connection.server)
+        # Taken from the environment; and the library would set up what we replace in the next moment.
+        configuration.proxy = None
+        super().__init__(configuration)
+        options.setdefault("maxsize", configuration.connection_pool_maxsize)
+        self.rest_client.pool_manager = pool_manager(connection, **options)
+
+    def __repr__(self) -> str:
+        return f"<ApiClient of {self._connection!r}>"
+
+    # `kubernetes.stream` puts a transport of its own here for the time of one call. Were it seen by other
+    # threads, their calls would become websockets too.
+
+    @property
+    def call_api(self) -> Transport:
+        streaming: Transport | None = getattr(self._of_this_thread, "streaming", None)
+        return streaming or super().call_api
+
+    @call_api.setter
+    def call_api(self, transport: Transport) -> None:
+        ordinary = transport == super().call_api
+        self._of_this_thread.streaming = None if ordinary else partial(self._stream, transport)
+
+    def _stream(self, transport: Transport, method: str, url: str, *args: Any, **options: Any) -> Any:
+        if not self._connection.is_server_url(url):
+            return transport(method, url, *args, **options)
+        headers = args[0] if args else options.get("header_params")
+        call = partial(transport, method, url, *args, **options)
+        answer = exchange(self._connection, _Stream(self._connection, headers or {}, call))
+        if isinstance(answer, ApiException):
+            raise answer
+        return answer
+
+
+class _Stream:
+    """A `Carrier`: one call of `kubernetes.stream`. Its answer is what the call returned or raised."""
+
+    # A command that is rejected at the handshake has not begun.
+    replayable = True
+
+    def __init__(self, connection: Connection, headers: Mapping[str, str], call: Transport) -> None:
+        self._connection, self._call = connection, call
+        self._headers = {name.lower(): value for name, value in headers.items()}
+
+    def has(self, header: str) -> bool:
+        return header.lower() in self._headers
+
+    def send(self, headers: Headers) -> Any:
+        own = {name: value for name, value in self._headers.items() if _is_of_the_handshake(name)}
+        lines = [*{**PROTOCOLS, **own}.items(), *headers]
+        mark = _dialling.set(_dial_for(self._connection, lines))
+        try:
+            return self._call()
+        except ApiException as error:
+            return error
+        finally:
+            _dialling.reset(mark)
+
+    def status(self, answer: Any) -> int:
+        if not isinstance(answer, ApiException):
+            return SWITCHING_PROTOCOLS
+        # The library raises while it handles the exception that tells what the server said.
+        return getattr(answer.__context__, "status_code", None) or SERVER_ERROR
+
+    def headers(self, answer: Any) -> Mapping[str, Sequence[str]]:
+        said: Mapping[str, str] = getattr(answer.__context__, "resp_headers", None) or {}
+        return {name: [value] for name, value in said.items()}
+
+    def discard(self, answer: Any) -> None:
+        """The library has closed the connection."""
+
+
+def _is_of_the_handshake(header: str) -> bool:
+    # The generated code also sets headers for a body that a websocket does not have.
+    return header in ("authorization", "sec-websocket-protocol") or header.startswith("impersonate-")
+
+
+def _dial_for(connection: Connection, headers: Headers) -> Dial:
+    """How to open the websocket of one call. Whatever is wrong with TLS or the proxy is raised here."""
+    context = connection.ssl_context()
+    options = {
+        "header": [f"{name}: {value}" for name, value in headers],
+        # The library would send the same headers to wherever it is redirected.
+        "redirect_limit": 0,
+        **_proxy_options(connection.proxy),
+    }
+
+    def dial(url: str) -> websocket.WebSocket:
+        # Its trace shows the headers of the handshake.
+        websocket.enableTrace(False)
+        opened = websocket.WebSocket(sslopt={} if context is None else {"context": context})
+        opened.connect(url, **options)  # type: ignore[no-untyped-call]
+        return opened
+
+    return dial
+
+
+def _proxy_options(proxy: str | None) -> dict[str, Any]:
+    if proxy is None:
+        # Told of no proxy at all, the library would look for one in the environment.
+        return {"http_proxy_host": NOWHERE, "http_proxy_port": 1, "http_no_proxy": ["*"]}
+    parts = urlsplit(proxy)
+    if parts.scheme != "http":
+        raise TransportError(
+            "the proxy for this server cannot be used for streams",
+            cause=f"the websockets of the official client know http:// proxies only, and this one is {parts.scheme}://",
+            hint="use an http:// proxy; all calls but exec, attach and port-forward go through this one too",
+            code="proxy-invalid",
+        )
+    return {
+        "http_proxy_host": parts.hostname,
+        "http_proxy_port": parts.port or 80,
+        "http_proxy_auth": (unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
+        # An empty list would let the environment's NO_PROXY in.
+        "http_no_proxy": [NOWHERE],
+    }
+
+
+_dialling: ContextVar[Dial | None] = ContextVar("dialling", default=None)
+_dial_as_ever = ws_client.create_websocket
+
+
+def _create_websocket(configuration: Any, url: str, headers: Any = None) -> websocket.WebSocket:
+    """In place of the library's own, which takes neither a TLS context nor most headers.
+
+    Only a call of one of our clients sets `_dialling`; everybody else gets what was there before.
+    """
+    dial = _dialling.get() or partial(_dial_as_ever, configuration, headers=headers)
+    return dial(url)
+
+
+ws_client.create_websocket = _create_websocket

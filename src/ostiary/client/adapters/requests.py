@@ -1,0 +1,99 @@
+"""The adapter for requests: a `requests.Session` whose requests to the cluster go through our urllib3.
+
+Signing happens below requests, in `ostiary.client.adapters.urllib3`. So no object of requests ever holds the
+credential, and a redirect cannot carry it anywhere.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+
+from ostiary.client.adapters.urllib3 import absolute, pool_manager
+from ostiary.client.connection import Connection
+
+
+def session(connection: Connection, **options: Any) -> Session:
+    """A `requests.Session` that is signed in to the cluster: ``session.get("/api/v1/pods")``.
+
+    *options* are those of `requests.adapters.HTTPAdapter`, for the cluster alone (`max_retries`,
+    `pool_maxsize`, ...). `verify`, `cert` and `proxies` have no effect on the cluster: the kubeconfig
+    says how it is trusted and reached.
+    """
+    return Session(connection, **options)
+
+
+class Session(requests.Session):
+    """A session for one cluster. Paths are relative to the cluster's address."""
+
+    def __init__(self, connection: Connection, **options: Any) -> None:
+        super().__init__()
+        self._connection = connection
+        self._adapter = ClusterAdapter(connection, **options)
+        address = urlsplit(connection.server)
+        self.mount(f"{address.scheme}://{address.netloc}/", self._adapter)
+        if not connection.compression:
+            self.headers["Accept-Encoding"] = "identity"
+
+    def __repr__(self) -> str:
+        return f"<Session of {self._connection!r}>"
+
+    def get_adapter(self, url: str) -> BaseAdapter:
+        # The prefix of a mount is text: with it alone, https://host and https://host:443 would be two.
+        return self._adapter if self._connection.is_server_url(url) else super().get_adapter(url)
+
+    def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
+        request = copy(request)
+        request.url = absolute(self._connection, str(request.url))
+        if request.auth is None and self.auth is None and self._connection.is_server_url(request.url):
+            # Else requests would look into ~/.netrc, and sign with what it finds there.
+            request.auth = _leave_unsigned
+        return super().prepare_request(request)
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        url = prepared_request.url or ""
+        if not self._connection.is_server_url(url):
+            super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
+        elif self.should_strip_auth(response.request.url or "", url):  # type: ignore[no-untyped-call]
+            # What the parent does, without looking into ~/.netrc.
+            prepared_request.headers.pop("Authorization", None)
+
+
+class ClusterAdapter(HTTPAdapter):
+    """Sends to the cluster as the kubeconfig says, whatever the session's options and environment say."""
+
+    def __init__(self, connection: Connection, **options: Any) -> None:
+        self._connection = connection
+        super().__init__(**options)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
+        self.poolmanager = pool_manager(
+            self._connection, num_pools=connections, maxsize=maxsize, block=block, **options
+        )
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        return super().send(request, stream, timeout, verify=self._connection.verifies)
+
+    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+        """Nothing to add: the pool's TLS context is complete, and requests would add public authorities."""
+
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+        # A proxy of a server without TLS must be told the whole URL; of the proxy only we know.
+        proxy = self._connection.proxy
+        return super().request_url(request, {} if proxy is None else {"http": proxy})
+
+
+def _leave_unsigned(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request

@@ -1,0 +1,348 @@
+"""Which commands of a kubeconfig this program runs.
+
+A kubeconfig can name any command, so the answer comes from the program or from the user's kuberc, never
+from the kubeconfig. Called by exec_plugin before every run, with the `Plan` of what would start; starts
+nothing itself.
+
+    AllowAll, DenyAll, Allowlist    which commands at all
+    Pinned, Trusted, Confirm        ask one of those first, then look closer at what it let through
+
+The user's own choice for kubectl is read by `ostiary.client.exec.kuberc`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shlex
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ostiary.core.process import find_executable
+from ostiary.errors import ConfigurationError, PluginRefused
+from ostiary.model import Place, Problem
+
+ALLOW_ALL, DENY_ALL, ALLOWLIST = "AllowAll", "DenyAll", "Allowlist"
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+SYMLINK_LIMIT = 40
+SHA256_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would run. Arguments and info may hold secrets, so they are not printed with it."""
+
+    command: str
+    executable: str | None
+    """Where the command was found; None if it was not."""
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env_names: tuple[str, ...] = ()
+    info: str = field(default="", repr=False)
+    place: Place | None = None
+
+
+class PluginPolicy(Protocol):
+    def check(self, plan: Plan) -> str:
+        """The path to execute; raises `PluginRefused` when the command must not run.
+
+        Called before every run, from any thread. Execute exactly the path returned: it is what was
+        judged. When `plan.executable` is None the command comes back as it is spelled, to be reported as
+        not found; do not look it up again, least of all in a PATH that the kubeconfig sets.
+        """
+
+
+@dataclass(frozen=True)
+class AllowAll:
+    """Every command may run: what kubectl does unless it is told otherwise."""
+
+    def check(self, plan: Plan) -> str:
+        return plan.executable or plan.command
+
+
+@dataclass(frozen=True)
+class DenyAll:
+    """No command may run."""
+
+    def check(self, plan: Plan) -> str:
+        raise _refused(
+            plan,
+            f"the plugin policy of this program is {DENY_ALL}",
+            hint="use another way to sign in, or a policy that allows this command",
+        )
+
+
+@dataclass(frozen=True)
+class Allowlist:
+    """Only the commands named by *entries* may run.
+
+    An entry is a bare name or a path. It permits a command that is spelled like it, one that is found at
+    the path it names, and one that is found where the entry itself is found. Symbolic links are not
+    followed, and the content is not looked at: see `Pinned` and `Trusted`.
+    """
+
+    entries: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(self.entries))
+        problems = _allowlist_problems(self.entries, Place(path="allowlist"))
+        if problems:
+            raise ConfigurationError("the plugin allowlist cannot be used", problems=problems)
+
+    def check(self, plan: Plan) -> str:
+        spelled = _spelling(plan.command)
+        if plan.executable is None:
+            path, permitted = spelled, spelled in self.entries
+        else:
+            path = spelled if os.sep in spelled else _clean(plan.executable)
+            permitted = self._permits(spelled, path)
+        if not permitted:
+            raise _refused(
+                plan,
+                f"{path!r} is not on the plugin allowlist of this program",
+                hint="add it to the allowlist if you trust it",
+            )
+        return path
+
+    def _permits(self, spelled: str, path: str) -> bool:
+        if os.sep not in spelled and not os.path.isabs(path):
+            # PATH holds "." or another relative directory: whoever fills the current directory
+            # would choose the program. Go refuses these as well.
+            return False
+        return spelled in self.entries or any(_is_found_at(path, entry) for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Only files with a known content may run: *pins* gives the SHA-256 of each command or path.
+
+    A command without a pin is refused. The digest is that of the file when it was opened. Whoever can
+    write to that file, or to a directory above it, can still replace it between this check and its start:
+    `Pinned` finds a wrong version or a spoiled download, `Trusted` keeps others from making the exchange.
+    Of a script, the interpreter and the modules it loads are not covered.
+    """
+
+    policy: PluginPolicy
+    pins: Mapping[str, str] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        pins = {command: digest.lower() for command, digest in self.pins.items()}
+        object.__setattr__(self, "pins", pins)
+        problems = [
+            Problem(f"{digest!r} is not a SHA-256 in hexadecimal", Place(path=f"pins[{command!r}]"))
+            for command, digest in pins.items()
+            if not SHA256_HEX.fullmatch(digest)
+        ]
+        if problems:
+            raise ConfigurationError("the plugin pins cannot be used", problems=problems)
+
+    def check(self, plan: Plan) -> str:
+        path = _path_to_examine(self.policy, plan)
+        wanted = {self.pins[name] for name in (plan.command, path) if name in self.pins}
+        if not wanted:
+            raise _refused(plan, f"{path!r} has no pinned SHA-256", hint="pin the version that you trust")
+        digest = _sha256(plan, path)
+        if wanted != {digest}:
+            raise _refused(
+                plan,
+                f"{path!r} has the SHA-256 {digest}, which is not the pinned one",
+                hint="if you updated it on purpose, pin the new version",
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Only files that nobody else can change may run, and only if nobody else can change the kubeconfig.
+
+    The file, every directory above it, and every symbolic link on the way must belong to root or to us,
+    and neither group nor others may write to them. A directory with the sticky bit, such as ``/tmp``, may
+    be open to all: there, only its owner can replace an entry.
+    """
+
+    policy: PluginPolicy
+
+    def check(self, plan: Plan) -> str:
+        path = _path_to_examine(self.policy, plan)
+        self._examine(plan, path)
+        if plan.place is not None and plan.place.file is not None:
+            self._examine(plan, plan.place.file)
+        return path
+
+    def _examine(self, plan: Plan, path: str) -> None:
+        try:
+            for step, status in _way_to(path):
+                self._judge(plan, step, status)
+        except OSError as error:
+            raise _refused(plan, f"{path!r} cannot be examined: {error.strerror}") from None
+
+    def _judge(self, plan: Plan, step: str, status: os.stat_result) -> None:
+        if status.st_uid not in (0, os.geteuid()):
+            raise _refused(
+                plan,
+                f"{step!r} belongs to the user id {status.st_uid}, who is neither root nor you",
+                hint="move it to a directory that you own, or change its owner",
+            )
+        if _others_can_change(status):
+            raise _refused(plan, f"{step!r} can be changed by other users", hint=f"chmod go-w {shlex.quote(step)}")
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Each run is put to *callback*, for a program that accepts kubeconfigs from others.
+
+    Only the answer True lets the command run; any other answer, and any exception, refuses it. The
+    callback is asked after *policy*, sees the path that would be executed, and may take its time.
+    """
+
+    callback: Callable[[Plan], bool]
+    policy: PluginPolicy = AllowAll()
+
+    def check(self, plan: Plan) -> str:
+        path = self.policy.check(plan)
+        judged = plan if plan.executable is None else replace(plan, executable=path)
+        try:
+            answer = self.callback(judged)
+        except PluginRefused:
+            raise
+        except Exception as error:
+            raise _refused(plan, "the permission check failed") from error
+        # Identity: a coroutine that nobody awaited, or the text "no", is true as well.
+        if answer is not True:
+            raise _refused(plan, "permission denied")
+        return path
+
+
+def policy_of(kind: str, entries: Sequence[str] | None = None) -> PluginPolicy:
+    """The policy that kubectl knows by the name *kind*; the empty name is AllowAll."""
+    problems = policy_problems(kind, entries, Place(path="allowlist"))
+    if problems:
+        raise ConfigurationError("the plugin policy cannot be used", problems=problems)
+    if kind == ALLOWLIST:
+        return Allowlist(entries or ())
+    return DenyAll() if kind == DENY_ALL else AllowAll()
+
+
+# --- matching ---
+
+
+def _clean(path: str) -> str:
+    """*path* without ``.``, ``..`` and doubled separators, as Go's filepath.Clean makes it."""
+    cleaned = os.path.normpath(path)
+    # POSIX lets "//x" mean something else than "/x", and normpath leaves it alone. Linux does not, nor Go.
+    return cleaned[1:] if cleaned.startswith("//") else cleaned
+
+
+def _spelling(command: str) -> str:
+    """*command* as an entry would spell it.
+
+    client-go makes ``p`` of ``./p``, and so another program: the one on PATH. Here a path stays a path.
+    """
+    cleaned = _clean(command)
+    return cleaned if (os.sep in cleaned) == (os.sep in command) else command
+
+
+def _is_found_at(path: str, entry: str) -> bool:
+    if os.path.basename(entry) != os.path.basename(path):
+        return False
+    found = find_executable(entry)
+    return found is not None and _clean(found) == path
+
+
+def _refused(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefused:
+    return PluginRefused(f"exec plugin {plan.command!r} was not run", cause=cause, where=plan.place, hint=hint)
+
+
+# --- looking closer at a file ---
+
+
+def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
+    path = policy.check(plan)
+    if plan.executable is None or not os.path.lexists(path):
+        raise _refused(
+            plan,
+            f"{path!r} was not found, so it cannot be examined",
+            hint="install it, or correct exec.command in the kubeconfig",
+        )
+    return path
+
+
+def _sha256(plan: Plan, path: str) -> str:
+    try:
+        # O_NONBLOCK: a named pipe must not hold us up.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _refused(plan, f"{path!r} cannot be read: {error.strerror}") from None
+    raise _refused(plan, f"{path!r} is not a regular file")
+
+
+def _way_to(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every directory, symbolic link and file that decides what *path* is, from the root down."""
+    here, links = os.sep, 0
+    yield here, os.lstat(here)
+    parts = deque(os.path.join(os.getcwd(), path).split(os.sep))
+    while parts:
+        part = parts.popleft()
+        if part == os.pardir:
+            here = os.path.dirname(here)
+        elif part not in ("", os.curdir):
+            step = os.path.join(here, part)
+            status = os.lstat(step)
+            yield step, status
+            if not stat.S_ISLNK(status.st_mode):
+                here = step
+                continue
+            links += 1
+            if links > SYMLINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink(step)
+            here = os.sep if os.path.isabs(target) else here
+            parts.extendleft(reversed(target.split(os.sep)))
+
+
+def _others_can_change(status: os.stat_result) -> bool:
+    if stat.S_ISLNK(status.st_mode):
+        return False  # A link's mode means nothing: who may replace it is decided by its directory.
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return False
+    return bool(status.st_mode & WRITABLE_BY_OTHERS)
+
+
+# --- what can be wrong with a policy ---
+
+
+def policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list[Problem]:
+    if kind == ALLOWLIST:
+        if entries is None:
+            return [Problem(f"the policy is {ALLOWLIST}, but there is no allowlist", at)]
+        return _allowlist_problems(entries, at)
+    if kind not in ("", ALLOW_ALL, DENY_ALL):
+        known = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
+        return [Problem(f"unknown plugin policy {kind!r}", at, known)]
+    if entries is not None:
+        # Whoever writes a list expects it to restrict something.
+        return [Problem(f"there is an allowlist, but the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]
+    return []
+
+
+def _allowlist_problems(entries: Sequence[str], at: Place) -> list[Problem]:
+    if not entries:
+        return [Problem("the allowlist is empty", at, f"use {DENY_ALL} to allow no plugin")]
+    return [
+        problem
+        for number, entry in enumerate(entries)
+        for problem in _entry_problems(entry, Place(at.file, f"{at.path}[{number}]"))
+    ]
+
+
+def _entry_problems(entry: str, place: Place) -> Iterator[Problem]:
+    if not entry:
+        yield Problem("the entry names no command", place)
+    elif _clean(entry) != entry:
+        yield Problem(f"{entry!r} is not a normal path", place, f"write {_clean(entry)!r}")

@@ -1,0 +1,211 @@
+"""One request and its answer, signed: what every adapter does, written once.
+
+    has Authorization already?  -> send as it is, whatever comes back
+    user:password@ in server?   -> that signs, and of the credential only the certificate is used
+    else                        -> obtain the credential, send
+    401?                        -> have the credential replaced, once per generation; send once more
+                                   if the body can be sent again
+    anything else below 500     -> the server took the credential, of the first request or of the second
+
+`Signing` holds these decisions and never waits. `exchange` and `exchange_async` are its two drivers;
+they differ only in how they wait. An adapter brings a `Carrier`, and no decision of its own.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+from ostiary.core.caching.waiting import wait, wait_async
+from ostiary.model import Credential, Secret
+
+Headers = Sequence[tuple[str, str]]
+Answer = TypeVar("Answer")
+UNAUTHORIZED = 401
+SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """What the server said with its 401. Plugins of the v1alpha1 time are told this."""
+
+    status: int
+    headers: Mapping[str, Sequence[str]]
+
+
+class CredentialSource(Protocol):
+    """Where a connection's credential comes from. Shared by threads and event loops; never blocks."""
+
+    def current(self) -> Credential | Future[Credential]:
+        """The credential to use now, or the run that is fetching it. Raises `CredentialError`."""
+
+    def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
+        """What to use instead of *rejected*; None when there is nothing better to try. Never raises."""
+
+    def accepted(self, credential: Credential) -> None:
+        """The server took *credential*."""
+
+
+class Signer(Protocol):
+    """The part of a `Connection` that signing needs."""
+
+    @property
+    def source(self) -> CredentialSource | None: ...
+
+    @property
+    def retry_on_401(self) -> bool: ...
+
+    @property
+    def authorization(self) -> Secret | None: ...
+
+    @property
+    def impersonation(self) -> Headers: ...
+
+
+class Carrier(Protocol[Answer]):
+    """One request as an HTTP library knows it. Made per request by a synchronous adapter."""
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the body can be sent a second time."""
+
+    def has(self, header: str) -> bool:
+        """Whether the caller set *header* on the request already."""
+
+    def send(self, headers: Headers) -> Answer:
+        """Send the request with *headers* added, replacing those an earlier `send` added."""
+
+    def status(self, answer: Answer) -> int: ...
+
+    def headers(self, answer: Answer) -> Mapping[str, Sequence[str]]: ...
+
+    def discard(self, answer: Answer) -> None:
+        """Free *answer*, which nobody will read: the request is sent again, or was given up."""
+
+
+class AsyncCarrier(Protocol[Answer]):
+    """`Carrier` for an event loop."""
+
+    @property
+    def replayable(self) -> bool: ...
+
+    def has(self, header: str) -> bool: ...
+
+    async def send(self, headers: Headers) -> Answer: ...
+
+    def status(self, answer: Answer) -> int: ...
+
+    def headers(self, answer: Answer) -> Mapping[str, Sequence[str]]: ...
+
+    async def discard(self, answer: Answer) -> None: ...
+
+
+class Signing:
+    """The decisions about one request."""
+
+    __slots__ = ("_by_address", "_signer", "_source", "impersonation")
+
+    def __init__(self, signer: Signer, carrier: Carrier[Answer] | AsyncCarrier[Answer]) -> None:
+        self._signer = signer
+        # A caller who signs the request himself is neither helped nor corrected, as with client-go.
+        signed = carrier.has("Authorization")
+        self._source = None if signed else signer.source
+        self._by_address = None if signed or signer.authorization is None else signer.authorization.reveal()
+        self.impersonation = signer.impersonation
+        if self.impersonation and carrier.has("Impersonate-User"):
+            self.impersonation = ()
+
+    def credential(self) -> Credential | Future[Credential] | None:
+        return None if self._source is None else self._source.current()
+
+    def headers(self, credential: Credential | None) -> Headers:
+        authorization = self._by_address
+        if authorization is None and credential is not None:
+            authorization = authorization_header(credential)
+        if authorization is None:
+            return self.impersonation
+        return (("Authorization", authorization), *self.impersonation)
+
+    def instead(
+        self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
+    ) -> Credential | Future[Credential | None] | None:
+        """What to sign with instead, now that the answer has come; None when the answer stands."""
+        if credential is None or self._source is None or self._by_address is not None:
+            return None
+        if status == UNAUTHORIZED:
+            return self._source.replacement(credential, Rejection(status, headers))
+        self.note(credential, status)
+        return None
+
+    def note(self, credential: Credential | None, status: int) -> None:
+        """Tell the source if the server took *credential*. A re-sent request counts like the first."""
+        if credential is not None and self._source is not None and status < SERVER_ERROR and status != UNAUTHORIZED:
+            self._source.accepted(credential)
+
+    def sends_again(self, newer: Credential | None, *, replayable: bool) -> bool:
+        return newer is not None and replayable and self._signer.retry_on_401
+
+
+def authorization_header(credential: Credential) -> str | None:
+    """The value of ``Authorization``; None for a credential that is a certificate alone."""
+    if credential.token:
+        return "Bearer " + credential.token.reveal()
+    if credential.basic is not None:
+        username, password = credential.basic
+        return "Basic " + b64encode(f"{username}:{password.reveal()}".encode()).decode("ascii")
+    return None
+
+
+def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
+    """Send one request, signed, and return the answer."""
+    signing = Signing(signer, carrier)
+    found = signing.credential()
+    credential = wait(found) if isinstance(found, Future) else found
+    answer = carrier.send(signing.headers(credential))
+    status = carrier.status(answer)
+    instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if instead is None:
+        return answer
+    try:
+        newer = wait(instead) if isinstance(instead, Future) else instead
+    except BaseException:
+        # The caller gave up waiting, and has no answer that he could close.
+        carrier.discard(answer)
+        raise
+    if not signing.sends_again(newer, replayable=carrier.replayable):
+        return answer
+    carrier.discard(answer)
+    answer = carrier.send(signing.headers(newer))
+    signing.note(newer, carrier.status(answer))
+    return answer
+
+
+async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
+    """`exchange` for an event loop, asyncio's or trio's."""
+    signing = Signing(signer, carrier)
+    found = signing.credential()
+    credential = await wait_async(_hopeful(found)) if isinstance(found, Future) else found
+    answer = await carrier.send(signing.headers(credential))
+    status = carrier.status(answer)
+    instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if instead is None:
+        return answer
+    try:
+        newer = await wait_async(instead) if isinstance(instead, Future) else instead
+    except BaseException:
+        await carrier.discard(answer)
+        raise
+    if not signing.sends_again(newer, replayable=carrier.replayable):
+        return answer
+    await carrier.discard(answer)
+    answer = await carrier.send(signing.headers(newer))
+    signing.note(newer, carrier.status(answer))
+    return answer
+
+
+def _hopeful(future: Future[Credential]) -> Future[Credential | None]:
+    """The same future, for the type checker: `Future` is invariant."""
+    return cast("Future[Credential | None]", future)

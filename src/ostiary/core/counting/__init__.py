@@ -1,0 +1,1 @@
+"""Counts and rates that the processes of one machine can share."""

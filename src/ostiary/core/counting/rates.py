@@ -1,0 +1,115 @@
+"""Token buckets over shared counts: so many at once, then so many a second, for each key.
+
+Called by the gateway's limits and by its login. Whoever shares the counts shares the buckets.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.counting.counts import NARROW_LIMIT, MemoryCounts
+from ostiary.errors import TooManyRequests
+from ostiary.interfaces.shared_counts import ImmediateCounts, State
+
+TABLE_LIMIT = NARROW_LIMIT
+
+
+class Buckets:
+    """A bucket of tokens per key: *burst* at once, then *rate* a second. Holds a bounded number of keys.
+
+    With *counts* the buckets called *name* are those of all who share them; else they are this process's.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        burst: float,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        limit: int = TABLE_LIMIT,
+        counts: ImmediateCounts | None = None,
+        name: str = "",
+    ) -> None:
+        self._rate, self._burst = rate, float(max(burst, 1))
+        self._counts = MemoryCounts(clock=clock, narrow_limit=limit) if counts is None else counts
+        self._prefix = f"bucket/{name}/"
+
+    def take(self, key: str) -> float:
+        """Take a token and return zero; or how many seconds it takes until there is one."""
+        return self._counts.update_now(self._prefix + key, self._take)
+
+    def empty_for(self, key: str) -> float:
+        """As `take`, without taking any."""
+        return self._counts.update_now(self._prefix + key, self._look)
+
+    def __len__(self) -> int:
+        assert isinstance(self._counts, MemoryCounts), "the counts of other workers are unknown"
+        return len(self._counts)
+
+    def _tokens(self, state: State, now: float) -> float:
+        return min(self._burst, state[0] + (now - state[1]) * self._rate) if state else self._burst
+
+    def _take(self, state: State, now: float) -> tuple[State, float, float]:
+        tokens = self._tokens(state, now)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        if not wait:
+            tokens -= 1
+        return (tokens, now), self._seconds_until_full(tokens), wait
+
+    def _look(self, state: State, now: float) -> tuple[State, float, float]:
+        tokens = self._tokens(state, now)
+        return state, self._seconds_until_full(tokens), 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+
+    def _seconds_until_full(self, tokens: float) -> float:
+        # A bucket that is full again is the same as none.
+        return (self._burst - tokens) / self._rate if self._rate else 0.0
+
+
+class FailedAttempts:
+    """Counts failed authentications by where they come from.
+
+    Call `check` before the token store is asked about an unknown token, and not for a token that is known to
+    this worker: people behind one address must not lock each other out.
+    """
+
+    def __init__(
+        self,
+        per_minute: float,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        limit: int = TABLE_LIMIT,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
+        self._enabled = per_minute > 0
+        self._buckets = Buckets(per_minute / 60, per_minute, clock=clock, limit=limit, counts=counts, name="failures")
+
+    def failed(self, address: str) -> None:
+        if self._enabled:
+            self._buckets.take(network(address))
+
+    def blocked_for(self, address: str) -> float:
+        """How many seconds until this address may try again; zero if it may."""
+        return self._buckets.empty_for(network(address)) if self._enabled else 0.0
+
+    def check(self, address: str) -> None:
+        retry_after = self.blocked_for(address)
+        if retry_after:
+            cause = "too many credentials from this address were not valid"
+            raise TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+def network(address: str) -> str:
+    """An IPv4 address, or the network that one subscriber has all the IPv6 addresses of."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return parsed.packed[:8].hex()

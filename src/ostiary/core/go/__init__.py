@@ -1,0 +1,1 @@
+"""Values as Go reads and writes them, which is how Kubernetes does."""

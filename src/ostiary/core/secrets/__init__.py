@@ -1,0 +1,1 @@
+"""Keeping secrets secret: redacted from text, sealed in a store."""

@@ -1,0 +1,1 @@
+"""Admission: bounds on what one user may take of what all share."""

@@ -1,0 +1,208 @@
+"""Audit events read back: what was asked, by whom, and what was decided then.
+
+    audit log  ->  lines  ->  Recorded  ->  explained (``ostiary explain``), or decided anew (``ostiary policy replay``)
+
+Called by the commands, never by the gateway that serves. Events of kube-apiserver have the same form, so its logs can
+be read too. A log may hold what a crash cut short: such lines are counted, and never quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.audit.ended_requests import EndedRequest
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+from ostiary.wire.audit import DECISION, REASON, UPSTREAM, Stage
+from ostiary.wire.request import request_info
+
+ALLOW, FORBID = "allow", "forbid"
+OWN_GROUP = "ostiary.dev"
+
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+# Of a request that takes long there are two events; either tells what was decided.
+_STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
+    answered in the end, if that is recorded."""
+
+    id: str
+    at: datetime
+    attributes: Attributes
+    decision: Decision
+    status: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What reading came across: lines that are no events, and events that no decision was made for."""
+
+    unreadable: int = 0
+    undecided: int = 0
+
+
+def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> Recorded | EndedRequest | None:
+    """The request with this id; raises `ConfigurationError` if a file cannot be read.
+
+    Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
+    """
+    wanted = audit_id.strip().lower()
+    decided: Recorded | None = None
+    ended: EndedRequest | None = None
+    for path in paths:
+        for line in _lines(path):
+            # Parsing each line of a large log would take minutes; nearly all lines are none of this request.
+            if wanted not in line.lower():
+                continue
+            event = _event(line)
+            if event is None or str(event.get("auditID")).lower() != wanted:
+                continue
+            # One request may have several events; the last one tells what was answered.
+            decided = recorded(event) or decided
+            ended = recorded_end(event) or ended
+    return decided or ended
+
+
+def read(paths: Iterable[str | os.PathLike[str]], counts: Counts) -> Iterator[Recorded]:
+    """Each decided request once; raises `ConfigurationError` if a file cannot be read."""
+    seen: set[str] = set()
+    for path in paths:
+        for line in _lines(path):
+            event = _event(line)
+            if event is None:
+                counts.unreadable += 1
+                continue
+            if event.get("stage") not in _STAGES or event.get("auditID") in seen:
+                continue
+            found = recorded(event)
+            if found is None:
+                counts.undecided += 1
+                continue
+            seen.add(found.id)
+            yield found
+
+
+def recorded(event: dict[str, Any] | None) -> Recorded | None:
+    """What *event* records; None if nobody was identified, nothing was decided, or it is no event."""
+    if event is None:
+        return None
+    try:
+        # Who acts for somebody else was allowed to; what was decided then is what the other may do.
+        who = event.get("impersonatedUser") or event["user"]
+        verdict = event["annotations"][DECISION]
+        user, info = _user(who), _request(event)
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
+        reason = str(event["annotations"].get(REASON, ""))
+        audit_id = event["auditID"]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    if verdict not in (ALLOW, FORBID) or not user.username or not isinstance(audit_id, str):
+        return None
+    status = event.get("responseStatus") or {}
+    hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
+    decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, hidden)
+    code = status.get("code") if isinstance(status, dict) else None
+    return Recorded(audit_id, at, Attributes(user, info), decision, code if isinstance(code, int) else 0)
+
+
+def recorded_end(event: dict[str, Any] | None) -> EndedRequest | None:
+    """How the request of *event* ended, whatever it was; None if it has not, or this is no event."""
+    if event is None or event.get("stage") not in (Stage.COMPLETE.value, Stage.PANIC.value):
+        return None
+    try:
+        told, notes = event.get("responseStatus") or {}, event.get("annotations") or {}
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
+        user, addresses = event.get("user") or {}, event.get("sourceIPs") or [""]
+        return EndedRequest(
+            str(event["auditID"]),
+            at,
+            int(told.get("code", 0)),
+            str(told.get("message", "")),
+            str(event.get("verb", "")).upper(),
+            str(event.get("requestURI", "")).partition("?")[0],
+            str(addresses[0]),
+            str(user.get("username", "") or notes.get("ostiary.dev/claimed-user", "")),
+            str(notes.get("ostiary.dev/login", "")),
+            str(notes.get("ostiary.dev/provider", "")),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        return None
+
+
+def placed(record: Recorded, upstreams: Sequence[str]) -> Recorded:
+    """*record* with its upstream: where there is but one, events do not name it. Our own API is at none."""
+    asked = record.attributes.request
+    if asked.upstream or len(upstreams) != 1 or asked.api_group == OWN_GROUP:
+        return record
+    request = replace(asked, upstream=upstreams[0])
+    return replace(record, attributes=replace(record.attributes, request=request))
+
+
+def _user(value: Any) -> UserInfo:
+    extra = value.get("extra") or {}
+    return UserInfo(
+        str(value.get("username", "")),
+        str(value.get("uid", "")),
+        tuple(map(str, value.get("groups") or ())),
+        tuple(sorted((str(key), tuple(map(str, values))) for key, values in extra.items())),
+    )
+
+
+def _request(event: dict[str, Any]) -> RequestInfo:
+    verb, (path, _, query) = str(event["verb"]), str(event["requestURI"]).partition("?")
+    told, upstream = event.get("objectRef"), str(event["annotations"].get(UPSTREAM, ""))
+    if not told:
+        return RequestInfo(verb, verb.upper(), path, upstream=upstream)
+    info = RequestInfo(
+        verb=verb,
+        method=_METHODS.get(verb, "GET"),
+        path=path,
+        is_resource=True,
+        api_group=str(told.get("apiGroup", "")),
+        api_version=str(told.get("apiVersion", "")),
+        namespace=str(told.get("namespace", "")),
+        resource=str(told.get("resource", "")),
+        subresource=str(told.get("subresource", "")),
+        name=str(told.get("name", "")),
+    )
+    return replace(_as_mapped(info, query) or info, upstream=upstream)
+
+
+def _as_mapped(info: RequestInfo, query: str) -> RequestInfo | None:
+    """The request as it was read from its first line, selectors and all, if that line gives the same."""
+    try:
+        mapped = request_info.request_info(RequestLine(info.method, info.path, query))
+    except ValueError:
+        return None
+    same = ("verb", "api_group", "namespace", "resource", "subresource", "name")
+    return mapped if all(getattr(mapped, key) == getattr(info, key) for key in same) else None
+
+
+# --- lines ---
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and event.get("kind") == "Event" else None
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as opened:
+            yield from (line for line in opened if not line.isspace())
+    except OSError as error:
+        raise ConfigurationError(
+            "the audit log cannot be read", cause=error.strerror, where=os.fspath(path), code="config-unreadable"
+        ) from None

@@ -1,0 +1,1 @@
+"""Request to user: the tokens in use, and the revocations that end them."""

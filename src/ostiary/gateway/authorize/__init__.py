@@ -1,0 +1,1 @@
+"""User and question to decision: the chain of authorization providers and its caches."""

@@ -1,0 +1,1 @@
+"""Endpoints that the gateway answers itself: webhooks, self reviews and its own API."""

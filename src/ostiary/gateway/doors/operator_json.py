@@ -1,0 +1,121 @@
+"""What operators are told, as JSON: the same by the gateway's own API and by the commands that ask locally. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC
+from typing import Any
+
+from ostiary.gateway.audit.ended_requests import EndedRequest
+from ostiary.gateway.authorize.chain import ChainExplanation, WhoCan
+from ostiary.gateway.authorize.refusals import Refusal
+from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
+from ostiary.model import Attributes, Decision
+
+API_VERSION = "ostiary.dev/v1"
+
+
+def attributes_json(attributes: Attributes) -> dict[str, Any]:
+    user, info = attributes.user, attributes.request
+    asked_for: dict[str, Any] = {"verb": info.verb}
+    if info.is_resource:
+        asked_for |= {"group": info.api_group, "resource": info.resource, "subresource": info.subresource}
+        asked_for |= {"namespace": info.namespace, "name": info.name}
+    else:
+        asked_for["path"] = info.path
+    asked_for["upstream"] = info.upstream
+    return {"user": user.username, "groups": list(user.groups), **{k: v for k, v in asked_for.items() if v}}
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    return {"verdict": decision.verdict.value, "reason": decision.reason, "hidden": decision.hidden}
+
+
+def explanation_json(explanation: ChainExplanation) -> dict[str, Any]:
+    steps = []
+    for step in explanation.steps:
+        told: dict[str, Any] = {"provider": step.name}
+        if step.error:
+            told["error"] = step.error
+        if step.explanation is not None:
+            told |= decision_json(step.explanation.decision)
+            told |= {key: getattr(step.explanation, key) for key in ("closest", "failed", "remedy")}
+        steps.append(told)
+    decision = None if explanation.decision is None else decision_json(explanation.decision)
+    return {"decision": decision, "error": explanation.error, "steps": steps}
+
+
+def sessions_json(sessions: Iterable[Session]) -> dict[str, Any]:
+    return {"kind": "SessionList", "apiVersion": API_VERSION, "items": [session_json(one) for one in sessions]}
+
+
+def marks_json(marks: Iterable[Revocation]) -> dict[str, Any]:
+    return {"kind": "RevocationList", "apiVersion": API_VERSION, "items": [_mark_json(mark) for mark in marks]}
+
+
+def _mark_json(mark: Revocation) -> dict[str, Any]:
+    # Enough to recognise a token by; the whole digest is nobody's business.
+    value = mark.value[:8] if mark.kind is RevocationKind.TOKEN else mark.value
+    times = {"before": mark.at, "recorded": mark.recorded_at}
+    told = {"type": mark.kind.value, "value": value, "by": mark.by, "sequence": mark.sequence}
+    return told | {key: time.astimezone(UTC).isoformat() for key, time in times.items() if time is not None}
+
+
+def who_can_json(found: WhoCan) -> dict[str, Any]:
+    subjects = [
+        {"kind": subject.kind, "name": subject.name, "namespace": subject.namespace, "via": subject.via}
+        for subject in found.subjects
+    ]
+    return {
+        "kind": "SubjectSearch",
+        "apiVersion": API_VERSION,
+        "subjects": subjects,
+        "unknown": list(found.unknown),
+    }
+
+
+def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, Any]:
+    """A decision of the past, and what would be decided now."""
+    return {
+        "kind": "Decision",
+        "apiVersion": API_VERSION,
+        "id": refusal.id,
+        "at": refusal.at.astimezone(UTC).isoformat(),
+        "attributes": attributes_json(refusal.attributes),
+        "then": decision_json(refusal.decision),
+        "now": explanation_json(now),
+    }
+
+
+def ended_json(request: EndedRequest) -> dict[str, Any]:
+    """A request that came to no decision: what was asked, and how it ended."""
+    told = {
+        "user": request.username,
+        "login": request.login,
+        "provider": request.provider,
+        "from": request.address,
+        "reason": request.reason,
+    }
+    return {
+        "kind": "SignIn" if request.login else "Request",
+        "apiVersion": API_VERSION,
+        "id": request.id,
+        "at": request.at.astimezone(UTC).isoformat(),
+        "method": request.method,
+        "path": request.path,
+        "status": request.status,
+        **{key: value for key, value in told.items() if value},
+    }
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "user": session.user.username,
+        "groups": list(session.user.groups),
+        "sources": dict(session.sources),
+        "provider": session.provider,
+        "client": session.client,
+        "created": session.created_at.astimezone(UTC).isoformat(),
+        "expires": session.expires_at.astimezone(UTC).isoformat(),
+    }

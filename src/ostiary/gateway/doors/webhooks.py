@@ -1,0 +1,172 @@
+"""The webhooks that a cluster asks: who is this token (TokenReview), may this user (SubjectAccessReview).
+
+Called with the body of a request whose sender has been authenticated; the listener sends what comes back. An answer
+is given at once if nothing must be waited for, which is the rule: a token in memory, a policy of our own. A "no" is an
+answer of 200. Only "could not ask" is a 500: Kubernetes tries that again, and then follows its failure policy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from ostiary.core.caching.bounded import Bounded
+from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.tokens import digest, well_formed
+from ostiary.errors import OstiaryError
+from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
+from ostiary.gateway.authorize.chain import Authorizer, Ruling
+from ostiary.gateway.http1.headers import NO_DIGEST
+from ostiary.model import Attributes, Decision
+from ostiary.wire import status
+from ostiary.wire.authentication import (
+    TokenReview,
+    decode_token_review,
+    encode_authenticated,
+    encode_unauthenticated,
+)
+from ostiary.wire.authorization import SUBJECT, AccessReview, ReviewError, decode_review, encode_status
+from ostiary.wire.status import Answer
+
+log = logging.getLogger("ostiary.gateway")
+
+# How much may lie with one token: odd audiences shall not fill the memory.
+MOST_KEPT = 512
+# How many questions are recognised by their bytes.
+MOST_QUESTIONS = 8192
+# A longer one is read each time: whoever asks a cluster for something long must not fill our memory.
+LONGEST_QUESTION = 4096
+
+# The same for the unknown, the expired and the revoked.
+_NO_GOOD = "the token is not valid"
+_OTHER_AUDIENCE = "the token is for other audiences"
+
+
+# Told what was refused, why, and under which id: whoever asks for the reason later has only that.
+OnRefused = Callable[[Attributes, Decision, str], None]
+
+
+class _Asked(NamedTuple):
+    """What a TokenReview asks, without the token itself: its digest is enough to find it."""
+
+    token: bytes
+    api_version: str
+    audiences: tuple[str, ...]
+
+
+class TokenReviews:
+    """Answers TokenReviews. *audiences* are those that our tokens are for; without any, they are for whoever asks."""
+
+    def __init__(self, authenticator: Authenticator, audiences: Sequence[str] = ()) -> None:
+        self._authenticator = authenticator
+        self._audiences = frozenset(audiences)
+        # A cluster asks about the same token again and again, with the same bytes.
+        self._asked: Bounded[bytes, _Asked] = Bounded(MOST_QUESTIONS)
+
+    def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
+        key = sha256(body).digest()
+        asked = self._asked.get(key)
+        if asked is None:
+            try:
+                asked = _asked(decode_token_review(body))
+            except ReviewError as error:
+                return status.bad_request(str(error))
+            if len(body) <= LONGEST_QUESTION and self._authenticator.known(asked.token) is not None:
+                self._asked.keep(key, asked)
+        live = self._authenticator.known(asked.token)
+        return self._look_up(asked) if live is None else self._answer(asked, live)
+
+    async def _look_up(self, asked: _Asked) -> Answer:
+        try:
+            live = None if asked.token is NO_DIGEST else await self._authenticator.find(asked.token)
+        except Exception as error:
+            return _could_not_ask("a token cannot be looked up", error)
+        return self._answer(asked, live)
+
+    def _answer(self, asked: _Asked, live: LiveToken | None) -> Answer:
+        if live is None:
+            return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
+        # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
+        key = (self, asked)
+        answer: Answer | None = live.plans.get(key)
+        if answer is None:
+            answer = self._work_out(asked, live)
+            if len(live.plans) < MOST_KEPT and sum(map(len, asked.audiences)) <= LONGEST_QUESTION:
+                live.plans[key] = answer
+        return answer
+
+    def _work_out(self, asked: _Asked, live: LiveToken) -> Answer:
+        audiences: tuple[str, ...] = ()
+        if asked.audiences and self._audiences:
+            audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)
+            if not audiences:
+                return Answer(200, encode_unauthenticated(asked.api_version, _OTHER_AUDIENCE))
+        credential_id = f"OSTIARY={live.session.id}"
+        # As the TokenReview of an API server does. One that asks us would add the implied groups itself; others do not.
+        user = with_implied_groups(live.user)
+        body = encode_authenticated(asked.api_version, user, credential_id=credential_id, audiences=audiences)
+        return Answer(200, body)
+
+
+def _asked(review: TokenReview) -> _Asked:
+    token = review.token.encode("utf-8", "surrogatepass")
+    return _Asked(digest(token) if well_formed(token) else NO_DIGEST, review.api_version, review.audiences)
+
+
+class SubjectAccessReviews:
+    """Answers SubjectAccessReviews.
+
+    A review cannot say 404, and what it gives as the reason is shown to the user. So every refusal reads alike,
+    hidden or not, and its decision id leads an operator to the reason.
+    """
+
+    def __init__(self, authorizer: Authorizer, on_refused: OnRefused = lambda attributes, decision, id: None) -> None:
+        self._authorizer = authorizer
+        self._on_refused = on_refused
+        # What was allowed, by the bytes of the question. A refusal is told anew each time, with an id of its own.
+        self._allowed: Bounded[bytes, tuple[Ruling, Answer]] = Bounded(MOST_QUESTIONS)
+
+    def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
+        key = sha256(body).digest()
+        allowed = self._allowed.get(key)
+        if allowed is not None and self._authorizer.still_holds(allowed[0]):
+            return allowed[1]
+        try:
+            review = decode_review(body)
+            if review.kind != SUBJECT:
+                raise ReviewError(f"kind must be {SUBJECT}")
+            attributes = review.attributes()
+        except ReviewError as error:
+            return status.bad_request(str(error))
+        try:
+            ruling = self._authorizer.ruling(attributes)
+        except OstiaryError as error:
+            return _could_not_ask("an access review cannot be answered", error)
+        if ruling is None:
+            return self._ask(review, attributes)
+        answer = self._answer(review, attributes, ruling.decision)
+        if ruling.decision.allowed and len(body) <= LONGEST_QUESTION:
+            self._allowed.keep(key, (ruling, answer))
+        return answer
+
+    async def _ask(self, review: AccessReview, attributes: Attributes) -> Answer:
+        try:
+            decision = await self._authorizer.authorize(attributes)
+        except OstiaryError as error:
+            return _could_not_ask("an access review cannot be answered", error)
+        return self._answer(review, attributes, decision)
+
+    def _answer(self, review: AccessReview, attributes: Attributes, decision: Decision) -> Answer:
+        if decision.allowed:
+            return Answer(200, encode_status(review, decision))
+        decision_id = self._authorizer.record(attributes, decision)
+        self._on_refused(attributes, decision, decision_id)
+        return Answer(200, encode_status(review, decision, reason=f"ostiary: decision {decision_id}"))
+
+
+def _could_not_ask(what: str, error: Exception) -> Answer:
+    cause = (error.cause or error.summary) if isinstance(error, OstiaryError) else type(error).__name__
+    log.error(what, extra={"cause": cause})
+    return status.internal()

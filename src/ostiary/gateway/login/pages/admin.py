@@ -1,0 +1,245 @@
+"""The pages of those whom the policy lets look after the gateway: sessions of all, refusals, who can.
+
+Called by `gateway.login`. The same questions are put to the same `Authorizer` as for the API below
+``/apis/ostiary.dev/v1``: nobody is an administrator otherwise.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from ostiary.core.text import printable
+from ostiary.core.tokens import Tokens
+from ostiary.errors import ProviderError
+from ostiary.gateway.audit.ended_requests import EndedRequest
+from ostiary.gateway.authorize.chain import Authorizer, ChainExplanation, Step, WhoCan
+from ostiary.gateway.authorize.refusals import Refusal
+from ostiary.gateway.doors.admin_api import PREFIX, asked
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.browser import Visitor
+from ostiary.gateway.login.pages import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.pages.views import navigation, session_row, shown_time, time_text
+from ostiary.gateway.login.visit import field, only
+from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
+from ostiary.wire.request.request_info import request_info
+
+MOST_SESSIONS = 200
+MOST_REFUSALS = 50
+_LINKS = {
+    "/auth/admin": "All sessions",
+    "/auth/admin/refusals": "Denied requests",
+    "/auth/admin/who-can": "Who can?",
+}
+_ASKED = ("verb", "group", "resource", "namespace", "name", "path")
+
+
+class AdminPages:
+    def __init__(
+        self,
+        tokens: Tokens,
+        authorizer: Authorizer,
+        refusals: EveryRefusal | None = None,
+        ended: EveryEndedRequest | None = None,
+    ) -> None:
+        self._tokens = tokens
+        self._authorizer = authorizer
+        self._refused = refusals or EveryRefusal(authorizer)
+        self._ended = ended
+
+    async def may_enter(self, user: UserInfo) -> bool:
+        """Whether any of the pages is open to *user*. Not knowing is no."""
+        try:
+            for resource, method in (("sessions", "GET"), ("decisions/x", "GET"), ("subjectsearches", "POST")):
+                if await self._may(user, method, resource):
+                    return True
+        except ProviderError:
+            pass
+        return False
+
+    async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        match (request.method, *steps):
+            case ("GET",):
+                return await self._guarded(visitor, "GET", "sessions") or await self._sessions(request, visitor)
+            case ("GET", "refusals"):
+                decision = only(request.query, "id") or ""
+                needed = f"decisions/{quote(decision, safe='')}" if decision else "decisions"
+                return await self._guarded(visitor, "GET", needed) or await self._refusals(decision, visitor)
+            case ("GET", "who-can"):
+                return await self._guarded(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
+        return answers.error(404, "page not found")
+
+    async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        """The form has been checked to be ours."""
+        session = field(request, "session")
+        if session is None:
+            return answers.error(400, "the form does not name a session")
+        refusal = await self._guarded(visitor, "DELETE", f"sessions/{quote(session, safe='')}")
+        if refusal is not None:
+            return refusal
+        await self._tokens.revoke(RevocationKind.SESSION, session, by=visitor.session.user.username)
+        return answers.redirect("/auth/admin", 303)
+
+    async def _guarded(self, visitor: Visitor, method: str, resource: str) -> LoginAnswer | None:
+        """The refusal, if the policy does not allow it."""
+        if await self._may(visitor.session.user, method, resource):
+            return None
+        return answers.error(403, "permission denied: the policy does not allow you to use this page")
+
+    async def _may(self, user: UserInfo, method: str, resource: str) -> bool:
+        info = request_info(RequestLine(method, f"{PREFIX}/{resource}"))
+        return (await self._authorizer.authorize(Attributes(user, info))).allowed
+
+    # --- the pages ---
+
+    async def _sessions(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        user, group = only(request.query, "user"), only(request.query, "group")
+        found = await self._tokens.store.sessions(username=user, group=group, limit=MOST_SESSIONS)
+        rows = join(
+            session_row(session, visitor, action="/auth/admin", owner=True, here=session.id == visitor.session.id)
+            for session in found
+        )
+        count = _count(len(found), "session") + (" (the newest)" if len(found) == MOST_SESSIONS else "")
+        body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "", said=NOTHING)
+        return _page("All sessions", "/auth/admin", body, visitor)
+
+    async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
+        if decision:
+            refusal = await self._refused.recall(decision)
+            ended = await self._ended.recall(decision) if self._ended is not None and refusal is None else None
+            if ended is not None:
+                return _ended_page(ended, visitor)
+            if refusal is None:
+                return answers.error(404, "unknown request id: this gateway remembers no such request")
+            return _explained(refusal, await self._authorizer.explain(refusal.attributes), visitor)
+        latest = await self._refused.recent(MOST_REFUSALS)
+        rows = join(
+            fill(
+                "admin_refusal.html",
+                user=printable(refusal.attributes.user.username),
+                asked=described(refusal.attributes.request),
+                at=shown_time(refusal.at),
+                reason=printable(refusal.decision.reason) or "no rule allows it",
+                url=f"/auth/admin/refusals?id={quote(refusal.id, safe='')}",
+            )
+            for refusal in latest
+        )
+        body = fill("admin_refusals.html", rows=rows, count=_count(len(latest), "refusal"))
+        return _page("Denied requests", "/auth/admin/refusals", body, visitor)
+
+    def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        values = {name: only(request.query, name) or "" for name in _ASKED}
+        problem, found = NOTHING, NOTHING
+        if any(values.values()):
+            try:
+                found = _found(self._authorizer.who_can(Attributes(UserInfo(""), asked(values))))
+            except ValueError as error:
+                problem = fill("problem.html", text=str(error))
+        body = fill("admin_who_can.html", problem=problem, found=found, **values)
+        return _page("Who can?", "/auth/admin/who-can", body, visitor)
+
+
+def described(info: RequestInfo) -> str:
+    """What a request asks for, in a line."""
+    if not info.is_resource:
+        return printable(f"{info.verb} {info.path}")
+    resource = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
+    kind = f"{resource}.{info.api_group}" if info.api_group else resource
+    name = f" {info.name}" if info.name else ""
+    scope = f" in {info.namespace}" if info.namespace else ""
+    return printable(f"{info.verb} {kind}{name}{scope}")
+
+
+def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> LoginAnswer:
+    attributes = refusal.attributes
+    decided = now.error if now.decision is None else _outcome(now.decision)
+    body = fill(
+        "admin_explanation.html",
+        id=refusal.id,
+        user=printable(attributes.user.username),
+        groups=printable(", ".join(attributes.user.groups)) or "none",
+        asked=described(attributes.request),
+        at=shown_time(refusal.at),
+        then=_outcome(refusal.decision),
+        now=decided,
+        steps=join(_step(step) for step in now.steps),
+    )
+    return _page("Permission denied: why", "/auth/admin/refusals", body, visitor)
+
+
+def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
+    """A request that came to no decision: a sign-in that failed, or nobody was identified."""
+    facts = {
+        "Number": ended.id,
+        "At": time_text(ended.at),
+        "User": ended.username,
+        "From": ended.address,
+        "Asked": f"{ended.method} {ended.path}",
+        "Sign-in": f"{ended.login} ({ended.provider})" if ended.provider else ended.login,
+        "Answered": f"status {ended.status}",
+        "Reason": ended.reason,
+    }
+    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
+    return _page("Request details", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
+
+
+def _step(step: Step) -> Markup:
+    facts: dict[str, str] = {}
+    if step.error:
+        facts["Unavailable"] = step.error
+    elif step.explanation is None:
+        facts["Not evaluated"] = "an earlier provider decided"
+    else:
+        told = step.explanation
+        facts["Says"] = _decision(told.decision.verdict.value, told.decision.reason)
+        facts |= {"Closest": told.closest, "What failed": told.failed}
+    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
+    remedy = step.explanation.remedy if step.explanation is not None else ""
+    shown = fill("admin_remedy.html", remedy=printable(remedy)) if remedy else NOTHING
+    return fill("admin_step.html", provider=step.name, facts=join(rows), remedy=shown)
+
+
+def _found(found: WhoCan) -> Markup:
+    rows = join(
+        fill(
+            "admin_subject.html",
+            name=printable(f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name),
+            kind=printable(subject.kind),
+            via=printable(subject.via),
+        )
+        for subject in found.subjects
+    )
+    unknown = NOTHING
+    if found.unknown:
+        text = f"These providers cannot list whom they allow: {', '.join(found.unknown)}"
+        unknown = fill("problem.html", text=text)
+    return fill("admin_found.html", rows=rows, count=_count(len(found.subjects), "subject"), unknown=unknown)
+
+
+def _outcome(decision: Decision) -> str:
+    """Of the whole chain: nobody's opinion is a no."""
+    said = "allowed" if decision.allowed else "denied, and hidden" if decision.hidden else "refused"
+    return printable(f"{said}: {decision.reason}" if decision.reason else said)
+
+
+def _decision(verdict: str, reason: str) -> str:
+    return printable(f"{verdict}: {reason}" if reason else verdict)
+
+
+def _count(number: int, what: str) -> str:
+    return {0: f"No {what}s", 1: f"One {what}"}.get(number, f"{number} {what}s")
+
+
+def _page(title: str, here: str, body: Markup, visitor: Visitor) -> LoginAnswer:
+    links = join(
+        fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=text)
+        for url, text in _LINKS.items()
+    )
+    tabs = fill("admin_links.html", links=links)
+    return page(
+        title, Markup(tabs + body), navigation=navigation("/auth/admin", admin=True, form_token=visitor.form_token)
+    )

@@ -1,0 +1,206 @@
+"""The pages of people who are signed in: a token, their sessions, a device or a command line to approve.
+
+Called by `gateway.login`. Whatever changes something is a form of ours with the session's own form token in it, sent by
+a page load from here; and what was attested a while ago is asked again before anything is made of it.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.tokens import Tokens
+from ostiary.errors import LoginRefused
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.browser import Browsers, Visitor
+from ostiary.gateway.login.events import LoginEventKind, LoginEvents
+from ostiary.gateway.login.flows import CliGoal, Flow, Flows
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.programs.command_line import Codes, callback
+from ostiary.gateway.login.programs.device import Devices, normal_code
+from ostiary.gateway.login.renewal import SessionLengths
+from ostiary.gateway.login.sessions import SessionCalls
+from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.visit import client_text, field, has_form_token, only
+from ostiary.interfaces.identity import LoginRequest
+
+MOST_SESSIONS = 200
+_NO_SUCH_CODE = "unknown code: it may be expired, used or misspelt"
+
+
+class Pages:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        tokens: Tokens,
+        browsers: Browsers,
+        flows: Flows,
+        codes: Codes,
+        devices: Devices,
+        sessions: SessionCalls,
+        events: LoginEvents,
+        lengths: SessionLengths,
+        admin: AdminPages | None,
+    ) -> None:
+        self._site = site
+        self._tokens = tokens
+        self._browsers = browsers
+        self._flows = flows
+        self._codes = codes
+        self._devices = devices
+        self._sessions = sessions
+        self._events = events
+        self._lengths = lengths
+        self._admin = admin
+
+    async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        """A page of *visitor*. May raise `LoginRefused`, if that is nobody any more."""
+        if request.method == "POST":
+            if not has_form_token(request, visitor.form_token):
+                return answers.error(403, "the form belongs to another session: load the page again")
+            return await self._changed(steps, request, visitor)
+        if request.method not in ("GET", "HEAD"):
+            return answers.method_not_allowed(["GET", "POST"])
+        admin = await self._is_admin(visitor)
+        match steps:
+            case ["token"]:
+                asks_nobody = self._lengths.asks_nobody(visitor.session.provider, kept=bool(visitor.session.sealed))
+                return views.home(
+                    self._site, visitor, lifetime=self._tokens.lifetime, admin=admin, asks_nobody=asks_nobody
+                )
+            case ["sessions"]:
+                return await self._own_sessions(visitor, admin=admin)
+            case ["device"]:
+                return await self._device(request, visitor, admin=admin)
+            case ["admin", *rest] if self._admin is not None:
+                return await self._admin.answer(rest, request, visitor)
+        return answers.error(404, "page not found")
+
+    async def _changed(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        match steps:
+            case ["token"]:
+                return await self._new_token(request, visitor)
+            case ["sessions"]:
+                return await self._end_session(request, visitor)
+            case ["logout"]:
+                return await self._sign_out(request, visitor)
+            case ["device"]:
+                return await self._decide_device(request, visitor)
+            case ["cli"]:
+                return await self._decide_cli(request, visitor)
+            case ["admin"] if self._admin is not None:
+                return await self._admin.end_session(request, visitor)
+        return answers.error(404, "page not found")
+
+    async def _is_admin(self, visitor: Visitor) -> bool:
+        return self._admin is not None and await self._admin.may_enter(visitor.session.user)
+
+    async def _signed(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
+        return SignedIn(visitor.session.provider, await self._browsers.attested(visitor, request))
+
+    async def _handed_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
+        """For a program that goes on by itself when the browser is closed."""
+        return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
+
+    # --- tokens and sessions ---
+
+    async def _new_token(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        signed = await self._signed(visitor, request)
+        issued = await self._tokens.issue(
+            signed.attested.user,
+            provider=signed.provider,
+            sources=signed.attested.sources,
+            client=client_text(request, "token page"),
+            session_lifetime=self._lengths.of(signed.provider, kept=False),
+        )
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
+        return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)
+
+    async def _own_sessions(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
+        username = visitor.session.user.username
+        found = await self._tokens.store.sessions(username=username, limit=MOST_SESSIONS)
+        return views.sessions(visitor, found, admin=admin)
+
+    async def _end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        named = field(request, "session")
+        session = await self._tokens.store.session(named) if named else None
+        # Somebody else's is as good as none: what there is of others is nobody's business here.
+        is_ours = session is not None and session.id == visitor.session.id
+        answer = self._signed_out() if is_ours else answers.redirect("/auth/sessions", 303)
+        if session is not None and session.user.username == visitor.session.user.username:
+            await self._sessions.end(session, request, answer)
+        return answer
+
+    async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        answer = self._signed_out()
+        await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
+        return answer
+
+    def _signed_out(self) -> LoginAnswer:
+        text = "You are signed out."
+        return views.message(
+            text.rstrip("."),
+            "This browser is signed out. You can close this page.",
+            link=("/auth", "Sign in again"),
+            headers=(self._browsers.forget(),),
+        )
+
+    # --- devices ---
+
+    async def _device(self, request: LoginRequest, visitor: Visitor, *, admin: bool) -> LoginAnswer:
+        typed = only(request.query, "code")
+        if typed is None:
+            return views.device_code(admin=admin, signed_in=True)
+        if wait := self._devices.wait(request, visitor.session):
+            return answers.too_many(wait)
+        code = normal_code(typed)
+        asked = await self._devices.find(code) if code else None
+        if asked is None:
+            return views.device_code(problem=_NO_SUCH_CODE, status=404, admin=admin, signed_in=True)
+        return views.device_confirm(visitor, asked)
+
+    async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        code, decision = normal_code(field(request, "code") or ""), field(request, "decision")
+        if decision not in ("approve", "deny"):
+            return answers.error(400, "the form has no decision")
+        if wait := self._devices.wait(request, visitor.session):
+            return answers.too_many(wait)
+        signed = await self._handed_over(visitor, request) if decision == "approve" else None
+        asked = await self._devices.decide(code, signed) if code else None
+        if asked is None:
+            return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
+        if signed is None:
+            answer = views.message(
+                "Denied", "The device is not signed in. If you did not start this sign-in, you did the right thing."
+            )
+            denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
+            return self._events.record_refusal(denied, request, answer)
+        return views.message(
+            "The device is signed in", "Go back to the device: it continues by itself. You can close this page."
+        )
+
+    # --- command lines ---
+
+    async def confirm_cli(self, goal: CliGoal, visitor: Visitor) -> LoginAnswer:
+        """The person is signed in already: a link alone must not be enough to give their rights to a program."""
+        return views.cli_confirm(visitor, goal, (await self._flows.begin(Flow(goal=goal)),))
+
+    async def _decide_cli(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+        goal = await self._flows.take_goal(request)
+        if not isinstance(goal, CliGoal):
+            return answers.error(
+                400, "this sign-in was already answered or has expired: start again on the command line"
+            )
+        if field(request, "decision") != "approve":
+            denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")
+            return self._events.record_refusal(denied, request, self._back(callback(goal, error="access_denied")))
+        code = await self._codes.issue(goal, await self._handed_over(visitor, request), request)
+        return self._back(callback(goal, code=code))
+
+    def _back(self, url: str) -> LoginAnswer:
+        return answers.redirect(url, 303).with_headers(self._flows.forget())
+
+
+def _name(visitor: Visitor) -> str:
+    return visitor.session.user.username

@@ -1,0 +1,166 @@
+"""Signing in for a machine without a browser: a code is read off there, and approved here.
+
+    POST /auth/device -> device code (kept by the machine), user code (shown to the person)
+    the person signs in anywhere, enters the user code, sees who asks from where, and approves or denies
+    POST /auth/device/token with the device code, every two seconds -> not yet | tokens | denied
+
+Called by `gateway.login` (RFC 8628). A user code is short, so it is good for one decision, lives ten minutes, and may
+only be tried by somebody who is signed in, and not often. It grants nothing to whoever knows it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from ostiary.core.clock import Clock
+from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.tokens import Issued, Tokens
+from ostiary.errors import ProviderError
+from ostiary.gateway.login.programs.command_line import grant_json, issue_granted
+from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.renewal import SessionLengths
+from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.visit import field, short
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.token_store import RecordStore, Session
+
+LIFETIME = timedelta(minutes=10)
+INTERVAL_SECONDS = 2
+# No vowels, so that no code is a word; and no letter that reads like another one or like a digit.
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
+CODE_LENGTH = 8
+TRIES_PER_MINUTE = 10.0
+# Two seconds by the clock of the machine may be a little less by ours.
+_POLLS_PER_SECOND = 1 / (INTERVAL_SECONDS * 0.9)
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A machine that waits for somebody's approval, as the person is shown it."""
+
+    user_code: str
+    client: str
+    address: str
+    at: datetime
+
+
+class Pending(Exception):
+    """Nothing can be given yet, or never: `error` is RFC 8628's word for it."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.error = error
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether the device only has to wait: it asks every few seconds, and nothing is wrong."""
+        return self.error in ("authorization_pending", "slow_down")
+
+
+class Devices:
+    def __init__(
+        self,
+        store: RecordStore,
+        tokens: Tokens,
+        lengths: SessionLengths,
+        *,
+        external_url: str,
+        clock: Clock,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
+        self._devices = Records(store, "device code", LIFETIME, clock=clock)
+        self._asked = Records(store, "user code", LIFETIME, clock=clock)
+        self._decided = Records(store, "device decision", LIFETIME, clock=clock)
+        self._tokens = tokens
+        self._lengths = lengths
+        self._uri = f"{external_url}/auth/device"
+        self._clock = clock
+        self._polls = Buckets(_POLLS_PER_SECOND, 1, clock=clock, counts=counts, name="device polls")
+        self._tries = Buckets(TRIES_PER_MINUTE / 60, TRIES_PER_MINUTE, clock=clock, counts=counts, name="user codes")
+
+    # --- the machine ---
+
+    async def begin(self, request: LoginRequest) -> Mapping[str, Any]:
+        device_code = secrets.token_urlsafe(32)
+        client = short(field(request, "client") or "") or "an unnamed program"
+        asked = {"client": client, "address": request.remote_address, "at": self._clock.now().isoformat()}
+        user_code = await self._new_user_code({**asked, "device": _digest(device_code)})
+        await self._devices.put(device_code, {})
+        shown = shown_code(user_code)
+        return {
+            "device_code": device_code,
+            "user_code": shown,
+            "verification_uri": self._uri,
+            "verification_uri_complete": f"{self._uri}?code={shown}",
+            "interval": INTERVAL_SECONDS,
+            "expires_in": int(LIFETIME.total_seconds()),
+        }
+
+    async def _new_user_code(self, asked: Mapping[str, Any]) -> str:
+        for _ in range(_ATTEMPTS):
+            user_code = "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
+            if await self._asked.put(user_code, asked):
+                return user_code
+        raise ProviderError("no code could be generated", cause="all generated codes are in use")
+
+    async def poll(self, request: LoginRequest) -> Issued:
+        """The tokens; raises `Pending` if there are none, now or ever."""
+        device_code = field(request, "device_code")
+        if device_code is None or await self._devices.find(device_code) is None:
+            raise Pending("expired_token")
+        device = _digest(device_code)
+        if self._polls.take(device):
+            raise Pending("slow_down")
+        decision = await self._decided.take(device)
+        if decision is None:
+            raise Pending("authorization_pending")
+        await self._devices.take(device_code)
+        issued = await issue_granted(self._tokens, self._lengths, decision["grant"]) if decision["grant"] else None
+        if issued is None:
+            raise Pending("access_denied")
+        return issued
+
+    # --- the person ---
+
+    def wait(self, request: LoginRequest, session: Session) -> float:
+        """Counts one more code that is tried, and returns zero; or how many seconds are to be waited."""
+        keys = (f"user {session.user.username}", f"address {network(request.remote_address)}")
+        return max(self._tries.take(key) for key in keys)
+
+    async def find(self, user_code: str) -> Asked | None:
+        found = await self._asked.find(user_code)
+        if found is None:
+            return None
+        return Asked(user_code, found["client"], found["address"], datetime.fromisoformat(found["at"]))
+
+    async def decide(self, user_code: str, signed: SignedIn | None) -> Asked | None:
+        """Approve as *signed*, or deny with None. None if there is nothing to decide any more."""
+        asked = await self._asked.take(user_code)
+        if asked is None:
+            return None
+        client = f"{asked['client']} from {asked['address']}"
+        grant = None if signed is None else await grant_json(self._tokens, signed, client=client, at=self._clock.now())
+        await self._decided.put(asked["device"], {"grant": grant})
+        return Asked(user_code, asked["client"], asked["address"], datetime.fromisoformat(asked["at"]))
+
+
+def normal_code(text: str) -> str:
+    """A user code as somebody typed it: case, dashes and spaces do not matter. Empty if it cannot be one."""
+    code = "".join(char for char in text.upper() if char not in " -\u2010\u2011\u2012\u2013\u2014\u00a0\t")
+    return code if len(code) == CODE_LENGTH and set(code) <= set(LETTERS) else ""
+
+
+def shown_code(user_code: str) -> str:
+    return f"{user_code[:4]}-{user_code[4:]}"
+
+
+def _digest(device_code: str) -> str:
+    # The person's side knows the machine by this only: what it writes is found with the code, and never tells it.
+    return sha256(f"ostiary device\0{device_code}".encode("utf-8", "surrogatepass")).hexdigest()

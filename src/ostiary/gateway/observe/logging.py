@@ -1,0 +1,150 @@
+"""The gateway's log: one line per event, with fields, and without secrets.
+
+    log.warning("a provider failed", extra={"request_id": ..., "cause": ...})
+
+    {"time": ..., "level": "warning", "event": "a provider failed", "request_id": ..., "cause": ...}     json
+    2026-01-01T00:00:00.000Z WARNING a provider failed request_id=... cause="..."                        text
+
+Called once, by the command that serves. Modules log with the standard library and know nothing of this one. Every
+text passes through `core.redact`, also a traceback and also what other libraries say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from ostiary.core.secrets.redact import redact
+from ostiary.errors import ConfigurationError
+
+FORMATS = ("json", "text")
+LEVELS = ("debug", "info", "warning", "error")
+# These say every address they call, with its query.
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio")
+_OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# An id is random by design, so it looks like a secret; under these names, and in this form, it is none.
+_IDS = frozenset({"request_id", "audit_id", "decision_id", "session_id"})
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[A-Za-z0-9._-]{1,23}")
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+_DEEPEST = 4
+
+
+def configure_logging(
+    format: str = "text", level: str = "info", stream: TextIO | None = None, *, secrets: Iterable[str] = ()
+) -> logging.Handler:
+    """Send everything that is logged to *stream* (standard error), and take the place of what did so before.
+
+    *secrets* are texts that are taken out for certain, wherever they stand.
+    """
+    if format not in FORMATS or level not in LEVELS:
+        cause = f"the format must be one of {', '.join(FORMATS)}, and the level one of {', '.join(LEVELS)}"
+        raise ConfigurationError("the log cannot be set up", cause=cause)
+    handler = _Handler(stream or sys.stderr)
+    handler.set_name("ostiary")
+    handler.setFormatter(JsonFormatter(secrets) if format == "json" else TextFormatter(secrets))
+    root = logging.getLogger()
+    for before in [before for before in root.handlers if before.get_name() == "ostiary"]:
+        root.removeHandler(before)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    return handler
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Nothing can be said when the log itself fails: the standard library would print the raw arguments."""
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._secrets = tuple(secrets)
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """What is known of an event beyond its message, by name."""
+        found = {
+            self._clean(name): self._field(name, value)
+            for name, value in vars(record).items()
+            if name not in _OF_A_RECORD and value is not None and value != ""
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            found["traceback"] = self._clean(self.formatException(record.exc_info))
+        if record.stack_info:
+            found["stack"] = self._clean(record.stack_info)
+        return found
+
+    def event(self, record: logging.LogRecord) -> str:
+        try:
+            return self._clean(record.getMessage())
+        except Exception:
+            # A mistake in a message must not end a request. Its arguments are not shown: nobody knows them.
+            return self._clean(str(record.msg))
+
+    def _field(self, name: str, value: object, depth: int = 0) -> Any:
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, dict) and depth < _DEEPEST:
+            return {self._clean(str(key)): self._field(str(key), item, depth + 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)) and depth < _DEEPEST:
+            return [self._field(name, item, depth + 1) for item in value]
+        text = _text(value)
+        if name in _IDS and _ID.fullmatch(text):
+            return text
+        return self._clean(text)
+
+    def _clean(self, text: str) -> str:
+        return redact(text, secrets=self._secrets)
+
+
+class JsonFormatter(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": self.event(record),
+        }
+        # Ours first for the eye, and ours last to win over a field of the same name.
+        return json.dumps({**line, **self.fields(record), **line})
+
+
+class TextFormatter(_Formatter):
+    """For a terminal. A value is quoted where it would run into the next one, so a line stays one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = self.fields(record)
+        traceback = [fields.pop(name) for name in ("stack", "traceback") if name in fields]
+        event = " ".join(self.event(record).split())
+        pairs = [f"{_word(name)}={_value(value)}" for name, value in fields.items()]
+        first = " ".join([_time(record), record.levelname, event, *pairs])
+        return "\n".join([first, *("    " + row for text in traceback for row in text.splitlines())])
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+def _word(name: str) -> str:
+    return "_".join(name.split()) or "_"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""A process of the gateway: start, reload, drain, health."""

@@ -1,0 +1,310 @@
+"""One process of the gateway: listens, serves with the configuration of the moment, drains when it is told to stop.
+
+Called by the supervisor, by the demo and by tests, which run one in their own process. The listening socket is made
+once and outlives reloads: whoever is connecting meanwhile waits a moment in its queue, and nobody is turned away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import ConfigurationError, OstiaryError, TransportError
+from ostiary.gateway.config import settings
+from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server import Server, ServerConnection
+from ostiary.gateway.http1.server_tls import ListenerContext
+from ostiary.gateway.observe.metrics import Snapshot
+from ostiary.gateway.process.app import App
+from ostiary.gateway.process.health import Report
+from ostiary.gateway.siblings.channel import Siblings
+from ostiary.gateway.upstream.health import settle_doubt
+from ostiary.interfaces.shared_counts import ImmediateCounts
+
+log = logging.getLogger("ostiary.gateway")
+
+TICK_SECONDS = 0.5
+_NO_LIMIT = float("inf")
+GOODBYE_SECONDS = 1.0
+# How long connections without a request may stay after a stop has begun.
+NOTICE_SECONDS = 0.5
+BACKLOG = 2048
+
+
+class Worker:
+    """Serves on *listener* until it is stopped."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        listener: socket.socket,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
+        self._listener = listener
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self.app = App(config, self._loop, clock=clock, counts=counts)
+        self._http = Server(self.app.engine.handle, server_limits(config.listen.limits), self._loop)
+        self._http.on_refused = self.app.engine.record_unreadable
+        self._connections = self._http.connections
+        self._old: list[App] = []
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._draining = False
+
+    async def start(self) -> None:
+        await self._listen(self.app.config)
+        self.app.start()
+        self._ticker = self._loop.create_task(self._tick())
+
+    async def reload(self, config: GatewayConfig) -> None:
+        """Serve with *config* from the next request on. Raises, and changes nothing, if it cannot be opened."""
+        check_reloadable(self.app.config, config)
+        old = self.app
+        new = App(config, self._loop, shared=old.hand_over(), clock=self._clock)
+        try:
+            await self._listen(config)
+        except BaseException:
+            await new.close(keep_shared=True)
+            raise
+        self._http.limits = server_limits(config.listen.limits)
+        await old.stop_background()
+        self.app = new
+        self._http.handle = new.engine.handle
+        self._http.on_refused = new.engine.record_unreadable
+        # The next configuration may read them otherwise.
+        self._http.known.clear()
+        new.adopt(old)
+        new.start()
+        # The requests of before end with the engine that they began with.
+        self._old.append(old)
+        log.info("the configuration was reloaded")
+
+    async def stop(self, *, drain: float | None = None) -> None:
+        """Accept nothing more, let what was begun end within *drain* seconds, then close everything."""
+        self._draining = True
+        if self._server is not None:
+            self._server.close()
+        # The socket itself, too: as long as anybody holds it open, who connects waits in its queue for nothing.
+        self._listener.close()
+        seconds = self.app.config.listen.drain.total_seconds() if drain is None else drain
+        # First every answer says that the connection ends, so that a client with a request on its way is not reset.
+        for connection in list(self._connections):
+            connection.draining = True
+        await self._wait_until(lambda: not self._connections, min(seconds, NOTICE_SECONDS))
+        for connection in list(self._connections):
+            connection.drain()
+        await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), seconds)
+        # The rest have been told to go, and most go at once; some look again only when they next need a connection.
+        await self._wait_until(lambda: not self._connections, min(seconds, GOODBYE_SECONDS))
+        for connection in list(self._connections):
+            connection.transport.abort()
+        # One turn of the loop, so that what was cut is told and recorded.
+        await asyncio.sleep(0)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for app in self._old:
+            await app.close(keep_shared=True)
+        await self.app.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def snapshot(self) -> Snapshot:
+        metrics = self.app.shared.metrics
+        metrics.audit_events.values[()] = sum(app.auditor.events for app in (*self._old, self.app))
+        metrics.audit_dropped.values[()] = sum(app.auditor.dropped for app in (*self._old, self.app))
+        return metrics.snapshot()
+
+    def join(self, siblings: Siblings) -> None:
+        """Know the other workers of this gateway from now on."""
+        self.app.shared.siblings = siblings
+
+    async def answer(self, question: str, data: Any) -> Any:
+        """What the supervisor asks, and what other workers ask or tell through it."""
+        match question:
+            case "report":
+                report = await self.report()
+                return [report.checks, list(report.unasked)]
+            case "snapshot":
+                return self.snapshot()
+            case _:
+                return self.app.answer_sibling(question, data)
+
+    async def report(self) -> Report:
+        """What a readiness probe is told: names of what is wrong, without a detail that helps a stranger."""
+        checks = [
+            ("accepting requests", "it is stopping" if self._draining else ""),
+            ("token store", await self._store_trouble()),
+            ("revocations", self.app.shared.authenticator.feed.report()),
+        ]
+        for upstream in self.app.routes.upstreams:
+            await settle_doubt(upstream)
+            checks.append((f"upstream {upstream.name}", upstream.trouble()))
+        unasked = [
+            f"upstream {upstream.name}" for upstream in self.app.routes.upstreams if upstream.settings.health is None
+        ]
+        return Report(tuple(checks), frozenset(unasked))
+
+    async def _store_trouble(self) -> str:
+        try:
+            await self.app.shared.tokens.store.session("-")
+        except OstiaryError:
+            return "unavailable"
+        return await self.app.shared.store_health.probe()
+
+    # --- inside ---
+
+    async def _listen(self, config: GatewayConfig) -> None:
+        context = server_context(config.listen.tls) if config.listen.tls is not None else None
+        # A descriptor of its own: closing the server of the old configuration must not close the socket.
+        server = await self._loop.create_server(
+            self._http.connection,
+            sock=self._listener.dup(),
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=10.0 if context is not None else None,
+        )
+        old, self._server = self._server, server
+        if old is not None:
+            old.close()
+
+    async def _wait_until(self, true: Callable[[], bool], seconds: float) -> None:
+        # Polled: this happens once in the life of a worker, and no connection has to know that anybody waits.
+        deadline = self._loop.time() + seconds
+        while not true() and self._loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._loop.time()
+            for connection in [c for c in self._connections if c.deadline <= now]:
+                connection.timed_out()
+            with suppress(Exception):
+                self.app.shared.authenticator.tick()
+                self.app.shared.store_health.tick()
+                self.app.shared.authenticator.feed.report()
+            self.app.tick(now)
+            for app in self._old:
+                app.tick(now)
+            await self._retire()
+
+    async def _retire(self) -> None:
+        """Close configurations of before whose last request has ended."""
+        done = [app for app in self._old if not app.engine.busy]
+        for app in done:
+            self._old.remove(app)
+            await app.close(keep_shared=True)
+
+
+def _is_unfinished(connection: ServerConnection) -> bool:
+    return connection.busy or connection.transport.get_write_buffer_size() > 0
+
+
+def server_limits(configured: settings.ListenLimits) -> ServerLimits:
+    return ServerLimits(
+        head_bytes=configured.header_bytes,
+        headers=configured.headers,
+        body_bytes=_NO_LIMIT if configured.body_bytes is None else configured.body_bytes,
+        connections=configured.connections,
+        head_timeout=configured.header_timeout.total_seconds(),
+        body_timeout=configured.body_timeout.total_seconds(),
+        body_rate=configured.body_rate,
+        body_total=configured.upload_timeout.total_seconds() or _NO_LIMIT,
+        idle_timeout=configured.idle_timeout.total_seconds(),
+    )
+
+
+def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
+    """The context of our own listener; raises `TransportError` if a file cannot be used."""
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # kubectl asks for HTTP/2 first; saying plainly that there is none saves it a guess.
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            # Asked for, not demanded: most people present a token. One that is presented must be good.
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        cause = error.strerror or getattr(error, "reason", None) or "it cannot be loaded"
+        raise TransportError(
+            "the listener's certificate cannot be used",
+            cause=str(cause),
+            where=str(tls.certificate),
+            hint="the certificate and its key must be PEM and belong together",
+        ) from None
+    return context
+
+
+def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
+    """Raise `ConfigurationError` for a change that needs a restart: the door itself, and what is kept behind it."""
+    changed = [
+        name
+        for name, before, after in (
+            ("listen.address", old.listen.address, new.listen.address),
+            ("listen.workers", old.listen.workers, new.listen.workers),
+            ("health.address", old.health, new.health),
+            ("store", _store_key(old), _store_key(new)),
+            ("tokens", old.tokens, new.tokens),
+            ("limits", old.limits, new.limits),
+        )
+        if before != after
+    ]
+    if changed:
+        raise ConfigurationError(
+            "the configuration was not reloaded",
+            cause=f"changing {', '.join(changed)} needs a restart",
+            hint="restart the gateway, or undo the change",
+            code="config-invalid",
+        )
+
+
+def _store_key(config: GatewayConfig) -> tuple[str, str]:
+    return config.store.type, str(getattr(config.store.instance, "path", ""))
+
+
+def bind(address: settings.Address) -> socket.socket:
+    """The listening socket; raises `ConfigurationError` if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"the gateway cannot listen on {address}",
+            cause=error.strerror,
+            hint=listen_hint(error.errno),
+            code="config-invalid",
+        ) from None
+    return listener
+
+
+def listen_hint(number: int | None) -> str:
+    """What helps against the error *number* of the system."""
+    return _LISTEN_HINTS.get(number, "choose another address")
+
+
+_LISTEN_HINTS: dict[int | None, str] = {
+    errno.EADDRINUSE: "stop the process that listens there, or choose another address",
+    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] stands for all of them",
+    errno.EACCES: "choose a port from 1024 on, or give the process CAP_NET_BIND_SERVICE",
+}

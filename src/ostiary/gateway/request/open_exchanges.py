@@ -1,0 +1,56 @@
+"""Whatever is open: every exchange between a client and an upstream that has not ended yet, whatever its kind.
+
+Kept by the engine. An exchange begins in a seat, or as a stream if it is known to take long: a watch, a terminal,
+whatever switches protocols. One that goes on for longer than `limits.streamAfter`, or whose answer turns out to be a
+stream of events, leaves its seat to others and counts as one of its user's streams from then on. Where the user has
+no stream left, it keeps its seat, which is one of the user's share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.request.stages import Passage
+from ostiary.gateway.upstream.proxied import Proxied
+
+
+class OpenExchanges:
+    """Those of one engine, which adds and removes them itself: it does so for every request."""
+
+    __slots__ = ("_limits", "seated", "streams")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.seated: dict[Proxied, None] = {}
+        self.streams: dict[Proxied, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.seated) + len(self.streams)
+
+    def __iter__(self) -> Iterator[Proxied]:
+        return chain(self.seated, self.streams)
+
+    def __contains__(self, proxied: object) -> bool:
+        return proxied in self.seated or proxied in self.streams
+
+    def tick(self, now: float) -> None:
+        """What has gone on for long counts as a stream."""
+        began_before = now - self._limits.settings.stream_after
+        for proxied in [each for each in self.seated if each.context.received_at <= began_before]:
+            self.become_stream(proxied)
+
+    def become_stream(self, proxied: Proxied) -> bool:
+        """Leave the seat and count as a stream; False, and nothing changes, if the user has too many."""
+        if proxied not in self.seated:
+            return True
+        passage: Passage = proxied.context
+        leave = self._limits.streams.try_open(passage.live.share)
+        if leave is None:
+            return False
+        passage.release()
+        passage.leave = leave
+        del self.seated[proxied]
+        self.streams[proxied] = None
+        return True

@@ -1,0 +1,109 @@
+"""What a request asks for, where it would go, and whether that is allowed.
+
+Called by the engine for a request that it has no plan for yet. Finds who serves it, has the mapper say what is asked,
+and puts every part of that to the authorizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ostiary.errors import ProviderError
+from ostiary.gateway.authorize.chain import Authorizer, Ruling
+from ostiary.gateway.doors.self_reviews import is_self_review
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.request.stages import Handler, OwnApi, Question
+from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
+from ostiary.gateway.upstream.upstreams import Routes
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+
+
+class NoRoute(Exception):
+    """Nobody serves this host and path."""
+
+
+class Questions:
+    """Says what requests ask for."""
+
+    def __init__(self, routes: Routes, own_apis: Sequence[OwnApi], self_reviews: Handler | None) -> None:
+        self._routes = routes
+        self._own_apis = own_apis
+        self._self_reviews = self_reviews
+
+    def of(self, request: RequestHead) -> Question:
+        """What the request asks for; raises `ValueError` if that can be read in two ways."""
+        target = request.target
+        path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS", any_name=True)
+        if not target.startswith(b"/"):
+            # A whole URL, which names us: what is decided on and forwarded is its path.
+            target = (f"{path}?{query}" if query else path).encode("ascii")
+        host = request.host.decode("latin-1")
+        method = request.method.decode("ascii")
+        upgrade = request.upgrade.decode("ascii")
+        for own in self._own_apis:
+            if path == own.prefix or path.startswith(own.prefix + "/"):
+                _check_name(path)
+                info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
+                return Question(info, (info,), target, handler=own.handler)
+        upstream = self._routes.find(host, path)
+        if upstream is None:
+            raise NoRoute
+        mapped = upstream.mapped_path(path)
+        info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
+        if not upstream.is_kubernetes or not info.is_resource or "proxy" in (info.verb, info.subresource):
+            _check_name(path)
+        info = replace(info, upstream=upstream.name)
+        if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
+            # About oneself, and answered from our own policy: nothing has to be allowed.
+            return Question(info, (), target, handler=self._self_reviews)
+        also = upstream.also_required(info)
+        required = (info,) if also is None else (info, also)
+        long_running = upstream.mapper.long_running(info)
+        # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
+        stream = long_running or bool(request.upgrade)
+        return Question(info, required, target, upstream, long_running=long_running, stream=stream)
+
+
+def _check_name(path: str) -> None:
+    """Odd names are for kube-apiserver alone, which reads them in one way, and not for what it passes on to others."""
+    if has_odd_name(path):
+        raise AmbiguousRequest("the path has a semicolon or a backslash")
+
+
+# What needs no decision, and so never stops holding.
+_FREE = Ruling(Decision(Verdict.ALLOW), float("-inf"), 0)
+
+
+def rule_at_once(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling | None:
+    """The ruling if nothing must be waited for; None, too, if a provider failed: asking again tells how."""
+    ruling = _FREE
+    try:
+        for info in required:
+            found = authorizer.ruling(Attributes(user, info))
+            if found is None:
+                return None
+            ruling = found if ruling is _FREE else _stricter(ruling, found)
+            if not ruling.decision.allowed:
+                break
+    except ProviderError:
+        return None
+    return ruling
+
+
+async def rule(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
+    """The ruling on all of it; raises `ProviderError` if somebody could not be asked."""
+    ruling = _FREE
+    for info in required:
+        found = await authorizer.rule(Attributes(user, info))
+        ruling = found if ruling is _FREE else _stricter(ruling, found)
+        if not ruling.decision.allowed:
+            break
+    return ruling
+
+
+def _stricter(first: Ruling, second: Ruling) -> Ruling:
+    """Both must allow: the refusal counts, and the shorter life."""
+    decision = second.decision if first.decision.allowed else first.decision
+    return Ruling(decision, min(first.until, second.until), min(first.generation, second.generation))

@@ -1,0 +1,1 @@
+"""What the workers of one gateway tell and ask each other."""

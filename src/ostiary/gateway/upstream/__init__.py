@@ -1,0 +1,1 @@
+"""Upstreams: where allowed requests go, their health, and our own credential there."""

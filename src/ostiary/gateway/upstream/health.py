@@ -1,0 +1,167 @@
+"""Asks an upstream now and then whether it is well, so that a readiness probe knows before a user does.
+
+Run by the app for each upstream that has a health path, and for each that knows us by a credential: after it rejected
+that, until it takes it again. The question goes through the same pool as everything else, with our own credential and
+in nobody's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.upstream.own_credential import REJECTED
+from ostiary.gateway.upstream.upstreams import Upstream
+
+EVERY_SECONDS = 10.0
+ANSWER_SECONDS = 5.0
+# How often a rejected credential is read and tried again.
+CREDENTIAL_SECONDS = 1.0
+# A credential is looked at before anything else, so any path shows whether it is accepted. This one changes nothing.
+KUBERNETES_PATH = "/version"
+
+
+async def watch_health(upstream: Upstream, path: str, *, every: float = EVERY_SECONDS) -> None:
+    """Ask for as long as the upstream is in use."""
+    while True:
+        await check_health(upstream, path)
+        await asyncio.sleep(every)
+
+
+async def watch_credential(upstream: Upstream, *, every: float = CREDENTIAL_SECONDS) -> None:
+    """Whenever the upstream has rejected our credential, try it until it is accepted: nobody else may ask meanwhile."""
+    while True:
+        await upstream.credential_rejected.wait()
+        await check_credential(upstream)
+        await asyncio.sleep(every)
+
+
+async def check_health(upstream: Upstream, path: str) -> bool:
+    """Ask once; the outcome is also kept with the upstream."""
+    try:
+        status = await _ask(upstream, path)
+    except UpstreamLost as error:
+        upstream.failed(error)
+        return False
+    if status == 401 and upstream.knows_us:
+        upstream.failed(_rejection())
+        # What the file holds now is used the next time.
+        upstream.renewed_credential(b"")
+        return False
+    if status >= 400:
+        upstream.failed(UpstreamLost(f"its health check answered {status}", answered=True))
+        return False
+    upstream.answered()
+    return True
+
+
+async def check_credential(upstream: Upstream) -> bool:
+    """Read a rejected credential again and try it. Any answer but a 401 shows that it is accepted."""
+    upstream.renewed_credential(b"")
+    path = upstream.settings.health or (KUBERNETES_PATH if upstream.is_kubernetes else upstream.settings.prefix)
+    try:
+        status = await _ask(upstream, path)
+    except UpstreamLost:
+        return False
+    if status == 401:
+        return False
+    upstream.answered()
+    return True
+
+
+async def settle_doubt(upstream: Upstream) -> None:
+    """Before readiness is told: find out whether our credential is rejected, or only one API said so.
+
+    An API server passes on the 401 of an API that it aggregates. Whoever may ask that must not be able to make the
+    gateway look broken.
+    """
+    if upstream.credential_rejected.is_set():
+        await check_credential(upstream)
+
+
+def _rejection() -> UpstreamLost:
+    return UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL)
+
+
+async def _ask(upstream: Upstream, path: str) -> int:
+    """The status of its answer; raises `UpstreamLost`."""
+    probe = _Probe(asyncio.get_running_loop())
+    line = b"GET " + path.encode("ascii") + b" HTTP/1.1\r\n"
+    try:
+        probe.ask(upstream, line + upstream.host_line + upstream.credential() + b"\r\n")
+        # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the answer.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await probe.status
+    except TimeoutError:
+        probe.give_up()
+        message = "it did not answer its health check in time"
+        raise UpstreamLost(message, answered=False, kind=FailureKind.TIMEOUT) from None
+    except OSError as error:
+        raise upstream.has_no_credential(error) from None
+
+
+class _Probe:
+    """The sender of one question. Only the status of the answer matters."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.status: asyncio.Future[int] = loop.create_future()
+        self._connection: UpstreamConnection | None = None
+        self._head = b""
+        self._code = 0
+
+    def ask(self, upstream: Upstream, head: bytes) -> None:
+        self._head = head
+        upstream.pool.acquire(self._connected)
+
+    def give_up(self) -> None:
+        if self._connection is not None:
+            self._connection.abandon()
+
+    def _connected(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+        if self.status.done():
+            return False
+        if connection is None:
+            self._fail(error or UpstreamLost("it cannot be reached", answered=False))
+        else:
+            self._connection = connection
+            connection.send(self._head, self, is_head=False)
+        return True
+
+    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+        self._code = status
+        self.response_end([])
+
+    def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
+        self._code = status
+
+    def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        pass
+
+    def response_body(self, data: bytes) -> None:
+        pass
+
+    def response_flush(self) -> None:
+        pass
+
+    def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
+        self._connection = None
+        if not self.status.done():
+            self.status.set_result(self._code)
+
+    def response_switched(self, rest: bytes) -> None:
+        self.give_up()
+        self._fail(UpstreamLost("it switched protocols without being asked", answered=True))
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        self._connection = None
+        self._fail(error)
+
+    def upstream_full(self) -> None:
+        pass
+
+    def upstream_ready(self) -> None:
+        pass
+
+    def _fail(self, error: UpstreamLost) -> None:
+        if not self.status.done():
+            self.status.set_exception(error)

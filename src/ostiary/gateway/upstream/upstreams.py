@@ -1,0 +1,244 @@
+"""Upstreams: where allowed requests go, and how each is told who asks.
+
+Built from the configuration; found by host and path prefix, the longest prefix first. An upstream believes what we say
+about the user because of our own credential there: a token or a client certificate (`gateway.own_credential`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from ostiary.core.clock import Clock
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.errors import TransportError
+from ostiary.gateway.config import settings
+from ostiary.gateway.config.settings import IdentityMode
+from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
+from ostiary.gateway.http1.headers import identity_lines, impersonation
+from ostiary.gateway.observe.repeated_log import RepeatedLog
+from ostiary.gateway.upstream.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
+from ostiary.model import ClientCertificate, RequestInfo, Secret, UserInfo
+
+log = logging.getLogger("ostiary.gateway")
+
+# So many failures in a row, and the gateway is not ready: one may be the upstream's restart.
+MOST_FAILURES = 3
+
+
+class Upstream:
+    """An upstream in use by one worker. `failures` counts those in a row.
+
+    `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
+    """
+
+    def __init__(self, configured: settings.Upstream, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self.settings = configured
+        self.name = configured.name
+        self.mapper = configured.attributes.instance
+        self.response_timeout = configured.response_timeout.total_seconds()
+        address = _address(configured)
+        self.pool = Pool(
+            address,
+            loop,
+            limit=configured.connections,
+            queue=configured.queue,
+            connect_timeout=configured.connect_timeout.total_seconds(),
+            idle_timeout=configured.idle_timeout.total_seconds(),
+        )
+        self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
+        self.failures = 0
+        self.credential_rejected = asyncio.Event()
+        self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)
+        self._tls_files = TlsFiles(configured.tls, clock)
+        self._log = RepeatedLog(log, clock)
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether it speaks the Kubernetes API, so that questions about oneself are answered from our policy."""
+        return self.settings.is_kubernetes
+
+    def identity(self, user: UserInfo) -> bytes:
+        """The header lines that say who asks; raises `BadHeader` for a name that cannot be said."""
+        mode = self.settings.identity
+        if mode is IdentityMode.IMPERSONATION:
+            return impersonation(user)
+        if mode is IdentityMode.REQUEST_HEADER:
+            return identity_lines(user, self.settings.headers)
+        return b""
+
+    # --- our own credential ---
+
+    @property
+    def knows_us(self) -> bool:
+        """Whether a 401 of its own is about us, and not about a user.
+
+        No token of a user ever gets there. An API that is told nothing about us may still ask its users for something.
+        """
+        return self.is_kubernetes or self._token is not None or self._tls_files.present
+
+    def credential(self) -> bytes:
+        """The line that says who we are, empty where a client certificate does; raises `OSError` if there is none."""
+        return b"" if self._token is None else self._token.line()
+
+    def renewed_credential(self, rejected: bytes) -> bytes | None:
+        """The credential as its files say now, after the upstream has *rejected* one; None if it is the same still."""
+        renewed = self._renew_certificate(now=True)
+        if self._token is None:
+            return b"" if renewed else None
+        self._token.expire()
+        try:
+            line = self.credential()
+        except OSError:
+            return None
+        return line if renewed or line != rejected else None
+
+    def _renew_certificate(self, *, now: bool = False) -> bool:
+        """Use the client certificate of the files from the next connection on, if they hold another one."""
+        if not self._tls_files.changed(now=now):
+            return False
+        try:
+            address = _address(self.settings)
+        except TransportError as error:
+            # The files may be in the middle of being replaced; the certificate that we have may still serve.
+            fields = {"upstream": self.name, "cause": error.cause or error.summary}
+            self._log.write(logging.WARNING, "a changed client certificate cannot be used", fields)
+            return False
+        self._tls_files.used()
+        self.pool.move(address)
+        log.info("a changed client certificate is in use", extra={"upstream": self.name})
+        return True
+
+    # --- how it is ---
+
+    def trouble(self) -> str:
+        """What a readiness probe is told; empty if it can be asked."""
+        try:
+            self.credential()
+        except OSError:
+            return UNREADABLE
+        if self.credential_rejected.is_set():
+            return REJECTED
+        return f"failed {self.failures} times in a row" if self.failures >= MOST_FAILURES else ""
+
+    def failed(self, error: UpstreamLost, request_id: str = "") -> None:
+        """It could not be asked. An outage is logged once in a while, and not once for every request."""
+        ours = error.kind is FailureKind.CREDENTIAL
+        # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself. Nor
+        # does what a program behind it says about us, which a user may have written.
+        self.failures += (error.answered and not error.relayed) or not ours
+        fields = {"upstream": self.name, "cause": str(error), "request_id": request_id}
+        if not ours:
+            self._log.write(logging.WARNING, "an upstream is unavailable", fields)
+            return
+        if not error.relayed:
+            self.credential_rejected.set()
+        self._log.write(logging.ERROR, "an upstream rejects the gateway's own credential", fields)
+
+    def has_no_credential(self, error: OSError) -> UpstreamLost:
+        """The failure that `credential` raised, as one of the upstream."""
+        message = f"{UNREADABLE}: {error.strerror}"
+        return UpstreamLost(message, answered=False, kind=FailureKind.CREDENTIAL, relayed=True)
+
+    def answered(self) -> None:
+        """It answered after failures."""
+        self.credential_rejected.clear()
+        if self.failures:
+            extra = {"upstream": self.name, "failures": self.failures, "left_out": self._log.end()}
+            log.info("an upstream is available again", extra=extra)
+        self.failures = 0
+
+    def tick(self, now: float) -> None:
+        self._renew_certificate()
+        self.pool.tick(now)
+
+    def mapped_path(self, path: str) -> str:
+        """The path that decisions are made on: as the upstream gets it if it is Kubernetes, else as the client sent it.
+
+        The API server's paths mean something only without the prefix. Of two other APIs, each below its own prefix, the
+        policy must be able to tell which one is asked.
+        """
+        if not self.settings.strip_prefix or not self.is_kubernetes or self.settings.prefix == "/":
+            return path
+        return path[len(self.settings.prefix) :] or "/"
+
+    def also_required(self, info: RequestInfo) -> RequestInfo | None:
+        """A second thing that must be allowed for this request."""
+        ask = getattr(self.mapper, "also_required", None)
+        return None if ask is None else ask(info)
+
+    def forwarded_target(self, target: bytes) -> bytes:
+        """The target as the upstream gets it: the same bytes, or without the prefix where it is to be stripped."""
+        prefix = self.settings.prefix
+        if not self.settings.strip_prefix or prefix == "/":
+            return target
+        rest = target[len(prefix.encode()) :]
+        return rest if rest.startswith(b"/") else b"/" + rest
+
+
+class Routes:
+    """Which upstream serves a host and a path."""
+
+    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+        self.upstreams = tuple(upstreams)
+        by_length = sorted(upstreams, key=lambda upstream: -len(upstream.settings.prefix))
+        # One that names the host goes before one that takes any.
+        self._order = sorted(by_length, key=lambda upstream: not upstream.settings.hosts)
+
+    def find(self, host: str, path: str) -> Upstream | None:
+        # Hosts are the same in upper and lower case; paths are not.
+        name = (host.rpartition(":")[0] if _has_port(host) else host).lower()
+        for upstream in self._order:
+            hosts = upstream.settings.hosts
+            if (not hosts or name in hosts) and _below(path, upstream.settings.prefix):
+                return upstream
+        return None
+
+    def tick(self, now: float) -> None:
+        for upstream in self.upstreams:
+            upstream.tick(now)
+
+    def close(self) -> None:
+        for upstream in self.upstreams:
+            upstream.pool.close()
+
+
+def _below(path: str, prefix: str) -> bool:
+    return prefix == "/" or path == prefix or path.startswith(prefix + "/")
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host.rpartition("]")[2]
+
+
+def _address(configured: settings.Upstream) -> Address:
+    if configured.socket is not None:
+        return Address("localhost", 80, unix_path=str(configured.socket))
+    server = urlsplit(configured.server)
+    assert server.hostname is not None, "the configuration was checked"
+    if server.scheme == "http":
+        return Address(server.hostname, server.port or 80)
+    tls = configured.tls
+    return Address(
+        server.hostname,
+        server.port or 443,
+        tls=client_context(tls),
+        server_name=tls.server_name,
+        pins=tls.pins,
+    )
+
+
+def client_context(tls: settings.ClientTls) -> ssl.SSLContext:
+    """The context for a server that the configuration names; raises `TransportError` if a file cannot be used."""
+    try:
+        authorities = tls.ca.read_text() if tls.ca is not None else None
+        certificate = None
+        if tls.certificate is not None and tls.key is not None:
+            certificate = ClientCertificate(tls.certificate.read_text(), Secret(tls.key.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        where = getattr(error, "filename", None)
+        raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
+    return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)

@@ -1,0 +1,1 @@
+"""Kubernetes' attribute-based policy files."""

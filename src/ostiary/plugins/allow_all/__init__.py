@@ -1,0 +1,1 @@
+"""Everything is allowed to everybody, for a first try."""

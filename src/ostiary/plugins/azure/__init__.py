@@ -1,0 +1,1 @@
+"""Azure's Container Registry."""

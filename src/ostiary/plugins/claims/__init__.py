@@ -1,0 +1,1 @@
+"""Groups that the identity provider attested at sign-in."""

@@ -1,0 +1,1 @@
+"""Client certificates, verified by the listener."""

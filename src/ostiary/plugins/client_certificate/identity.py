@@ -1,0 +1,71 @@
+"""A client certificate is the proof: its common name is the user, its organizations are groups, as to Kubernetes.
+
+    identity: [{name: machines, type: client_certificate}]
+    groups: [{name: organizations, provider: machines}]
+
+The listener verifies it against ``listen.tls.clientCA``; without that setting there are no certificates, and nobody
+comes in. The certificate is looked at when a session begins; ``renewal: signIn`` has it looked at for every token.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.catalog import Context
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
+from ostiary.model import UserInfo
+from ostiary.plugins.claims.groups import ClaimedGroups
+from ostiary.plugins.client_certificate.certificates import read_certificate
+from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
+
+# As kube-apiserver names the certificate that somebody came with, in audit records and to its webhooks.
+CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
+
+
+class ClientCertificateIdentity(ClaimedGroups):
+    """With *credential_id* the user's `extra` tells which certificate it was, by its digest."""
+
+    sign_in = SignIn.AMBIENT
+
+    def __init__(
+        self, *, credential_id: bool = True, renewal: Renewal = Renewal.DEFAULT, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._credential_id = credential_id
+        self._clock = clock
+        self.renewal_check = renewal.check()
+        if renewal is Renewal.SIGN_IN:
+            self.revalidate = sign_in_again
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> ClientCertificateIdentity:
+        credential_id = fields.optional_boolean("credentialID")
+        return cls(
+            credential_id=credential_id is not False,
+            renewal=read_renewal(fields),
+            clock=context.clock,
+        )
+
+    def produces(self) -> Produces:
+        return Produces(uid=False, extra=(CREDENTIAL_ID,) if self._credential_id else ())
+
+    async def handle_client(self, request: LoginRequest) -> UserInfo:
+        if request.peer_certificate is None:
+            raise LoginRefused("present a client certificate", cause="the connection has no client certificate")
+        certificate = read_certificate(request.peer_certificate)
+        if certificate is None or not certificate.is_valid(self._clock.now()):
+            raise LoginRefused(
+                "the client certificate is not valid",
+                cause="it cannot be read, is not for clients, has expired or is not yet valid",
+            )
+        name = certificate.common_name
+        if name == "" or not name.isprintable() or name != name.strip():
+            raise LoginRefused(
+                "the client certificate has no user name",
+                cause="it has no common name that can be used, or has several",
+            )
+        extra = ((CREDENTIAL_ID, (f"X509SHA256={certificate.digest}",)),) if self._credential_id else ()
+        return UserInfo(name, groups=tuple(dict.fromkeys(certificate.organizations)), extra=extra)
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a certificate sends nobody elsewhere")

@@ -1,0 +1,1 @@
+"""What several plugins share: HTTP calls, passwords, policy files. Knows no identity system."""

@@ -1,0 +1,1 @@
+"""A credential provider to try the registry door with."""

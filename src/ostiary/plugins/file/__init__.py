@@ -1,0 +1,1 @@
+"""Groups and their members in a YAML file."""

@@ -1,0 +1,1 @@
+"""GitHub: sign-in, organisations and teams."""

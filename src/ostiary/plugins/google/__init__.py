@@ -1,0 +1,1 @@
+"""Google: groups of a Workspace, and its image registries."""

@@ -1,0 +1,288 @@
+"""Google's group APIs, and the service account that asks them; called by the group provider called ``google``.
+
+    key file -> signed assertion -> access token (kept while it lasts) -> is this address in that group?
+
+Two APIs can say: Cloud Identity (`groups:lookup`, `checkTransitiveMembership`; some editions of Workspace only) and
+the Directory of Workspace (`hasMember`). Both count members of nested groups. A clear "no such group" is a "no".
+Anything else that is no answer raises: Google says 403 for what does not exist as well as for what it hides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
+
+from ostiary.core.caching.cache import Cache
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import fits_token_header
+from ostiary.core.watched_file import WatchedFile
+from ostiary.errors import ConfigurationError, ProviderError
+from ostiary.model import Place, Problem, Secret
+from ostiary.plugins.common.outbound import Answer, Outbound, Rest, is_safe
+
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105
+ASSERTION_SECONDS = 600
+# A token is replaced this long before it ends, so that none ends on the way.
+EARLY_SECONDS = 60.0
+NAME_SECONDS = 300.0
+NAMES = 4096
+REST_SECONDS = 10.0
+MAX_KEY_BYTES = 64 * 1024
+MIN_KEY_BITS = 2048
+
+_ADDRESS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@([A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)")
+_RESOURCE = re.compile(r"groups/[A-Za-z0-9_-]{1,255}")
+_RATE_REASONS = frozenset(("rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "RATE_LIMIT_EXCEEDED"))
+
+
+class TokenRejected(Exception):
+    """Google no longer takes the token that it was asked with."""
+
+
+class MembershipApi(Protocol):
+    """Says whether *member* is in *group*, both e-mail addresses; raises `TokenRejected` or `ProviderError`."""
+
+    scope: str
+
+    async def is_member(self, token: Secret, group: str, member: str) -> bool: ...
+
+
+def domain_of(address: str) -> str | None:
+    """The domain of an e-mail address, in lower case; None for what is no address."""
+    found = _ADDRESS.fullmatch(address)
+    return found[1].lower() if found else None
+
+
+# --- asking about a group ---
+
+
+class GoogleApi:
+    """What both APIs have in common: the token's header, and what their errors mean."""
+
+    def __init__(self, outbound: Outbound, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._outbound = outbound
+        self._rest = Rest("Google", clock)
+
+    async def get(self, token: Secret, url: str, *, also: tuple[int, ...] = ()) -> Answer:
+        """The answer, which is a 200, a 404 or one of *also*: everything else raises."""
+        self._rest.check()
+        answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {token.reveal()}"})
+        if answer.status in (200, 404, *also):
+            return answer
+        if answer.status == 401:
+            raise TokenRejected
+        if answer.status == 429 or (answer.status == 403 and _reasons(answer.body) & _RATE_REASONS):
+            after = answer.headers.get("retry-after", "")
+            self._rest.begin(float(after) if after.isdecimal() and len(after) < 6 else REST_SECONDS)
+            raise self._outbound.failed(url, "rate limit exceeded")
+        raise self._outbound.failed(url, *_unclear(answer))
+
+
+class CloudIdentity:
+    scope = "https://www.googleapis.com/auth/cloud-identity.groups.readonly"
+    endpoint = "https://cloudidentity.googleapis.com"
+
+    def __init__(self, api: GoogleApi, endpoint: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._api = api
+        self._base = f"{endpoint or self.endpoint}/v1"
+        self._names: Cache[str, str] = Cache(seconds=NAME_SECONDS, entries=NAMES, clock=clock)
+
+    async def is_member(self, token: Secret, group: str, member: str) -> bool:
+        name = await self._name(token, group)
+        if name is None:
+            return False
+        # An apostrophe may stand in an address, and would end the text here.
+        quoted = member.replace("'", "\\'")
+        query = urlencode({"query": f"member_key_id == '{quoted}'"})
+        try:
+            answer = await self._api.get(token, f"{self._base}/{name}/memberships:checkTransitiveMembership?{query}")
+        except ProviderError:
+            # A group that was made anew has the old address and another name.
+            self._names.drop(lambda known, _: known == group)
+            raise
+        if answer.status == 404:
+            self._names.drop(lambda known, _: known == group)
+            return False
+        return _flag(answer, "hasMembership")
+
+    async def _name(self, token: Secret, group: str) -> str | None:
+        known = self._names.get(group)
+        if known is not None:
+            return known
+        answer = await self._api.get(token, f"{self._base}/groups:lookup?{urlencode({'groupKey.id': group})}")
+        if answer.status == 404:
+            return None
+        name = answer.text("name")
+        if not _RESOURCE.fullmatch(name):
+            raise ProviderError("Google is unavailable", cause="it looks a group up without naming it")
+        self._names.put(group, name)
+        return name
+
+
+class Directory:
+    scope = "https://www.googleapis.com/auth/admin.directory.group.member.readonly"
+    endpoint = "https://admin.googleapis.com"
+
+    def __init__(self, api: GoogleApi, endpoint: str | None = None) -> None:
+        self._api = api
+        self._base = f"{endpoint or self.endpoint}/admin/directory/v1/groups"
+
+    async def is_member(self, token: Secret, group: str, member: str) -> bool:
+        group_path, member_path = (quote(address, safe="@") for address in (group, member))
+        answer = await self._api.get(token, f"{self._base}/{group_path}/hasMember/{member_path}", also=(400,))
+        if answer.status == 400:
+            # What it says of everybody outside the group's domain, who can still be a direct member.
+            answer = await self._api.get(token, f"{self._base}/{group_path}/members/{member_path}")
+            return answer.status == 200 and answer.text("status") == "ACTIVE"
+        return answer.status == 200 and _flag(answer, "isMember")
+
+
+def _flag(answer: Answer, name: str) -> bool:
+    """A field that is absent is false: that is how these APIs spell it."""
+    if not isinstance(answer.body, dict):
+        raise ProviderError("Google is unavailable", cause="its response is not a JSON object")
+    return answer.body.get(name) is True
+
+
+def _reasons(body: Any) -> set[str]:
+    """Both forms that Google's errors have: a list of errors, and details with a reason each."""
+    error = body.get("error") if isinstance(body, dict) else None
+    parts = [error.get(key) for key in ("errors", "details")] if isinstance(error, dict) else []
+    items = [item for part in parts if isinstance(part, list) for item in part if isinstance(item, dict)]
+    return {str(item.get("reason", "")) for item in items}
+
+
+def _unclear(answer: Answer) -> tuple[str, str | None]:
+    if answer.status == 403:
+        hint = "the API must be enabled, and its scope delegated; a group that policies name must exist and be visible"
+        return "it hides a group, or there is none of this name", hint
+    return f"it answered with status {answer.status}", None
+
+
+# --- the service account ---
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a service account's key file says."""
+
+    email: str
+    id: str
+    token_uri: str
+    private: RSAKey = field(repr=False)
+
+
+def read_key(path: str) -> Key:
+    """The key in a file; raises `ConfigurationError`, which quotes nothing of it."""
+    try:
+        with open(path, "rb") as file:
+            said = json.loads(file.read(MAX_KEY_BYTES))
+        return _key(said)
+    except OSError as error:
+        why = error.strerror or "it cannot be opened"
+    except (ValueError, RecursionError) as error:
+        # A plain ValueError is ours. Its kinds are the decoders', and quote what they could not read.
+        why = str(error) if type(error) is ValueError else "it is not JSON"
+    # Raised outside of the handler: a decoder's exception carries the key along.
+    raise ConfigurationError("the key of the service account cannot be used", problems=[Problem(why, Place(path))])
+
+
+def _key(said: Any) -> Key:
+    values = [said.get(name) for name in _TEXTS] if isinstance(said, dict) else []
+    texts = [value for value in values if isinstance(value, str) and value]
+    if len(texts) != len(_TEXTS):
+        raise ValueError(f"it is not the JSON key of a service account: it needs {', '.join(_TEXTS)}")
+    kind, email, key_id, private_pem = texts
+    if kind != "service_account":
+        raise ValueError("it is not the key of a service account")
+    token_uri = said.get("token_uri", TOKEN_URI)
+    if not isinstance(token_uri, str) or not is_safe(token_uri):
+        raise ValueError("its token_uri is not an https URL")
+    return Key(email, key_id, token_uri, _private_key(private_pem))
+
+
+def _private_key(pem: str) -> RSAKey:
+    try:
+        private = RSAKey.import_key(pem)
+    except (ValueError, TypeError, JoseError, UnsupportedAlgorithm):
+        private = None
+    if private is None or not private.is_private or private.raw_value.key_size < MIN_KEY_BITS:
+        raise ValueError("its private_key is not an RSA key, or too short")
+    return private
+
+
+_TEXTS = ("type", "client_email", "private_key_id", "private_key")
+
+
+class ServiceAccount:
+    """Access tokens for *scope*, as *subject* where the domain's administrator has delegated that."""
+
+    def __init__(
+        self,
+        key_file: str | os.PathLike[str],
+        *,
+        scope: str,
+        subject: str | None,
+        outbound: Outbound,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.file = WatchedFile(key_file, read_key, clock=clock)
+        self._scope, self._subject = scope, subject
+        self._outbound, self._clock = outbound, clock
+        self._lock = asyncio.Lock()
+        self._token: Secret | None = None
+        self._good_until = float("-inf")
+
+    async def token(self) -> Secret:
+        """The current token; many who need a new one at once wait for one request."""
+        async with self._lock:
+            if self._token is None or self._clock.monotonic() >= self._good_until:
+                asked_at = self._clock.monotonic()
+                self._token, seconds = await self._request()
+                self._good_until = asked_at + seconds - EARLY_SECONDS
+            return self._token
+
+    def reject(self, token: Secret) -> None:
+        """Drop *token*, unless it has been replaced meanwhile."""
+        if self._token is token:
+            self._token = None
+
+    async def _request(self) -> tuple[Secret, float]:
+        try:
+            key = self.file.current()
+        except ConfigurationError as error:
+            raise ProviderError("Google is unavailable", cause=error.cause, where=error.where) from error
+        form = {"grant_type": JWT_BEARER, "assertion": self._assertion(key)}
+        answer = await self._outbound.ask("POST", key.token_uri, form=form)
+        if answer.status != 200:
+            hint = "check that the key is valid, its scope is delegated, and the clock of this machine is right"
+            raise self._outbound.failed(key.token_uri, f"it returned no token (status {answer.status})", hint)
+        return token_of(answer, self._outbound, key.token_uri)
+
+    def _assertion(self, key: Key) -> str:
+        now = int(self._clock.now().timestamp())
+        claims: dict[str, Any] = {"iss": key.email, "scope": self._scope, "aud": key.token_uri}
+        claims |= {"iat": now, "exp": now + ASSERTION_SECONDS}
+        if self._subject:
+            claims["sub"] = self._subject
+        return jwt.encode({"alg": "RS256", "typ": "JWT", "kid": key.id}, claims, key.private, algorithms=["RS256"])
+
+
+def token_of(answer: Answer, outbound: Outbound, url: str) -> tuple[Secret, float]:
+    """The access token of a token endpoint's answer, and for how many seconds it is good."""
+    token, kind = answer.text("access_token"), answer.text("token_type")
+    lasts = answer.body.get("expires_in") if isinstance(answer.body, dict) else None
+    if not fits_token_header(token) or kind.lower() != "bearer":
+        raise outbound.failed(url, "its answer holds no token")
+    return Secret(token), float(lasts) if type(lasts) is int and 0 < lasts <= 86_400 else 0.0

@@ -1,0 +1,1 @@
+"""Users and password hashes in a file."""

@@ -1,0 +1,1 @@
+"""Attributes of requests to a Kubernetes API."""

@@ -1,0 +1,1 @@
+"""LDAP directories: sign-in and groups."""

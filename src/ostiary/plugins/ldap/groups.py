@@ -1,0 +1,64 @@
+"""Groups of a directory, for users whom another identity provider lets in under the names that the directory has.
+
+    groups:
+    - name: teams
+      type: ldap
+      url: ldaps://ldap.example.com
+      bindDN: cn=gateway,dc=example,dc=com
+      bindPasswordFile: ldap-password
+      userSearch: {baseDN: "ou=people,dc=example,dc=com"}
+      groupSearch: {baseDN: "ou=groups,dc=example,dc=com", nested: recursive}
+
+Where names have a prefix, `userPrefix` says which, and only users who have it are asked about. The identity provider
+called ``ldap`` is a group provider of its own, and needs this one only without that. L8: names are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Self
+
+from ostiary.core.catalog import Context
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.model import UserInfo
+from ostiary.plugins.ldap.directory import LdapDirectory
+from ostiary.plugins.ldap.settings import LdapSettings, read_settings, unused
+
+
+class LdapGroups:
+    """Asks about relevant groups only, at login and at each renewal."""
+
+    def __init__(self, settings: LdapSettings, *, user_prefix: str = "") -> None:
+        self._directory = LdapDirectory(settings)
+        self._user_prefix = user_prefix
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        settings = read_settings(fields, context)
+        if "groupSearch" not in fields:
+            fields.problem("it is missing: where groups are", "groupSearch")
+        return cls(settings or unused(), user_prefix=fields.string("userPrefix"))
+
+    async def close(self) -> None:
+        await self._directory.close()
+
+    async def probe(self) -> str:
+        return await self._directory.probe()
+
+    async def groups_of(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        if not user.username.startswith(self._user_prefix):
+            return ()
+        # The uid is another identity system's, and would be compared with the directory's.
+        own = replace(user, username=user.username[len(self._user_prefix) :], uid="")
+        return await self._directory.groups(own, relevant)
+
+    async def groups_from_provider(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")

@@ -1,0 +1,1 @@
+"""Tokens in the memory of one process."""

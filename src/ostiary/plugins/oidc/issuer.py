@@ -1,0 +1,178 @@
+"""What an issuer publishes about itself: its endpoints (OpenID Connect Discovery) and its keys, asked for seldom.
+
+    issuer + /.well-known/openid-configuration  ->  Metadata, for an hour  ->  jwks_uri  ->  Keys, for five minutes
+
+Called by `oidc` and `sso_cookie`. Callers at the same time share one question, and errors are not kept. A key that the
+issuer withdraws is good for `KEYS_SECONDS` more at most; a new one is found when the first token needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from ostiary.core.caching.cache import Cache
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.text import printable
+from ostiary.core.watched_file import WatchedFile
+from ostiary.errors import ConfigurationError, ProviderError
+from ostiary.model import Place, Problem
+from ostiary.plugins.common.outbound import MAX_BYTES, Outbound, is_safe
+from ostiary.plugins.oidc.keys import Keys, parse_keys
+from ostiary.plugins.oidc.tokens import json_object
+
+METADATA_SECONDS = 3600.0
+LONGEST_NAME = 200
+KEYS_SECONDS = 300.0
+# Tokens that no key fits may come from anybody, and must not become as many questions to the issuer.
+REFETCH_SECONDS = 30.0
+WELL_KNOWN = "/.well-known/openid-configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`announces_iss`: its answers in the browser say who gives them (RFC 9207)."""
+
+    authorization_endpoint: str
+    token_endpoint: str
+    keys_url: str
+    user_info_endpoint: str = ""
+    authentication_methods: tuple[str, ...] = ("client_secret_basic",)
+    announces_iss: bool = False
+
+
+class Issuer:
+    """The issuer at *url*. With *keys_url* its keys are there, and nothing else is asked. One event loop uses it."""
+
+    def __init__(self, url: str, outbound: Outbound, *, keys_url: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
+        self.url = url
+        self._outbound = outbound
+        self._keys_url = keys_url
+        self._monotonic = clock.monotonic
+        self._metadata: Cache[str, Metadata] = Cache(seconds=METADATA_SECONDS, clock=clock, entries=1)
+        # By generation: the keys at hand serve until newer ones have come, whatever goes wrong with fetching those.
+        self._keys: Cache[int, Keys] = Cache(seconds=KEYS_SECONDS, clock=clock, entries=2)
+        self._generation = 0
+        self._refetching = 0
+        self._refetch_at = float("-inf")
+
+    async def metadata(self) -> Metadata:
+        return await self._metadata.fill(self.url, self._discover)
+
+    async def keys(self) -> Keys:
+        return await self._keys.fill(self._generation, self._fetch_keys)
+
+    async def newer_keys(self, seen: Keys) -> Keys:
+        generation = self._generation
+        if self._keys.get(generation) is not seen:
+            return await self.keys()
+        if not self._refetching:
+            if self._monotonic() < self._refetch_at:
+                return seen
+            self._refetch_at = self._monotonic() + REFETCH_SECONDS
+        self._refetching += 1
+        try:
+            found = await self._keys.fill(generation + 1, self._fetch_keys)
+        finally:
+            self._refetching -= 1
+        self._generation = generation + 1
+        return found
+
+    async def _discover(self) -> Metadata:
+        url = self.url.rstrip("/") + WELL_KNOWN
+        try:
+            return _metadata(self.url, await self._get(url))
+        except ValueError as mistake:
+            raise self._outbound.failed(url, str(mistake)) from None
+
+    async def _fetch_keys(self) -> Keys:
+        url = self._keys_url or (await self.metadata()).keys_url
+        try:
+            return parse_keys(await self._get(url))
+        except ValueError as mistake:
+            raise self._outbound.failed(url, f"its keys cannot be used: {mistake}") from None
+
+    async def _get(self, url: str) -> object:
+        answer = await self._outbound.ask("GET", url)
+        if answer.status != 200:
+            raise self._outbound.failed(url, f"it answered with status {answer.status}")
+        return answer.body
+
+
+class FileKeys:
+    """Keys in a file (a JWK Set), which is looked at again at every use."""
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.file = WatchedFile(path, _keys_of_file, clock=clock)
+
+    async def keys(self) -> Keys:
+        try:
+            return self.file.current()
+        except ConfigurationError as error:
+            raise ProviderError("the keys cannot be read", cause=error.cause, where=error.where) from error
+
+    async def newer_keys(self, seen: Keys) -> Keys:
+        # Looked at a moment ago.
+        return seen
+
+
+def _keys_of_file(path: str) -> Keys:
+    try:
+        with Path(path).open("rb") as file:
+            return parse_keys(json_object(file.read(MAX_BYTES)))
+    except OSError as error:
+        problem = Problem(error.strerror or "it cannot be opened", Place(path))
+    except ValueError as mistake:
+        problem = Problem(str(mistake), Place(path))
+    raise ConfigurationError("the keys cannot be read", problems=[problem])
+
+
+# --- the document ---
+
+
+def usable_url(text: object, *, plain: bool) -> SplitResult | None:
+    """The parts of an https URL, or with *plain* of an http one on this machine; None if it is neither."""
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable() or any(c in text for c in " \\#"):
+        return None
+    try:
+        parts = urlsplit(text)
+        # Asked for because reading it is what finds a wrong one.
+        if not parts.hostname or parts.port == 0 or "@" in parts.netloc:
+            return None
+    except ValueError:
+        return None
+    return parts if parts.scheme == "https" or (plain and is_safe(text)) else None
+
+
+def _metadata(issuer: str, document: object) -> Metadata:
+    """Raises ValueError if it cannot be used."""
+    if not isinstance(document, dict):
+        raise ValueError("it has no discovery document there")
+    # Exactly the same (Discovery, 4.3): else one issuer could speak with the endpoints of another.
+    if document.get("issuer") != issuer:
+        named = document.get("issuer")
+        itself = f'"{printable(named[:LONGEST_NAME])}"' if isinstance(named, str) else "nothing"
+        raise ValueError(f"its issuer is {itself}, which differs from the configured issuer")
+    plain = issuer.startswith("http://")
+    methods = document.get("token_endpoint_auth_methods_supported")
+    return Metadata(
+        authorization_endpoint=_endpoint(document, "authorization_endpoint", plain=plain),
+        token_endpoint=_endpoint(document, "token_endpoint", plain=plain),
+        keys_url=_endpoint(document, "jwks_uri", plain=plain),
+        user_info_endpoint=_endpoint(document, "userinfo_endpoint", plain=plain, optional=True),
+        authentication_methods=tuple(map(str, methods)) if isinstance(methods, list) else ("client_secret_basic",),
+        announces_iss=document.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _endpoint(document: Mapping[str, object], name: str, *, plain: bool, optional: bool = False) -> str:
+    value = document.get(name)
+    if value is None and optional:
+        return ""
+    # An issuer elsewhere has no business with the ports of this machine, whither code and secret would go.
+    if usable_url(value, plain=plain) is None:
+        raise ValueError(f"its {name} is not a https URL")
+    return str(value)

@@ -1,0 +1,303 @@
+"""Admission by quota: so many requests of a kind in a span of time, and none with a larger body than this.
+
+    matching limits  ->  is there room in all of them?  ->  count  ->  settled: a refused request does not count
+
+Called by the gateway after authorization. All workers of a machine count together. A span slides: at no moment have
+more than `count` requests been admitted in the span before it, since a request is forgotten up to a sixtieth of the
+span later than it had to be, and never earlier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Self
+
+from ostiary.core.catalog import Context
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
+from ostiary.core.counting.counts import MemoryCounts
+from ostiary.interfaces.admission import Admission
+from ostiary.interfaces.shared_counts import CountsFull, ImmediateCounts, State
+from ostiary.model import Attributes, RequestInfo
+
+BY = ("user", "namespace", "everyone")
+PARTS = 60
+KEY_LIMIT = 10_000
+# A client that is told to try again waits as long as it is told. Nobody is left waiting for longer than this.
+LONGEST_RETRY = 60.0
+_QUANTITY = re.compile(r"([0-9]{1,18})(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_POWERS = {"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+_POWERS |= {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
+_ADMITTED = Admission(admitted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit. An empty condition is met by every request.
+
+    A resource is written ``pods``, ``pods/exec`` or ``deployments.apps``; without a group it is meant in any group.
+    *by* says who shares a count: each user has one, or each namespace, or there is one for everyone.
+    """
+
+    name: str
+    count: int | None = None
+    per: timedelta = timedelta(hours=1)
+    by: str = "user"
+    largest_body: int | None = None
+    users: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    verbs: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()
+
+    def matches(self, attributes: Attributes) -> bool:
+        user, request = attributes.user, attributes.request
+        if (self.users or self.groups) and not self._names_user(user.username, user.groups):
+            return False
+        if self.verbs and request.verb not in self.verbs:
+            return False
+        if self.namespaces and request.namespace not in self.namespaces:
+            return False
+        return not self.resources or any(name in self.resources for name in _names(request))
+
+    def _names_user(self, username: str, groups: Sequence[str]) -> bool:
+        return username in self.users or not self.groups.isdisjoint(groups)
+
+    def key(self, attributes: Attributes) -> str:
+        if self.by == "user":
+            return attributes.user.username
+        return attributes.request.namespace if self.by == "namespace" else ""
+
+
+def _names(request: RequestInfo) -> tuple[str, ...]:
+    """All the ways to write the resource of a request."""
+    if not request.is_resource:
+        return ()
+    subresource = f"/{request.subresource}" if request.subresource else ""
+    own = request.resource + subresource
+    return (own, f"{request.resource}.{request.api_group}{subresource}", "*")
+
+
+# How many requests there were in each sixtieth of the span: the number of the first part, and a count for it and for
+# each that follows.
+
+
+def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
+    """The counts from the part *oldest* on; the first of them is not zero."""
+    first, counts = (int(state[0]), list(state[1:])) if state else (oldest, [])
+    first, counts = max(first, oldest), counts[max(0, oldest - first) :]
+    while counts and not counts[0]:
+        first += 1
+        counts.pop(0)
+    return first, counts
+
+
+class _Counts:
+    """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten.
+
+    Which of several equal requests is being settled is not told. So a refusal is taken for the oldest of them and a
+    success for the newest: whatever the truth is, what stays counted stays for long enough.
+    """
+
+    def __init__(self, limit: Limit, counts: ImmediateCounts, name: str) -> None:
+        self.limit = limit
+        self._shared = counts
+        self._prefix = f"quota/{name}/{limit.name}/"
+        self._seconds = limit.per.total_seconds()
+        self._part_seconds = self._seconds / PARTS
+        # The parts in which those were counted that this worker has admitted, and whose answer is not known yet.
+        self._unsettled: dict[str, deque[int]] = {}
+
+    def add(self, key: str) -> tuple[float, int]:
+        """Count one more and return zero; or how many seconds there is no room, and how many are counted."""
+        if not self.limit.count:
+            return self._seconds, 0
+        try:
+            wait, used, part = self._shared.update_now(self._prefix + key, self._add, wide=True)
+        except CountsFull:
+            return self._part_seconds, 0
+        if not wait:
+            self._unsettled.setdefault(key, deque()).append(part)
+        return wait, used
+
+    def take_back(self, key: str) -> None:
+        """What was just counted does not count: another limit has refused it."""
+        part = self._pop(key, newest=True)
+        if part is not None:
+            self._shared.update_now(self._prefix + key, partial(self._remove, part), wide=True)
+
+    def settle(self, key: str, *, refused: bool) -> None:
+        part = self._pop(key, newest=not refused)
+        if part is not None and refused:
+            # Any of them may be the one that was refused: the one that would be forgotten first is.
+            self._shared.update_now(self._prefix + key, partial(self._remove_oldest, part), wide=True)
+
+    def _pop(self, key: str, *, newest: bool) -> int | None:
+        unsettled = self._unsettled.get(key)
+        if not unsettled:
+            return None
+        part = unsettled.pop() if newest else unsettled.popleft()
+        if not unsettled:
+            del self._unsettled[key]
+        return part
+
+    def __len__(self) -> int:
+        assert isinstance(self._shared, MemoryCounts), "the counts of other workers are unknown"
+        return len(self._shared)
+
+    # --- changes of a window ---
+
+    def _add(self, state: State, now: float) -> tuple[State, float, tuple[float, int, int]]:
+        part = int(now // self._part_seconds)
+        first, counts = _recent(state, part - PARTS)
+        total = int(sum(counts))
+        assert self.limit.count is not None, "only what has a count is counted"
+        if total >= self.limit.count:
+            leaves_at = (first + PARTS + 1) * self._part_seconds
+            return *self._kept(first, counts, now), (max(leaves_at - now, 0.001), total, part)
+        first = first if counts else part
+        counts += [0.0] * (part - first + 1 - len(counts))
+        counts[part - first] += 1
+        return *self._kept(first, counts, now), (0.0, total, part)
+
+    def _remove(self, part: int, state: State, now: float) -> tuple[State, float, None]:
+        first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
+        if first <= part < first + len(counts) and counts[part - first]:
+            counts[part - first] -= 1
+        return *self._kept(first, counts, now), None
+
+    def _remove_oldest(self, part: int, state: State, now: float) -> tuple[State, float, None]:
+        first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
+        # One that has been forgotten anyway is not taken from the others.
+        if counts and part >= first:
+            counts[0] -= 1
+        return *self._kept(first, counts, now), None
+
+    def _kept(self, first: int, counts: list[float], now: float) -> tuple[State, float]:
+        while counts and not counts[-1]:
+            counts.pop()
+        if not counts:
+            return (), 0.0
+        until = (first + len(counts) + PARTS) * self._part_seconds
+        return (float(first), *counts), until - now
+
+
+class RequestQuota:
+    """Refuses what exceeds a limit: with 429 if there is room again within a minute, else with 403."""
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        key_limit: int = KEY_LIMIT,
+        counts: ImmediateCounts | None = None,
+        name: str = "",
+    ) -> None:
+        shared = MemoryCounts(clock=clock, wide_limit=key_limit) if counts is None else counts
+        self._limits = tuple(_Counts(limit, shared, name) for limit in limits)
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        limits = [_limit(section, index) for index, section in enumerate(fields.sections("limits"))]
+        if not limits:
+            fields.problem("there must be a limit", "limits")
+        if len({limit.name for limit in limits}) < len(limits):
+            fields.problem("two limits have the same name", "limits")
+        return cls(limits, clock=context.clock, counts=context.counts, name=context.name)
+
+    def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
+        matching = [counts for counts in self._limits if counts.limit.matches(attributes)]
+        counted: list[_Counts] = []
+        for counts in matching:
+            refusal = _too_large(counts.limit, size) or _used_up(counts, attributes)
+            if refusal is not None:
+                # A request that one limit refuses is not charged to the others.
+                for other in counted:
+                    other.take_back(other.limit.key(attributes))
+                return refusal
+            if counts.limit.count is not None:
+                counted.append(counts)
+        return _ADMITTED
+
+    def settled(self, attributes: Attributes, *, status: int) -> None:
+        for counts in self._limits:
+            if counts.limit.count is not None and counts.limit.matches(attributes):
+                counts.settle(counts.limit.key(attributes), refused=status >= 400)
+
+
+def _too_large(limit: Limit, size: int | None) -> Admission | None:
+    largest = limit.largest_body
+    if largest is None or (size is not None and size <= largest):
+        return None
+    if size is None:
+        return Admission(False, f"exceeded quota: {limit.name}, the length of the body must be announced")
+    return Admission(False, f"exceeded quota: {limit.name}, requested: bytes={size}, limited: bytes={largest}")
+
+
+def _used_up(counts: _Counts, attributes: Attributes) -> Admission | None:
+    """None if there was room, and it is counted."""
+    limit = counts.limit
+    if limit.count is None:
+        return None
+    seconds, in_use = counts.add(limit.key(attributes))
+    if not seconds:
+        return None
+    used = f"used: requests={in_use}, limited: requests={limit.count}"
+    reason = f"exceeded quota: {limit.name}, requested: requests=1, {used}"
+    return Admission(False, reason, retry_after=seconds if limit.count and seconds <= LONGEST_RETRY else None)
+
+
+# --- the configuration ---
+
+
+def _limit(fields: Fields, index: int) -> Limit:
+    count, per, by = fields.optional_integer("count"), fields.optional_duration("per"), fields.string("by") or "user"
+    largest_body = _quantity(fields, "maxBytes")
+    if count is None and largest_body is None:
+        fields.problem("a limit needs count, maxBytes, or both")
+    if count is not None and count < 0:
+        fields.problem("it must not be negative", "count")
+    if per is not None and per < timedelta(seconds=1):
+        fields.problem("it must be at least one second", "per")
+        per = None
+    if by not in BY:
+        fields.problem(f"expected one of {', '.join(BY)}", "by")
+    return Limit(
+        name=fields.string("name") or f"limit-{index + 1}",
+        count=count,
+        per=per or timedelta(hours=1),
+        by=by,
+        largest_body=largest_body,
+        users=_condition(fields, "users"),
+        groups=_condition(fields, "groups"),
+        namespaces=_condition(fields, "namespaces"),
+        verbs=_condition(fields, "verbs"),
+        resources=_condition(fields, "resources"),
+    )
+
+
+def _condition(fields: Fields, key: str) -> frozenset[str]:
+    values = fields.strings(key)
+    # Left out it means everybody; written down and empty, somebody meant nobody, or forgot to fill it in.
+    if key in fields and not values:
+        fields.problem("an empty list would be met by every request", key, "leave it out if that is meant")
+    return frozenset(values)
+
+
+def _quantity(fields: Fields, key: str) -> int | None:
+    value = fields.plain(key)
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        fields.problem("expected a number of bytes, as in 65536, 64Ki or 1Mi", key)
+        return None
+    return int(found[1]) * _POWERS.get(found[2] or "", 1)

@@ -1,0 +1,299 @@
+"""The policy, laid out so that a decision looks at nothing that does not concern its user. Pure.
+
+    subject              -> its bindings for the whole cluster     opened into a `Scope`
+    (subject, namespace) -> its bindings there                     when first asked for
+
+Built whole from manifests, and never changed: a new policy is a new index. A decision asks for the user's name and for
+each of the groups, so its cost does not depend on how many bindings there are for others. Most entries of a large
+policy are never asked for, so building it only files the bindings away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from ostiary.core.implied_groups import implied_groups
+from ostiary.interfaces.authorization import Subject
+from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
+from ostiary.plugins.rbac.aggregation import aggregated
+from ostiary.plugins.rbac.presence import namespace_of, presence
+from ostiary.plugins.rbac.rules import RuleTable, resource_keys
+from ostiary.wire.rbac import (
+    ANY,
+    ROLE,
+    SERVICE_ACCOUNT,
+    USER,
+    USER_GROUP,
+    Binding,
+    Manifests,
+    PolicyRule,
+    Role,
+    describe,
+)
+
+MASTERS = "system:masters"
+
+# For so many users and namespaces it is remembered what they have. It is found again in a moment.
+MOST_SEEN, MOST_CHARACTERS = 8192, 4096
+# So many dangling bindings of a subject are told in a reason.
+MOST_TOLD = 5
+
+K = TypeVar("K", str, tuple[str, str])
+RoleKey = tuple[str, str, str]
+
+_MASTERS_MAY = Decision(Verdict.ALLOW, f"members of {MASTERS} may do everything")
+_NO_OPINION = Decision(Verdict.NO_OPINION)
+_HIDDEN = Decision(Verdict.NO_OPINION, hidden=True)
+
+
+class CompiledRole:
+    """A role, ready to be asked. All its bindings share it."""
+
+    __slots__ = ("presence", "rules", "table")
+
+    def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
+        self.rules = rules
+        self.table = RuleTable((rule, rule) for rule in rules)
+        self.presence = presence(rules)
+
+    def rule_for(self, request: RequestInfo) -> PolicyRule | None:
+        if not request.is_resource:
+            return self.table.find_url(request.verb, request.path)
+        keys = resource_keys(request.resource, request.subresource)
+        return self.table.find(request.verb, request.api_group, keys, request.name)
+
+
+class Grant:
+    """One subject of one binding, and the role that it so has."""
+
+    __slots__ = ("_allowed", "binding", "role", "subject")
+
+    def __init__(self, binding: Binding, subject: Subject, role: CompiledRole) -> None:
+        self.binding, self.subject, self.role = binding, subject, role
+        self._allowed: Decision | None = None
+
+    @property
+    def allowed(self) -> Decision:
+        """The decision of this grant. Made once, when it first allows something."""
+        if self._allowed is None:
+            self._allowed = Decision(Verdict.ALLOW, f"RBAC: allowed by {self}")
+        return self._allowed
+
+    def __str__(self) -> str:
+        return f"{self.binding} of {self.binding.role} to {describe(self.subject)}"
+
+
+class Scope:
+    """The grants of one subject in one namespace, or in the whole cluster.
+
+    `table` gives the position of the grant that allows something; whoever has the same roles shares it.
+    `dangling` are bindings whose role does not exist.
+    """
+
+    __slots__ = ("dangling", "grants", "presence", "table")
+
+    def __init__(self, grants: list[Grant], table: RuleTable[int], dangling: tuple[Binding, ...]) -> None:
+        self.grants, self.table, self.dangling = grants, table, dangling
+        self.presence = frozenset[str]().union(*(grant.role.presence for grant in grants))
+
+    def knows(self, namespace: str) -> bool:
+        return ANY in self.presence or namespace in self.presence
+
+
+# One binding as it is, several in a list, and from the first question on a Scope.
+_Entry: TypeAlias = "Binding | list[Binding] | Scope"
+
+
+class Index:
+    """One policy, in force or about to be."""
+
+    def __init__(self, manifests: Manifests, *, revision: int = 0) -> None:
+        self.revision = revision
+        self.bindings = manifests.bindings
+        self.roles: dict[RoleKey, Role] = {
+            (role.kind, role.namespace, role.name): role for role in aggregated(manifests.roles)
+        }
+        self._compiled: dict[RoleKey, CompiledRole] = {}
+        self._tables: dict[tuple[RoleKey, ...], RuleTable[int]] = {}
+        self._cluster: dict[str, dict[str, _Entry]] = {USER: {}, USER_GROUP: {}}
+        self._local: dict[str, dict[tuple[str, str], _Entry]] = {USER: {}, USER_GROUP: {}}
+        self._groups: set[str] = set()
+        self._seen: dict[tuple[str, tuple[str, ...], str], list[Scope]] = {}
+        for binding in manifests.bindings:
+            self._add(binding)
+        bound = {role_key(binding) for binding in manifests.bindings}
+        self.missing_roles = bound - self.roles.keys()
+        self.named_resources = frozenset(
+            resource
+            for key in bound & self.roles.keys()
+            for rule in self.roles[key].rules
+            if rule.resource_names
+            for resource in rule.resources
+        )
+
+    # --- building ---
+
+    def _add(self, binding: Binding) -> None:
+        namespace = binding.namespace
+        for subject in binding.subjects:
+            kind, name = holder_of(subject, namespace)
+            if kind == USER_GROUP:
+                self._groups.add(name)
+            elif not name:
+                continue
+            if namespace:
+                _file(self._local[kind], (name, namespace), binding)
+            else:
+                _file(self._cluster[kind], name, binding)
+
+    def role_of(self, binding: Binding) -> CompiledRole | None:
+        """None if the binding refers to a role that does not exist."""
+        key = role_key(binding)
+        compiled = self._compiled.get(key)
+        if compiled is None and (role := self.roles.get(key)) is not None:
+            compiled = self._compiled[key] = CompiledRole(role.rules)
+        return compiled
+
+    def _open(self, entry: Binding | list[Binding], kind: str, name: str) -> Scope:
+        grants, dangling = [], []
+        for binding in [entry] if isinstance(entry, Binding) else entry:
+            role = self.role_of(binding)
+            if role is None:
+                dangling.append(binding)
+                continue
+            subjects = (with_namespace(subject, binding) for subject in binding.subjects)
+            subject = next(subject for subject in subjects if holder_of(subject, "") == (kind, name))
+            grants.append(Grant(binding, subject, role))
+        return Scope(grants, self._table(grants), tuple(dangling[:MOST_TOLD]))
+
+    def _table(self, grants: list[Grant]) -> RuleTable[int]:
+        key = tuple(role_key(grant.binding) for grant in grants)
+        table = self._tables.get(key)
+        if table is None:
+            rules = ((rule, number) for number, grant in enumerate(grants) for rule in grant.role.rules)
+            table = self._tables[key] = RuleTable(rules)
+        return table
+
+    # --- deciding ---
+
+    def decide(self, user: UserInfo, request: RequestInfo) -> Decision:
+        if MASTERS in user.groups:
+            return _MASTERS_MAY
+        scopes = self.scopes(user, request.namespace if request.is_resource else "")
+        grant = _find(scopes, request)
+        return self._refusal(user, request, scopes) if grant is None else grant.allowed
+
+    def grant_for(self, user: UserInfo, request: RequestInfo) -> Grant | None:
+        """A grant that allows *request*."""
+        return _find(self.scopes(user, request.namespace if request.is_resource else ""), request)
+
+    def scopes(self, user: UserInfo, namespace: str) -> list[Scope]:
+        """What *user* has by name and by each group: in the cluster first, then in *namespace*, unless it is empty."""
+        key = (user.username, user.groups, namespace)
+        found = self._seen.get(key)
+        if found is None:
+            found = self._scopes(user, namespace)
+            # Of names that are made up to fill the memory nothing is remembered.
+            if len(user.username) + len(namespace) + sum(map(len, user.groups)) <= MOST_CHARACTERS:
+                if len(self._seen) >= MOST_SEEN:
+                    self._seen.clear()
+                self._seen[key] = found
+        return found
+
+    def _scopes(self, user: UserInfo, namespace: str) -> list[Scope]:
+        username, mentioned = user.username, self._groups
+        groups = [group for group in (*user.groups, *implied_groups(user)) if group in mentioned]
+        found = [self._opened(self._cluster[USER], username, USER, username)]
+        found += [self._opened(self._cluster[USER_GROUP], group, USER_GROUP, group) for group in groups]
+        if namespace:
+            local = self._local[USER_GROUP]
+            found.append(self._opened(self._local[USER], (username, namespace), USER, username))
+            found += [self._opened(local, (group, namespace), USER_GROUP, group) for group in groups]
+        return [scope for scope in found if scope is not None]
+
+    def _opened(self, table: dict[K, _Entry], key: K, kind: str, name: str) -> Scope | None:
+        entry = table.get(key)
+        if entry is None or isinstance(entry, Scope):
+            return entry
+        # Two threads may both open it, and then they make the same.
+        opened = table[key] = self._open(entry, kind, name)
+        return opened
+
+    def mentions(self, group: str) -> bool:
+        return group in self._groups
+
+    def groups(self) -> frozenset[str]:
+        """Every group that the policy mentions, and the one that needs no policy."""
+        return frozenset((*self._groups, MASTERS))
+
+    def _refusal(self, user: UserInfo, request: RequestInfo, scopes: list[Scope]) -> Decision:
+        namespace = namespace_of(request)
+        if namespace != request.namespace:
+            scopes = self.scopes(user, namespace)
+        hidden = bool(namespace) and not any(scope.knows(namespace) for scope in scopes)
+        missing = missing_roles(scopes)
+        if not missing:
+            return _HIDDEN if hidden else _NO_OPINION
+        return Decision(Verdict.NO_OPINION, f"RBAC: {missing}", hidden)
+
+
+def role_key(binding: Binding) -> RoleKey:
+    """Where its role is found. A ClusterRoleBinding has no namespace, so that it never finds a Role."""
+    return binding.role_kind, binding.namespace if binding.role_kind == ROLE else "", binding.role_name
+
+
+def is_implied(group: str, user: UserInfo) -> bool:
+    """Whether *user* is in *group* though the token does not say so."""
+    return group in implied_groups(user)
+
+
+def with_namespace(subject: Subject, binding: Binding) -> Subject:
+    """A ServiceAccount without a namespace is one of the RoleBinding's namespace."""
+    if subject.kind != SERVICE_ACCOUNT or subject.namespace or not binding.namespace:
+        return subject
+    return replace(subject, namespace=binding.namespace)
+
+
+def missing_roles(scopes: Iterable[Scope]) -> str:
+    """What the user lacks because a binding refers to a role that does not exist; empty if there is no such binding."""
+    dangling = dict.fromkeys(binding for scope in scopes if scope.dangling for binding in scope.dangling)
+    return "; ".join(f"{binding} refers to {binding.role}, which does not exist" for binding in dangling)
+
+
+def holder_of(subject: Subject, namespace: str) -> tuple[str, str]:
+    """Whose requests a subject speaks of: the kind, User or Group, and the name; no name if it speaks of nobody's."""
+    if subject.kind == SERVICE_ACCOUNT:
+        namespace = subject.namespace or namespace
+        return USER, f"system:serviceaccount:{namespace}:{subject.name}" if namespace else ""
+    return (subject.kind, subject.name) if subject.kind in (USER, USER_GROUP) else (USER, "")
+
+
+def _file(table: dict[K, _Entry], key: K, binding: Binding) -> None:
+    entry = table.get(key)
+    if entry is None:
+        table[key] = binding
+    elif isinstance(entry, list):
+        # A binding may name somebody twice.
+        if entry[-1] is not binding:
+            entry.append(binding)
+    elif isinstance(entry, Binding) and entry is not binding:
+        table[key] = [entry, binding]
+
+
+def _find(scopes: list[Scope], request: RequestInfo) -> Grant | None:
+    verb = request.verb
+    if not request.is_resource:
+        for scope in scopes:
+            at = scope.table.find_url(verb, request.path)
+            if at is not None:
+                return scope.grants[at]
+        return None
+    keys = resource_keys(request.resource, request.subresource)
+    group, name = request.api_group, request.name
+    for scope in scopes:
+        at = scope.table.find(verb, group, keys, name)
+        if at is not None:
+            return scope.grants[at]
+    return None

@@ -1,0 +1,1 @@
+"""One user, for a gateway on one's own machine."""

@@ -1,0 +1,1 @@
+"""Tokens in a SQLite file."""

@@ -1,0 +1,1 @@
+"""A single sign-on cookie with a signed token."""

@@ -1,0 +1,152 @@
+"""A cookie of the company's single sign-on is the proof: a token (JWT) that its issuer has signed, for us.
+
+    identity: [{name: sso, type: sso_cookie, cookie: sso, issuer: https://sso.example.com, audiences: [gateway]}]
+
+The keys are the issuer's, found by discovery; ``keysURL`` or ``keysFile`` name them where there is none. The token is
+verified as an ID token is (`oidc_tokens`), and must be for nobody but our audiences: a token for another application,
+which that one could replay to us, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+
+from ostiary.core.catalog import Context
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
+from ostiary.model import Secret, UserInfo
+from ostiary.plugins.claims.groups import ClaimedGroups
+from ostiary.plugins.common.outbound import Outbound
+from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
+from ostiary.plugins.oidc.claims import ClaimNames, read_claim_names
+from ostiary.plugins.oidc.issuer import FileKeys, Issuer, usable_url
+from ostiary.plugins.oidc.keys import ALGORITHMS
+from ostiary.plugins.oidc.settings import (
+    SYSTEM,
+    read_algorithms,
+    read_issuer,
+    read_names,
+    read_outbound,
+    read_skew,
+)
+from ostiary.plugins.oidc.tokens import CLOCK_SKEW, KeySource, Rules, TokenRefused, verify_with
+
+# What single sign-on systems put into cookies: a token without a type, or an access token (RFC 9068).
+TYPES = frozenset(("jwt", "at+jwt"))
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class SsoCookieIdentity(ClaimedGroups):
+    """Believes the token in the cookie *cookie*, if *issuer* signed it with one of *keys* for *audiences* alone."""
+
+    sign_in = SignIn.AMBIENT
+
+    def __init__(
+        self,
+        *,
+        cookie: str,
+        issuer: str,
+        audiences: Iterable[str],
+        keys: KeySource | None = None,
+        claims: ClaimNames = ClaimNames(),  # noqa: B008  # frozen
+        algorithms: Iterable[str] = ALGORITHMS,
+        clock_skew: timedelta = CLOCK_SKEW,
+        renewal: Renewal = Renewal.DEFAULT,
+        outbound: Outbound | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._cookie = cookie
+        self._outbound = outbound or Outbound(SYSTEM)
+        self._keys = keys or Issuer(issuer, self._outbound, clock=clock)
+        self._claims = claims
+        self._clock = clock
+        self._rules = Rules(
+            issuer=issuer,
+            audiences=frozenset(audiences),
+            algorithms=frozenset(algorithms),
+            types=TYPES,
+            skew=clock_skew,
+        )
+        self.renewal_check = renewal.check()
+        if renewal is Renewal.SIGN_IN:
+            self.revalidate = sign_in_again
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> SsoCookieIdentity:
+        cookie, issuer, audiences = fields.string("cookie"), read_issuer(fields), read_names(fields, "audiences")
+        if not _NAME.fullmatch(cookie):
+            fields.problem("it is missing, or not the name of a cookie", "cookie")
+        if not audiences:
+            hint = "without it, a token for any application would be accepted here"
+            fields.problem("it is missing: the audience of these tokens", "audiences", hint)
+        outbound = read_outbound(fields, context)
+        return cls(
+            cookie=cookie,
+            issuer=issuer,
+            audiences=audiences,
+            keys=_keys(fields, context, Issuer(issuer, outbound, keys_url=_keys_url(fields), clock=context.clock)),
+            claims=read_claim_names(fields.section("claims")),
+            algorithms=read_algorithms(fields),
+            clock_skew=read_skew(fields),
+            renewal=read_renewal(fields),
+            outbound=outbound,
+            clock=context.clock,
+        )
+
+    def produces(self) -> Produces:
+        return self._claims.produces()
+
+    async def handle_client(self, request: LoginRequest) -> UserInfo:
+        token = _cookie(request, self._cookie)
+        try:
+            claims = await verify_with(self._keys, token.reveal(), self._rules, now=self._clock.now())
+        except TokenRefused as refused:
+            cause = f"the token in the cookie: {refused}"
+            raise LoginRefused("sign in at your single sign-on first", cause=cause) from None
+        return self._claims.user(claims)
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a cookie sends nobody elsewhere")
+
+    async def close(self) -> None:
+        await self._outbound.close()
+
+    async def probe(self) -> str:
+        await self._keys.keys()
+        return f"the keys of {self._rules.issuer}"
+
+
+def _keys(fields: Fields, context: Context, issuer: Issuer) -> KeySource:
+    file = fields.string("keysFile")
+    if not file:
+        return issuer
+    if fields.string("keysURL"):
+        fields.problem("either keysURL or keysFile is set, not both", "keysFile")
+    keys = FileKeys(context.path(file), clock=context.clock)
+    keys.file.check(fields, "keysFile")
+    return keys
+
+
+def _keys_url(fields: Fields) -> str:
+    url = fields.string("keysURL")
+    if url and usable_url(url, plain=True) is None:
+        fields.problem("it is not a https URL", "keysURL", "plain http is for this machine only")
+    return url
+
+
+def _cookie(request: LoginRequest, name: str) -> Secret:
+    """The cookie's value. One that stands twice is none: another site of the same domain may have added it."""
+    pairs = [
+        pair.strip().partition("=")
+        for key, line in request.headers
+        if key == "cookie"
+        for pair in line.split(";")
+    ]  # fmt: skip
+    found = [value for key, _, value in pairs if key == name]
+    if len(found) != 1 or not found[0]:
+        raise LoginRefused("sign in at your single sign-on first", cause="its cookie is missing or duplicated")
+    return Secret(found[0].strip('"'))

@@ -1,0 +1,1 @@
+"""Decisions of another server, asked by SubjectAccessReview."""

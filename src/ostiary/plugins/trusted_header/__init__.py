@@ -1,0 +1,1 @@
+"""A proxy in front that authenticates and names the user in headers."""

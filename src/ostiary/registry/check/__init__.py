@@ -1,0 +1,1 @@
+"""Checks of what others wrote: a credential provider, its configuration, a credential at its registry."""

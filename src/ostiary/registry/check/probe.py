@@ -1,0 +1,373 @@
+"""Tries credentials at the registry itself, without pulling anything: which of them does it take?
+
+    GET /v2/ -> challenge -> Basic: GET /v2/ again     Bearer: ask the realm for a token -> GET /v2/  [-> HEAD manifest]
+
+Called with what a lookup found. Nothing that a server says is quoted, except the codes of its errors. A credential
+goes to the registry and to the realm that it names, and to neither over plain HTTP unless the registry is on this
+machine or the caller allows it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.go.text import bytes_of
+from ostiary.core.secrets.redact import redact
+from ostiary.core.text import fits_token_header, printable
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.errors import ConfigurationError
+from ostiary.model import Secret
+from ostiary.registry.credentials import Found
+from ostiary.registry.matching.image_name import DOCKER_HUB, LOCALHOST, ImageName
+from ostiary.wire.www_authenticate import Challenge, ChallengeError, parse_challenges
+
+HUB_PULL_HOST = "registry-1.docker.io"
+SECONDS = 10.0
+LARGEST_BODY = 1 << 20
+CLIENT_ID = "ostiary"
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+_ERROR_CODE = re.compile(r"[A-Z][A-Z_]{2,40}")
+
+
+class Answered(Enum):
+    """What the registry made of a credential. NOT_TRIED: it was not sent, and `Attempt.message` says why."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    NOT_TRIED = "not-tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One credential at the registry. `username` and `source` are empty where none was used."""
+
+    username: str
+    key: str
+    source: str
+    answered: Answered
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """`reached` is False if the registry could not be asked at all, and `message` then says why."""
+
+    registry: str
+    repository: str
+    challenge: str
+    reached: bool
+    message: str
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return any(attempt.answered is Answered.ACCEPTED for attempt in self.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """`manifest`: also see whether the image is there, with a HEAD request. `seconds` is for one answer."""
+
+    plain_http: bool = False
+    authorities_pem: str | None = None
+    manifest: bool = False
+    seconds: float = SECONDS
+
+
+def probe(
+    image: ImageName,
+    credentials: Sequence[Found],
+    *,
+    settings: ProbeSettings | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Probe:
+    """Try each of *credentials* for *image*; without any, try without one, as the kubelet does.
+
+    What goes wrong at the registry is part of the result. Raises `ConfigurationError` for an image without a
+    registry, and `TransportError` for authorities that cannot be used.
+    """
+    if not image.domain:
+        raise ConfigurationError("there is no registry to ask", cause="the image's name has no host that can be one")
+    return _Probing(image, settings or ProbeSettings(), clock).probe(credentials)
+
+
+class _Unanswered(Exception):
+    """A request got no usable answer; the text says why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    challenges: tuple[Challenge, ...] = ()
+    # A token may be in it.
+    body: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def refuses(self) -> bool:
+        return self.status in (401, 403)
+
+    def fields(self) -> Mapping[str, Any]:
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def __str__(self) -> str:
+        errors = self.fields().get("errors")
+        codes = [one.get("code") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+        known = [code for code in codes if isinstance(code, str) and _ERROR_CODE.fullmatch(code)]
+        return f"HTTP {self.status}" + (f" ({', '.join(known)})" if known else "")
+
+
+class _Probing:
+    def __init__(self, image: ImageName, settings: ProbeSettings, clock: Clock) -> None:
+        self._image, self._settings, self._clock = image, settings, clock
+        host = HUB_PULL_HOST if image.domain == DOCKER_HUB else image.domain
+        self._base = urlsplit(f"{'http' if settings.plain_http else 'https'}://{host}/v2/")
+        self._context = build_context(TlsSettings(settings.authorities_pem))
+        self._scope = f"repository:{image.path}:pull"
+
+    def probe(self, credentials: Sequence[Found]) -> Probe:
+        try:
+            answer = self._first_contact()
+        except _Unanswered as error:
+            return self._result("", False, f"the registry is unavailable: {error}")
+        challenge = _chosen(answer.challenges)
+        if answer.is_good:
+            shown, message = "none", "it requires no credential at /v2/"
+        elif answer.status != 401:
+            return self._result("", False, f"this is not a registry: /v2/ answered {answer}")
+        elif challenge is None:
+            return self._result("", False, "it asks for a proof of identity that is neither Basic nor Bearer")
+        else:
+            shown, message = challenge.scheme, f"it asks for {challenge.scheme.capitalize()}"
+        wanted: Sequence[Found | None] = credentials or (None,)
+        attempts = tuple(self._attempt(found, challenge) for found in wanted)
+        return self._result(shown, True, message, attempts)
+
+    def _result(self, challenge: str, reached: bool, message: str, attempts: tuple[Attempt, ...] = ()) -> Probe:
+        registry = f"{self._base.scheme}://{self._base.netloc}"
+        return Probe(registry, self._image.repository, challenge, reached, message, attempts)
+
+    def _first_contact(self) -> _Answer:
+        """Without a credential. On this machine a registry may speak plain HTTP, as docker too takes it."""
+        try:
+            return self._request("GET", self._base)
+        except _Unanswered:
+            if self._base.scheme == "http" or not _is_local(self._base) or self._settings.authorities_pem is not None:
+                raise
+            plain = self._base._replace(scheme="http")
+            answer = self._request("GET", plain)
+            self._base = plain
+            return answer
+
+    # --- one credential ---
+
+    def _attempt(self, found: Found | None, challenge: Challenge | None) -> Attempt:
+        try:
+            answered, message = self._try(found, challenge)
+        except _Unanswered as error:
+            answered, message = Answered.FAILED, str(error)
+        if found is None:
+            return Attempt("", "", "", answered, message)
+        return Attempt(redact(found.username), printable(found.key), str(found.source), answered, message)
+
+    def _try(self, found: Found | None, challenge: Challenge | None) -> tuple[Answered, str]:
+        if challenge is None:
+            return self._judge(None)
+        if challenge.scheme == "basic":
+            if found is None:
+                return Answered.REJECTED, "the registry requires a credential, and there is none"
+            if not found.username and not found.password:
+                return Answered.NOT_TRIED, "it has no username and password, and the registry requires both"
+            return self._judge(_basic(found))
+        if found is not None and found.registry_token:
+            return self._judge(_bearer(found.registry_token))
+        realm, why_not = self._realm(challenge)
+        if realm is None:
+            return Answered.NOT_TRIED, why_not
+        return self._try_token(found, realm, challenge.parameters.get("service", ""))
+
+    def _try_token(self, found: Found | None, realm: SplitResult, service: str) -> tuple[Answered, str]:
+        answer = self._ask_for_token(found, realm, service)
+        host = printable(realm.netloc)
+        if answer.status in (400, 401, 403):
+            return Answered.REJECTED, f"{host} gives no token for it: {answer}"
+        if not answer.is_good:
+            return Answered.FAILED, f"{host} could not answer: {answer}"
+        fields = answer.fields()
+        token = fields.get("token") or fields.get("access_token")
+        if not isinstance(token, str) or not fits_token_header(token):
+            return Answered.FAILED, f"{host} answered without a usable token"
+        return self._judge(_bearer(Secret(token)))
+
+    def _ask_for_token(self, found: Found | None, realm: SplitResult, service: str) -> _Answer:
+        wanted = {"service": service, "scope": self._scope} if service else {"scope": self._scope}
+        if found is not None and found.identity_token:
+            grant = {"grant_type": "refresh_token", "client_id": CLIENT_ID}
+            form = urlencode({**grant, **wanted, "refresh_token": found.identity_token.reveal()})
+            return self._request("POST", realm, form=form.encode())
+        has_login = found is not None and bool(found.username or found.password)
+        if found is not None and has_login:
+            wanted = {"account": found.username, **wanted}
+        query = "&".join(part for part in (realm.query, urlencode(wanted)) if part)
+        return self._request("GET", realm._replace(query=query), _basic(found) if found and has_login else None)
+
+    def _judge(self, authorization: Secret | None) -> tuple[Answered, str]:
+        answer = self._request("GET", self._base, authorization)
+        if answer.refuses:
+            return Answered.REJECTED, f"the registry rejects it: {answer}"
+        if not answer.is_good:
+            return Answered.FAILED, f"the registry could not answer: {answer}"
+        if not self._settings.manifest:
+            return Answered.ACCEPTED, "the registry accepts it"
+        reference = self._image.digest or self._image.tag
+        url = self._base._replace(path=f"/v2/{self._image.path}/manifests/{reference}")
+        answer = self._request("HEAD", url, authorization)
+        if answer.is_good:
+            return Answered.ACCEPTED, "the registry accepts it, and the image exists"
+        if answer.status == 404:
+            return Answered.ACCEPTED, "the registry accepts it, but the image does not exist or is not visible to it"
+        if answer.refuses:
+            return Answered.REJECTED, f"the registry accepts it, but not for this image: {answer}"
+        return Answered.FAILED, f"the registry could not tell whether the image exists: {answer}"
+
+    # --- where a credential may go ---
+
+    def _realm(self, challenge: Challenge) -> tuple[SplitResult | None, str]:
+        """The address to ask for a token, or None and why no credential is sent there."""
+        try:
+            realm = urlsplit(challenge.realm)
+            port = realm.port
+        except ValueError:
+            return None, "the realm of its challenge is not a URL"
+        if realm.scheme not in ("https", "http") or not realm.hostname or port == 0:
+            return None, "the realm of its challenge is not an http or https URL"
+        if realm.username is not None or realm.password is not None:
+            return None, "the realm of its challenge holds a username, which no token service needs"
+        if realm.scheme == "http" and self._base.scheme == "https":
+            return None, "its token service is on plain http although the registry is on https: nothing is sent there"
+        if realm.scheme == "http" and not (self._settings.plain_http or _is_local(realm)):
+            return None, "its token service is on plain http and not on this machine: nothing is sent there"
+        return realm._replace(fragment=""), ""
+
+    # --- one request ---
+
+    def _request(
+        self, method: str, url: SplitResult, authorization: Secret | None = None, *, form: bytes | None = None
+    ) -> _Answer:
+        """One request and its answer; redirections are not followed, for they would carry the credential along."""
+        headers = {"Accept": MANIFEST_TYPES if method == "HEAD" else "application/json", "User-Agent": CLIENT_ID}
+        if authorization is not None:
+            headers["Authorization"] = authorization.reveal()
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection = self._connection(url)
+        try:
+            connection.request(method, target, body=form, headers=headers)
+            response = connection.getresponse()
+            challenges = _challenges(response)
+            return _Answer(response.status, challenges, self._body(response))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = _reason(error)
+        finally:
+            connection.close()
+        # Raised outside of the handler: an exception of http.client may carry what was sent.
+        raise _Unanswered(f"{printable(url.netloc)}: {reason}")
+
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        host, seconds = url.hostname or "", self._settings.seconds
+        try:
+            port = url.port
+        except ValueError:
+            raise _Unanswered(f"{printable(url.netloc)}: there is no such port") from None
+        if url.scheme == "http":
+            return http.client.HTTPConnection(host, port or 80, timeout=seconds)
+        return http.client.HTTPSConnection(host, port or 443, timeout=seconds, context=self._context)
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        deadline = self._clock.monotonic() + self._settings.seconds
+        body = b""
+        while chunk := response.read1(65536):
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                raise _TooMuch
+            # The socket's own limit begins anew with every byte.
+            if self._clock.monotonic() > deadline:
+                raise TimeoutError
+        return body
+
+
+class _TooMuch(ValueError):
+    pass
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {printable(error.verify_message)}"
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak valid TLS; it may use plain http"
+    if isinstance(error, _TooMuch):
+        return f"it answered with more than {LARGEST_BODY} bytes"
+    if isinstance(error, OSError):
+        return printable(error.strerror or "the connection failed")
+    return "it did not send a valid HTTP response"
+
+
+def _challenges(response: http.client.HTTPResponse) -> tuple[Challenge, ...]:
+    headers = response.headers.get_all("WWW-Authenticate") or []
+    try:
+        return parse_challenges(", ".join(headers))
+    except ChallengeError:
+        return ()
+
+
+def _chosen(challenges: Sequence[Challenge]) -> Challenge | None:
+    def of(scheme: str) -> Iterator[Challenge]:
+        return (challenge for challenge in challenges if challenge.scheme == scheme)
+
+    return next(of("bearer"), None) or next(of("basic"), None)
+
+
+def _basic(found: Found) -> Secret:
+    pair = bytes_of(f"{found.username}:{found.password.reveal()}")
+    return Secret(f"Basic {b64encode(pair).decode()}")
+
+
+def _bearer(token: Secret) -> Secret:
+    if not fits_token_header(token.reveal()):
+        raise _Unanswered("the token contains characters that a header cannot carry")
+    return Secret(f"Bearer {token.reveal()}")
+
+
+def _is_local(url: SplitResult) -> bool:
+    host = url.hostname or ""
+    if host == LOCALHOST:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""docker's files and helpers, and our own credential helper."""

@@ -1,0 +1,189 @@
+"""RFC 8693: a pod's service account token, exchanged for one that a registry takes as a password.
+
+Called by kubelet_plugin. The token goes to the configured address and nowhere else, and is in no error.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import IO, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.secrets.redact import redact
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError, CredentialError
+from ostiary.model import Secret
+from ostiary.wire.credential_provider import BasicAuth, Request
+
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
+JWT = "urn:ietf:params:oauth:token-type:jwt"
+# RFC 6749, section 5.2, and RFC 8693, section 2.2.2. Nothing else of a refusal is quoted.
+EXCHANGE_ERRORS = (
+    "invalid_request",
+    "invalid_client",
+    "invalid_grant",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    "invalid_scope",
+    "invalid_target",
+)
+EXCHANGE_SECONDS = 20.0
+LARGEST_REPLY = 1 << 20
+LARGEST_SECRET_FILE = 1 << 16
+# How much of a token's life is left when the kubelet asks again.
+MARGIN = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """RFC 8693: the pod's service account token for one that the registry takes as the password of *username*."""
+
+    url: str
+    username: str
+    # The form's own names: audience, scope, resource, requested_token_type.
+    form: Mapping[str, str] = field(default_factory=dict)
+    client_id: str = ""
+    client_secret_file: str = ""
+    certificate_authority: str = ""
+
+
+def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth, timedelta | None]:
+    """Exchange the service account token of *request*; raises `CredentialError`."""
+    subject = request.service_account_token
+    if not subject:
+        raise ConfigurationError(
+            no_credential(request.image),
+            cause="the request has no service account token, and a tokenExchange needs one",
+            hint="add tokenAttributes to this provider in the kubelet's CredentialProviderConfig",
+            code="credential-provider-request-invalid",
+        )
+    fields = {"grant_type": GRANT_TYPE, "subject_token": subject.reveal(), "subject_token_type": JWT, **exchange.form}
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    if exchange.client_id and not exchange.client_secret_file:
+        fields["client_id"] = exchange.client_id
+    elif exchange.client_id:
+        headers["Authorization"] = _client_header(exchange)
+    try:
+        status, body = _post(exchange, urlencode(fields).encode(), headers)
+    except _NoReply as error:
+        raise _exchange_failed(request.image, exchange, str(error)) from None
+    reply = json_object(body)
+    token = reply.get("access_token")
+    if status != 200 or not isinstance(token, str) or not token:
+        refusal = reply.get("error")
+        known = f": {refusal}" if refusal in EXCHANGE_ERRORS else ""
+        why = f"answered with status {status}{known}" if status != 200 else "answered without an access_token"
+        raise _exchange_failed(request.image, exchange, why)
+    return BasicAuth(exchange.username, Secret(token)), _lifetime(reply.get("expires_in"))
+
+
+def _client_header(exchange: TokenExchange) -> str:
+    try:
+        with open(exchange.client_secret_file, encoding="utf-8") as file:
+            secret = file.read(LARGEST_SECRET_FILE).strip()
+    except (OSError, ValueError):
+        raise ConfigurationError(
+            "the client secret cannot be read", where=printable(exchange.client_secret_file), code="config-unreadable"
+        ) from None
+    # RFC 6749, section 2.3.1: both halves are encoded as in a form, before they are joined.
+    pair = f"{quote(exchange.client_id, safe='')}:{quote(secret, safe='')}"
+    return "Basic " + b64encode(pair.encode()).decode()
+
+
+def _lifetime(value: object) -> timedelta | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**9:
+        return None
+    return max(timedelta(0), timedelta(seconds=value) - MARGIN)
+
+
+def _exchange_failed(image: str, exchange: TokenExchange, why: str) -> CredentialError:
+    return CredentialError(
+        no_credential(image),
+        cause=f"the token exchange at {printable(urlsplit(exchange.url).netloc.rpartition('@')[2])} {why}",
+        hint="see that the audience of tokenAttributes is one that this server takes",
+        code="token-exchange-failed",
+    )
+
+
+class _NoReply(Exception):
+    """There is no answer; the message says why, as the end of a sentence."""
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """A server that may have the token must not be able to send it on to another one."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _post(exchange: TokenExchange, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    # The scheme was checked when the configuration was read.
+    request = urllib.request.Request(exchange.url, body, dict(headers), method="POST")  # noqa: S310
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(exchange)), _Stay())
+    deadline = SYSTEM_CLOCK.monotonic() + EXCHANGE_SECONDS
+    try:
+        try:
+            response = opener.open(request, timeout=EXCHANGE_SECONDS)
+        except urllib.error.HTTPError as refusal:
+            response = refusal
+        with response:
+            return int(response.status), _read_reply(response, deadline)
+    except (OSError, http.client.HTTPException) as error:
+        why = _why(error)
+    # Outside of the handler: the exception's traceback has the request in it, and that the token.
+    raise _NoReply(why)
+
+
+def _context(exchange: TokenExchange) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=exchange.certificate_authority or None)
+    except OSError:
+        raise ConfigurationError(
+            "the certificate authority of the token exchange cannot be loaded",
+            where=printable(exchange.certificate_authority),
+            hint="it is a file of PEM certificates",
+            code="config-unreadable",
+        ) from None
+
+
+def _read_reply(response: IO[bytes], deadline: float) -> bytes:
+    data = bytearray()
+    while chunk := response.read(8192):
+        data += chunk
+        if len(data) > LARGEST_REPLY:
+            raise _NoReply(f"answered with more than {LARGEST_REPLY} bytes")
+        if SYSTEM_CLOCK.monotonic() > deadline:
+            raise _NoReply("did not end its answer in time")
+    return bytes(data)
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, TimeoutError):
+        return "did not answer in time"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted: {redact(reason.verify_message)}"
+    text = getattr(reason, "strerror", None) or type(reason).__name__
+    return f"cannot be reached: {redact(str(text))}"
+
+
+def json_object(data: bytes) -> Mapping[str, Any]:
+    """The JSON object in *data*; an empty one if there is none."""
+    try:
+        found = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def no_credential(image: str) -> str:
+    return f'no credential for image "{printable(image)}"'

@@ -1,0 +1,164 @@
+"""Puts a changed provider configuration into force without a restart. The kubelet needs one.
+
+    looks changed?  ->  read and check all of it  ->  swap it in whole     or: keep the old one and say why
+
+``providers: []`` switches all providers off. What a configuration that is gone means, `WhenMissing` says.
+
+Called by long-running programs beside a keyring. Looking costs a few `stat` calls, and only `check_now` looks:
+from a thread that waits between two looks, or whenever the program thinks fit (on SIGHUP, say).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import ConfigurationError
+from ostiary.registry.keyring import Keyring
+from ostiary.registry.kubelet.config import EXTENSIONS, ProvidersConfig, load
+
+POLL_SECONDS = 10.0
+# A file that was written this recently may be written again without looking any different.
+UNSETTLED_SECONDS = 2.0
+
+_Look = tuple[tuple[str, int, int, int], ...]
+log = logging.getLogger("ostiary.registry")
+
+
+class WhenMissing(Enum):
+    """What happens when the file is removed, or the last file of the directory. It is logged in any case.
+
+    KEEP: the providers stay in force; a file may be gone by mistake. DISABLE: there are no providers any more.
+    """
+
+    KEEP = "keep"
+    DISABLE = "disable"
+
+
+def load_or_none(path: str) -> ProvidersConfig:
+    """The configuration at *path*, in which an empty list of providers is allowed."""
+    return load(path, allow_empty=True)
+
+
+class Watch:
+    """Keeps *keyring* at the configuration that stands at *path*, a file or a directory.
+
+    *reload* reads and checks it; `load_or_none` does, unless given.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keyring: Keyring,
+        *,
+        reload: Callable[[str], ProvidersConfig] = load_or_none,
+        when_missing: WhenMissing = WhenMissing.KEEP,
+        clock: Clock | None = None,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._keyring = keyring
+        self._reload = reload
+        self._when_missing = when_missing
+        self._clock = clock or SYSTEM_CLOCK
+        self._checking = threading.Lock()
+        self._seen: _Look | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.last_error: ConfigurationError | None = None
+
+    @property
+    def hash(self) -> str:
+        """Of the configuration in force."""
+        return self._keyring.config.hash
+
+    def check_now(self) -> bool:
+        """Look, and put a changed configuration into force; says whether it did. Never raises for a bad file."""
+        with self._checking:
+            look = _look(self._path)
+            # After an error always again: the missing executable may be there by now.
+            if self.last_error is None and look == self._seen and self._is_settled(look):
+                return False
+            try:
+                # What changes while it is read looks different from what was seen, and is read next time.
+                config = self._reload(self._path)
+            except ConfigurationError as error:
+                disables = self._when_missing is WhenMissing.DISABLE and _is_missing(error)
+                self._note(error, disables=disables)
+                return disables and self._put_in_force(ProvidersConfig(()))
+            finally:
+                self._seen = look
+            self.last_error = None
+            return self._put_in_force(config)
+
+    def _put_in_force(self, config: ProvidersConfig) -> bool:
+        if config.hash == self.hash:
+            return False
+        self._keyring.replace(config)
+        if config.providers:
+            log.info("the credential provider config %s is in force", config.hash)
+        else:
+            log.warning("all credential providers are switched off")
+        return True
+
+    def start(self, *, every: float = POLL_SECONDS, pause: Callable[[float], bool] | None = None) -> None:
+        """Look again and again from a thread. *pause* waits for so many seconds and returns True to stop."""
+        if self._thread is not None:
+            return
+        wait_or_stop = pause or self._stop.wait
+        self._thread = threading.Thread(
+            target=self._run, args=(every, wait_or_stop), name="ostiary-registry-watch", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking. The configuration in force stays."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, every: float, wait_or_stop: Callable[[float], bool]) -> None:
+        while not wait_or_stop(every) and not self._stop.is_set():
+            try:
+                self.check_now()
+            except Exception:
+                # A bug in one look must not end all later ones without a word.
+                log.exception("the credential provider config cannot be watched at this moment")
+
+    def _is_settled(self, look: _Look) -> bool:
+        newest = max((modified for _, modified, _, _ in look), default=0)
+        return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
+
+    def _note(self, error: ConfigurationError, *, disables: bool) -> None:
+        # Once, and not at every look while it stays the same.
+        if str(error) != str(self.last_error):
+            then = "no provider stays in force" if disables else "the old one stays in force"
+            log.error("%s; %s: %s", error.summary, then, error.cause, extra={"code": error.code})
+        self.last_error = error
+
+
+def _is_missing(error: ConfigurationError) -> bool:
+    """Whether there is no file. One that cannot be read is there, and may say anything."""
+    return error.code == "config-not-found" or isinstance(error.__cause__, FileNotFoundError)
+
+
+def _look(path: str) -> _Look:
+    """How the files look from outside; nothing if they cannot be seen."""
+    try:
+        if not os.path.isdir(path):
+            return (_look_of(path),)
+        with os.scandir(path) as entries:
+            names = sorted(entry.path for entry in entries if entry.name.endswith(EXTENSIONS))
+        return tuple(_look_of(name) for name in names)
+    except OSError:
+        return ()
+
+
+def _look_of(file: str) -> tuple[str, int, int, int]:
+    # Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
+    seen = os.stat(file)
+    return file, seen.st_mtime_ns, seen.st_size, seen.st_ino

@@ -1,0 +1,1 @@
+"""Does a pattern match an image? As the kubelet answers."""

@@ -1,0 +1,172 @@
+"""The label and field selectors of a query, as the conditions of a SubjectAccessReview.
+
+Called by `ostiary.wire.request.request_info`. Pure. They are read as Kubernetes reads them
+(``k8s.io/apimachinery``, packages labels and fields), so that a policy about selectors speaks of what the API
+server will select. Conditions that a review cannot express (``>`` and ``<``) are left out: a request with fewer
+conditions asks for more, never for less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ostiary.model import Requirement
+
+_IN, _NOT_IN, _EXISTS, _DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
+_COMPARISONS = {"=": _IN, "==": _IN, "!=": _NOT_IN, ">": "", "<": ""}
+_SETS = {"in": _IN, "notin": _NOT_IN}
+
+_TOKEN = re.compile(r"[ \t\r\n]*+(==|!=|[=!(),<>]|[^=!(),<> \t\r\n]++)")
+_SYMBOLS = frozenset(("==", "!=", "=", "!", "(", ")", ",", "<", ">", ""))
+_LABEL_NAME = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LABEL_PREFIX = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INT64 = 2**63
+
+
+class SelectorError(ValueError):
+    """A text is not a selector. The message does not quote it."""
+
+
+# --- labels ---
+
+
+def parse_label_selector(text: str) -> tuple[Requirement, ...]:
+    """The conditions of a label selector, in the order written; raises `SelectorError`."""
+    tokens = _Tokens(text)
+    found: list[Requirement] = []
+    while tokens.next:
+        requirement = _label_requirement(tokens)
+        if requirement.operator:
+            found.append(requirement)
+        if tokens.next == "," and tokens.take() and tokens.next:
+            continue
+        if tokens.next or tokens.last == ",":
+            raise SelectorError("conditions are separated by single commas")
+    return tuple(found)
+
+
+class _Tokens:
+    """The words and symbols of a selector; `next` is empty at its end."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _TOKEN.findall(text)
+        self._position = 0
+        self.last = ""
+
+    @property
+    def next(self) -> str:
+        return self._tokens[self._position] if self._position < len(self._tokens) else ""
+
+    def take(self) -> str:
+        self.last = self.next
+        self._position += 1
+        return self.last
+
+    def word(self) -> str:
+        if self.next in _SYMBOLS:
+            raise SelectorError("a name or a value is missing")
+        return self.take()
+
+    def expect(self, symbol: str) -> None:
+        if self.take() != symbol:
+            raise SelectorError(f"expected {symbol}")
+
+
+def _label_requirement(tokens: _Tokens) -> Requirement:
+    absent = tokens.next == "!" and bool(tokens.take())
+    key = tokens.word()
+    check_label_key(key)
+    if absent:
+        return Requirement(key, _DOES_NOT_EXIST)
+    if tokens.next in ("", ","):
+        return Requirement(key, _EXISTS)
+    operator = tokens.take()
+    if operator in _SETS:
+        values = _label_values(tokens)
+        check_label_values(values)
+        return Requirement(key, _SETS[operator], tuple(sorted(values)))
+    if operator not in _COMPARISONS:
+        raise SelectorError("expected an operator")
+    value = "" if tokens.next in ("", ",") else tokens.word()
+    check_label_values({value})
+    if operator in "<>":
+        _check_integer(value)
+    return Requirement(key, _COMPARISONS[operator], (value,))
+
+
+def _label_values(tokens: _Tokens) -> set[str]:
+    """What stands in parentheses. An empty place between commas is the empty value, as Kubernetes reads it."""
+    tokens.expect("(")
+    values: set[str] = set()
+    while True:
+        values.add("" if tokens.next in (",", ")") else tokens.word())
+        if tokens.take() == ")":
+            return values
+        if tokens.last != ",":
+            raise SelectorError("values are separated by commas, and end with a parenthesis")
+
+
+def check_label_key(key: str) -> None:
+    """Raises `SelectorError` if no label can be called so."""
+    prefix, slash, name = key.rpartition("/")
+    if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
+        raise SelectorError("it has a key that is no name of a label")
+
+
+def check_label_values(values: Iterable[str]) -> None:
+    """Raises `SelectorError` if no label can have one of these values."""
+    if any(value and not _LABEL_NAME.fullmatch(value) for value in values):
+        raise SelectorError("it has a value that no label can have")
+
+
+def _check_integer(value: str) -> None:
+    if not _INTEGER.fullmatch(value) or not -_INT64 <= int(value) < _INT64:
+        raise SelectorError("what is compared must be a whole number")
+
+
+# --- fields ---
+
+_TERM_END = re.compile(r"((?:[^\\,]|\\.?)*+)(,|\Z)", re.DOTALL)
+_TERM = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+_VALUE = re.compile(r"(?:[^\\,=]|\\[\\,=])*+", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def parse_field_selector(text: str) -> tuple[Requirement, ...]:
+    """The conditions of a field selector, sorted as Kubernetes sorts them; raises `SelectorError`."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise SelectorError("it is not UTF-8")
+    found = (_field_requirement(term) for term in sorted(_terms(text)) if term)
+    # A condition without a field and without a value is none to Kubernetes, whatever its operator: "=" is everything.
+    return tuple(one for one in found if one.key or one.values != ("",))
+
+
+def _terms(text: str) -> list[str]:
+    found, position = list[str](), 0
+    while True:
+        term = _TERM_END.match(text, position)
+        assert term is not None, "the expression matches at every position"
+        found.append(term[1])
+        if not term[2]:
+            return found
+        position = term.end()
+
+
+def _field_requirement(term: str) -> Requirement:
+    parts = _TERM.fullmatch(term)
+    if parts is None or not _VALUE.fullmatch(parts[3]):
+        raise SelectorError("a condition on a field is its name, = or !=, and a value")
+    return Requirement(parts[1], _COMPARISONS[parts[2]], (_ESCAPED.sub(r"\1", parts[3]),))
+
+
+# --- what a decision may use ---
+
+
+def readable(parse: Callable[[str], tuple[Requirement, ...]], text: str) -> tuple[Requirement, ...] | None:
+    """The conditions of *text*; None if there are none, or it cannot be read: then nothing narrows the request."""
+    try:
+        return parse(text) or None
+    except SelectorError:
+        return None

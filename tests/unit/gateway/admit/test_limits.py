@@ -1,0 +1,540 @@
+"""No caller uses up what all share, and no table grows with what callers invent."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.core.counting.rates import Buckets, FailedAttempts
+from ostiary.errors import TooManyRequests
+from ostiary.gateway.admit.limits import Leave, Limits, LimitSettings, UserShare
+from ostiary.model import UserInfo
+from ostiary.testing import FakeClock
+
+
+def share(limits: Limits, name: str, *groups: str) -> UserShare:
+    return limits.share(UserInfo(name, groups=groups))
+
+
+async def turns(rounds: int = 3) -> None:
+    """Let everybody who can go on go on."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+# --- rate ---
+
+
+def test_a_user_may_send_a_burst_and_then_so_many_a_second(clock: FakeClock) -> None:
+    """S73."""
+    buckets = Buckets(2, 3, clock=clock)
+    assert [buckets.take("jane") for _ in range(3)] == [0, 0, 0]
+    assert buckets.take("jane") == pytest.approx(0.5)
+    clock.advance(0.5)
+    assert buckets.take("jane") == 0
+    assert buckets.take("jane") == pytest.approx(0.5)
+
+
+def test_a_pause_gives_no_more_than_the_burst(clock: FakeClock) -> None:
+    buckets = Buckets(2, 3, clock=clock)
+    buckets.take("jane")
+    clock.advance(hours=1)
+    assert [buckets.take("jane") == 0 for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_users_do_not_use_up_each_others_rate(clock: FakeClock) -> None:
+    """S73."""
+    buckets = Buckets(1, 1, clock=clock)
+    assert buckets.take("jane") == 0
+    assert buckets.take("joe") == 0
+    assert buckets.take("jane") > 0
+
+
+@given(st.lists(st.floats(min_value=0, max_value=2), max_size=60))
+@settings(max_examples=100)
+def test_no_span_has_more_requests_than_the_burst_and_the_rate_allow(pauses: list[float]) -> None:
+    """S73."""
+    clock = FakeClock()
+    buckets = Buckets(3, 5, clock=clock)
+    passed: list[float] = []
+    for pause in pauses:
+        clock.advance(pause)
+        if not buckets.take("jane"):
+            passed.append(clock.monotonic())
+    for first in range(len(passed)):
+        for last in range(first, len(passed)):
+            assert last - first + 1 <= 5 + 3 * (passed[last] - passed[first]) + 0.001
+
+
+def test_the_table_of_rates_is_bounded_and_forgets_the_idle_first(clock: FakeClock) -> None:
+    """T2."""
+    buckets = Buckets(1, 2, clock=clock, limit=100)
+    for number in range(50):
+        buckets.take(f"idle{number}")
+    clock.advance(5)
+    buckets.take("busy")
+    buckets.take("busy")
+    for number in range(50):
+        buckets.take(f"new{number}")
+    assert len(buckets) <= 100
+    assert buckets.take("busy") > 0, "its bucket is empty, so it is not forgotten"
+    for number in range(10_000):
+        buckets.take(str(number))
+    assert len(buckets) <= 100
+
+
+# --- failed attempts ---
+
+
+def test_an_address_with_many_failures_must_wait(clock: FakeClock) -> None:
+    """S73."""
+    failures = FailedAttempts(3, clock=clock)
+    for _ in range(3):
+        assert failures.blocked_for("192.0.2.1") == 0
+        failures.failed("192.0.2.1")
+    assert failures.blocked_for("192.0.2.1") == pytest.approx(20)
+    assert failures.blocked_for("192.0.2.2") == 0
+    with pytest.raises(TooManyRequests) as caught:
+        failures.check("192.0.2.1")
+    assert caught.value.retry_after == pytest.approx(20)
+    clock.advance(20)
+    assert failures.blocked_for("192.0.2.1") == 0
+    failures.check("192.0.2.1")
+
+
+def test_a_subscribers_ipv6_addresses_count_as_one(clock: FakeClock) -> None:
+    """T2."""
+    failures = FailedAttempts(1, clock=clock)
+    failures.failed("2001:db8:1:2:3::4")
+    assert failures.blocked_for("2001:db8:1:2:ffff::") > 0
+    assert failures.blocked_for("2001:db8:1:3::") == 0
+    failures.failed("::ffff:192.0.2.1")
+    assert failures.blocked_for("192.0.2.1") > 0
+    failures.failed("no:address")
+    assert failures.blocked_for("no:address") > 0
+
+
+def test_the_table_of_failures_is_bounded(clock: FakeClock) -> None:
+    """T2."""
+    failures = FailedAttempts(10, clock=clock, limit=50)
+    for number in range(1000):
+        failures.failed(f"192.0.{number // 256}.{number % 256}")
+    assert len(failures) <= 50
+
+
+def test_failures_need_not_be_limited(clock: FakeClock) -> None:
+    failures = FailedAttempts(0, clock=clock)
+    failures.failed("192.0.2.1")
+    assert failures.blocked_for("192.0.2.1") == 0
+
+
+# --- streams ---
+
+
+def test_a_user_may_hold_only_so_many_streams_open() -> None:
+    """S73, 2.11."""
+    limits = Limits(LimitSettings(streams=2))
+    streams, jane, joe = limits.streams, share(limits, "jane"), share(limits, "joe")
+    first, _ = streams.open(jane), streams.open(jane)
+    with pytest.raises(TooManyRequests, match="too many open streams"):
+        streams.open(jane)
+    assert streams.try_open(jane) is None
+    streams.open(joe)()
+    first()
+    assert streams.open_in_all == 1
+    streams.open(jane)()
+    assert (streams.open_in_all, jane.streams, joe.streams) == (1, 1, 0)
+
+
+def test_all_users_together_may_hold_only_so_many_streams_open() -> None:
+    """S73, 2.11."""
+    limits = Limits(LimitSettings(streams=2, streams_in_all=3))
+    held = [limits.open_stream(share(limits, name)) for name in ("jane", "jane", "joe")]
+    with pytest.raises(TooManyRequests) as caught:
+        limits.open_stream(share(limits, "jim"))
+    assert caught.value.cause == "too many streams of all users are open"
+    limits.open_stream(share(limits, "root", "system:masters"))()
+    held[0]()
+    limits.open_stream(share(limits, "jim"))
+
+
+# --- shares ---
+
+
+def test_all_tokens_of_a_user_have_one_share_which_is_gone_with_the_last_of_them() -> None:
+    """T2."""
+    limits = Limits()
+    jane = limits.share(UserInfo("jane", groups=("dev",)))
+    assert limits.share(UserInfo("jane", groups=("ops",))) is jane
+    assert limits.share(UserInfo("joe")) is not jane
+    del jane
+    gc.collect()
+    assert len(limits._shares) == 0
+
+
+def test_a_user_may_have_only_so_many_connections() -> None:
+    limits = Limits(LimitSettings(connections_per_user=2))
+    assert share(limits, "jane").most_connections == 2
+    assert share(limits, "root", "system:masters").most_connections == float("inf")
+    unlimited = Limits(LimitSettings(connections_per_user=0))
+    assert share(unlimited, "jane").most_connections == float("inf")
+
+
+def test_what_slow_clients_leave_unread_is_bounded_for_each_user_and_in_all() -> None:
+    """T2."""
+    limits = Limits(LimitSettings(unread_per_user=100, unread_in_all=150))
+    jane, joe = share(limits, "jane"), share(limits, "joe")
+    assert jane.hold_unread(100)
+    assert not jane.hold_unread(1)
+    jane.release_unread(1)
+    assert joe.hold_unread(50)
+    assert not joe.hold_unread(1)
+    jane.release_unread(100)
+    joe.release_unread(51)
+    assert (limits.unread, jane.unread, joe.unread) == (0, 0, 0)
+
+
+# --- seats ---
+
+
+class Seats:
+    """Seats by the names of users."""
+
+    def __init__(self, count: int, clock: FakeClock, **options: Any) -> None:
+        names = {"per_user": "concurrency_per_user", "wait_seconds": "queue_wait"}
+        settings = {names.get(name, name): value for name, value in options.items()}
+        settings.setdefault("concurrency_per_user", 0)
+        self._limits = Limits(LimitSettings(concurrency=count, **settings), clock=clock)
+        self.fair = self._limits.seats
+        self._kept: dict[str, UserShare] = {}
+
+    def share(self, name: str) -> UserShare:
+        return self._kept.setdefault(name, share(self._limits, name))
+
+    def try_enter(self, name: str = "jim") -> Leave | None:
+        return self.fair.try_enter(self.share(name))
+
+    async def wait(self, name: str) -> Leave:
+        return await self.fair.wait(self.share(name))
+
+    def expire(self) -> None:
+        self.fair.expire()
+
+    @property
+    def in_flight(self) -> int:
+        return self.fair.in_flight
+
+    @property
+    def queued(self) -> int:
+        return self.fair.queued
+
+
+def seats(clock: FakeClock, count: int = 1, **options: Any) -> Seats:
+    return Seats(count, clock, **options)
+
+
+def entered(ticket: Leave | None) -> Leave:
+    assert ticket is not None
+    return ticket
+
+
+async def test_a_free_seat_is_had_at_once(clock: FakeClock) -> None:
+    fair = seats(clock, 2)
+    entered(fair.try_enter())
+    entered(fair.try_enter())
+    assert fair.try_enter() is None
+    assert fair.in_flight == 2
+
+
+async def test_whoever_waits_gets_the_seat_that_becomes_free(clock: FakeClock) -> None:
+    fair = seats(clock)
+    first = entered(fair.try_enter())
+    waiting = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    assert fair.queued == 1
+    first()
+    assert fair.try_enter() is None, "nobody overtakes those who wait"
+    second = await waiting
+    assert fair.in_flight == 1
+    second()
+    assert fair.in_flight == 0
+    assert fair.queued == 0
+
+
+async def test_queues_are_served_in_turn(clock: FakeClock) -> None:
+    """2.12, S73."""
+    fair = seats(clock)
+    ticket = entered(fair.try_enter())
+    order: list[str] = []
+
+    async def one(user: str) -> None:
+        mine = await fair.wait(user)
+        order.append(user)
+        await asyncio.sleep(0)
+        mine()
+
+    tasks = [asyncio.ensure_future(one("flood")) for _ in range(10)]
+    await turns()
+    tasks += [asyncio.ensure_future(one(user)) for user in ("jane", "joe", "jane")]
+    await turns()
+    ticket()
+    await asyncio.gather(*tasks)
+    assert order[:6] == ["flood", "jane", "joe", "flood", "jane", "flood"]
+
+
+@given(
+    st.integers(min_value=1, max_value=3),
+    st.lists(st.sampled_from(["flood", "flood", "flood", "jane", "joe", "leave", "leave"]), max_size=60),
+)
+@settings(max_examples=100, deadline=None)
+def test_while_somebody_waits_each_other_user_is_served_once_at_most(count: int, actions: list[str]) -> None:
+    """2.12, S73: so with one user flooding, the wait of another is bounded by the number of users, not of requests."""
+
+    async def play() -> None:
+        fair = Seats(count, FakeClock(), queue_length=1000)
+        held: deque[Leave] = deque()
+        waiting: dict[asyncio.Task[Leave], str] = {}
+        served_since: dict[str, list[str]] = {}
+        for action in actions:
+            if action != "leave":
+                ticket = fair.try_enter(action)
+                if ticket is not None:
+                    held.append(ticket)
+                    continue
+                waiting[asyncio.ensure_future(fair.wait(action))] = action
+                served_since.setdefault(action, [])
+            elif held:
+                held.popleft()()
+            await turns()
+            for task in [task for task in waiting if task.done()]:
+                user = waiting.pop(task)
+                held.append(task.result())
+                for others in served_since.values():
+                    others.append(user)
+                del served_since[user]
+                if user in waiting.values():
+                    served_since[user] = []
+            assert fair.in_flight == len(held) <= count
+            assert all(len(set(others)) == len(others) for others in served_since.values()), served_since
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        while held:
+            held.popleft()()
+        assert (fair.in_flight, fair.queued, fair.fair._queues) == (0, 0, {})
+
+    asyncio.run(play())
+
+
+async def test_a_user_who_holds_their_share_waits_while_others_are_served(clock: FakeClock) -> None:
+    """2.12, S73: one greedy user leaves seats to everybody else."""
+    fair = seats(clock, 4, per_user=2)
+    held = [entered(fair.try_enter("flood")) for _ in range(2)]
+    assert fair.try_enter("flood") is None
+    waiting = asyncio.ensure_future(fair.wait("flood"))
+    await turns()
+    for _ in range(10):
+        entered(fair.try_enter("jane"))()
+    assert not waiting.done()
+    held.pop()()
+    last = await waiting
+    assert fair.in_flight == 2
+    last()
+    held.pop()()
+    assert (fair.in_flight, fair.queued) == (0, 0)
+
+
+async def test_a_seat_that_becomes_free_goes_to_somebody_who_may_have_it(clock: FakeClock) -> None:
+    """2.12, S73."""
+    fair = seats(clock, 3, per_user=2)
+    flood = [entered(fair.try_enter("flood")) for _ in range(2)]
+    jane = entered(fair.try_enter("jane"))
+    first, second = (asyncio.ensure_future(fair.wait(name)) for name in ("flood", "joe"))
+    await turns()
+    jane()
+    joe = await second
+    assert not first.done(), "it holds its share"
+    joe()
+    assert not first.done(), "a seat is free, and not for this user"
+    flood.pop()()
+    (await first)()
+    flood.pop()()
+    assert fair.in_flight == 0
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["enter", "leave", "hang up"])), max_size=60),
+)
+@settings(max_examples=100, deadline=None)
+def test_nobody_waits_for_a_free_seat_but_who_holds_their_share(
+    count: int, per_user: int, actions: list[tuple[str, str]]
+) -> None:
+    """2.12, S73."""
+
+    async def play() -> None:
+        fair = Seats(count, FakeClock(), per_user=per_user, queue_length=1000)
+        held: dict[str, list[Leave]] = {"a": [], "b": [], "c": []}
+        waiting: dict[asyncio.Task[Leave], str] = {}
+        for user, action in actions:
+            if action == "enter":
+                waiting[asyncio.ensure_future(fair.wait(user))] = user
+            elif action == "leave" and held[user]:
+                held[user].pop()()
+            elif action == "hang up":
+                for task in [task for task, name in waiting.items() if name == user][:1]:
+                    task.cancel()
+            await turns()
+            for task in [task for task in waiting if task.done()]:
+                name = waiting.pop(task)
+                if not task.cancelled():
+                    held[name].append(task.result())
+            assert fair.in_flight == sum(map(len, held.values())) <= count
+            assert all(len(mine) <= per_user for mine in held.values())
+            if fair.in_flight < count:
+                assert all(len(held[name]) == per_user for name in waiting.values())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(play())
+
+
+async def test_nobody_waits_longer_than_allowed(clock: FakeClock) -> None:
+    """S73, 2.12: then it is 429, with the time to wait."""
+    fair = seats(clock, wait_seconds=5)
+    ticket = entered(fair.try_enter())
+    early = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    clock.advance(3)
+    late = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    clock.advance(2)
+    fair.expire()
+    with pytest.raises(TooManyRequests) as caught:
+        await early
+    assert caught.value.retry_after > 0
+    assert caught.value.code == "too-many-requests"
+    assert not late.done()
+    ticket()
+    (await late)()
+    assert fair.in_flight == 0
+
+
+async def test_the_timer_sends_them_away_by_itself(clock: FakeClock) -> None:
+    fair = seats(clock, wait_seconds=0)
+    entered(fair.try_enter())
+    with pytest.raises(TooManyRequests):
+        await fair.wait("joe")
+    assert fair.queued == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fits"), [({"queue_length": 2}, 2), ({"queued_in_all": 3}, 3), ({"queue_length": 0}, 0)]
+)
+async def test_queues_are_bounded(clock: FakeClock, options: dict[str, Any], fits: int) -> None:
+    """T2."""
+    fair = seats(clock, **options)
+    entered(fair.try_enter())
+    waiting = [asyncio.ensure_future(fair.wait("joe")) for _ in range(fits)]
+    await turns()
+    with pytest.raises(TooManyRequests):
+        await fair.wait("joe")
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert fair.queued == 0
+
+
+async def test_whoever_hangs_up_while_waiting_takes_no_seat(clock: FakeClock) -> None:
+    fair = seats(clock)
+    ticket = entered(fair.try_enter())
+    gone, stays = (asyncio.ensure_future(fair.wait(user)) for user in ("joe", "joe"))
+    await turns()
+    gone.cancel()
+    ticket()
+    (await stays)()
+    assert fair.in_flight == 0
+
+
+async def test_whoever_hangs_up_in_the_moment_of_their_turn_gives_it_back(clock: FakeClock) -> None:
+    fair = seats(clock)
+    ticket = entered(fair.try_enter())
+    gone = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    ticket()
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert fair.in_flight == 0
+    entered(fair.try_enter())
+
+
+# --- all together ---
+
+
+async def test_a_request_enters_leaves_and_is_counted(clock: FakeClock) -> None:
+    limits = Limits(LimitSettings(requests_per_second=1, burst=2, concurrency=1), clock=clock)
+    jane = share(limits, "jane")
+    first = entered(limits.try_enter(jane))
+    assert limits.try_enter(jane) is None
+    waiting = asyncio.ensure_future(limits.wait(jane))
+    await turns()
+    first()
+    (await waiting)()
+    with pytest.raises(TooManyRequests) as caught:
+        limits.try_enter(jane)
+    assert caught.value.retry_after == pytest.approx(1)
+    with pytest.raises(TooManyRequests):
+        limits.open_stream(jane)
+
+
+async def test_those_who_are_exempt_are_never_held_up(clock: FakeClock) -> None:
+    """2.12."""
+    settings = LimitSettings(
+        requests_per_second=0.001, burst=1, concurrency=1, streams=1, exempt_users=frozenset({"probe"})
+    )
+    limits = Limits(settings, clock=clock)
+    jane = share(limits, "jane", "dev")
+    assert not jane.exempt
+    for exempt in (share(limits, "probe"), share(limits, "root", "system:masters")):
+        assert exempt.exempt
+        for _ in range(10):
+            entered(limits.try_enter(exempt))
+            limits.open_stream(exempt)
+    assert limits.seats.in_flight == 0
+    entered(limits.try_enter(jane))
+
+
+async def test_a_stream_takes_no_seat(clock: FakeClock) -> None:
+    """2.11."""
+    limits = Limits(LimitSettings(concurrency=1), clock=clock)
+    jane = share(limits, "jane")
+    stream = limits.open_stream(jane)
+    entered(limits.try_enter(jane))()
+    assert limits.streams.open_in_all == 1
+    stream()
+    assert limits.streams.open_in_all == 0
+
+
+async def test_without_a_limit_nobody_waits(clock: FakeClock) -> None:
+    limits = Limits(LimitSettings(concurrency=0, streams=0, streams_in_all=0), clock=clock)
+    jane = share(limits, "jane")
+    for _ in range(1000):
+        entered(limits.try_enter(jane))
+        limits.open_stream(jane)
+
+
+@pytest.mark.parametrize(("settings", "seats"), [({}, 100), ({"concurrency": 8}, 2), ({"concurrency": 1}, 1)])
+def test_a_user_may_have_a_quarter_of_the_seats_unless_it_is_said_otherwise(
+    settings: dict[str, Any], seats: int
+) -> None:
+    assert LimitSettings(**settings).seats_per_user == seats
+    assert LimitSettings(**settings, concurrency_per_user=7).seats_per_user == 7
+    assert LimitSettings(concurrency=0).seats_per_user == 0

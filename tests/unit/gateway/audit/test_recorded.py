@@ -1,0 +1,172 @@
+"""Audit events, read back as what was asked and decided."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.audit.auditor import Auditor
+from ostiary.gateway.audit.recorded import Counts, Recorded, find, read, recorded
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.model import Decision, UserInfo, Verdict
+from ostiary.testing import FakeClock
+from ostiary.wire.audit import DEFAULT_POLICY
+from ostiary.wire.request.request_info import request_info
+
+ALICE = UserInfo("alice", "17", ("dev", "a,b", "system:authenticated"), (("scopes", ("x", "y")),))
+ALLOWED, REFUSED = Decision(Verdict.ALLOW, "a rule"), Decision(Verdict.NO_OPINION, "")
+
+
+class Lines:
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def accept(self, line: str) -> None:
+        self.lines.append(line)
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def event(
+    method: str,
+    uri: str,
+    decision: Decision = REFUSED,
+    *,
+    code: int = 403,
+    actor: UserInfo | None = None,
+    id: str = "id-1",
+    upstream: str = "",
+) -> str:
+    """The line that the gateway writes for such a request."""
+    sink = Lines()
+    auditor = Auditor(DEFAULT_POLICY, [sink], clock=FakeClock(), tells_upstream=True)
+    path, _, query = uri.partition("?")
+    info = replace(request_info(RequestLine(method, path, query)), upstream=upstream)
+    prepared = auditor.prepare(
+        info, actor or ALICE, request_uri=uri, decision=decision, impersonated=ALICE if actor else None
+    )
+    assert prepared is not None
+    prepared.complete(id, "", code, received_at=0.0, at=0.0)
+    return sink.lines[0]
+
+
+def back(line: str) -> Recorded:
+    found = recorded(json.loads(line))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "uri"),
+    [
+        ("GET", "/api/v1/namespaces/team/pods/web"),
+        ("GET", "/api/v1/namespaces/team/pods?watch=1&labelSelector=app%3Dweb"),
+        ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dweb"),
+        ("DELETE", "/apis/apps/v1/namespaces/team/deployments"),
+        ("POST", "/api/v1/namespaces/team/pods/web/exec?command=sh"),
+        ("PATCH", "/apis/apps/v1/namespaces/team/deployments/web/scale"),
+        ("PUT", "/api/v1/namespaces/team"),
+        ("GET", "/healthz"),
+    ],
+)
+def test_what_the_gateway_records_is_read_back_as_it_was(method: str, uri: str) -> None:
+    path, _, query = uri.partition("?")
+    found = back(event(method, uri))
+    assert found.attributes.user == ALICE
+    assert found.attributes.request == request_info(RequestLine(method, path, query))
+    assert not found.decision.allowed
+
+
+@pytest.mark.parametrize("uri", ["/api/v1/pods", "/healthz"])
+def test_the_upstream_is_read_back(uri: str) -> None:
+    """Another upstream may have another policy."""
+    assert back(event("GET", uri, upstream="dev")).attributes.upstream == "dev"
+    assert back(event("GET", uri)).attributes.upstream == ""
+
+
+def test_a_refusal_that_was_hidden_is_told_as_one() -> None:
+    assert back(event("GET", "/api/v1/pods", code=404)).decision.hidden
+    assert not back(event("GET", "/api/v1/pods", code=403)).decision.hidden
+    # The object was missing; the decision was made.
+    assert not back(event("GET", "/api/v1/pods", ALLOWED, code=404)).decision.hidden
+
+
+def test_who_acts_for_somebody_else_asks_what_the_other_may() -> None:
+    assert back(event("GET", "/api/v1/pods", actor=UserInfo("root"))).attributes.user == ALICE
+
+
+def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
+    told = json.loads(event("GET", "/api/v1/namespaces/team/pods/web"))
+    told |= {"requestURI": "/v1/team/jobs/j1", "verb": "restart"}
+    told["objectRef"] = {"resource": "jobs", "namespace": "team", "name": "j1"}
+    asked = back(json.dumps(told)).attributes.request
+    assert (asked.verb, asked.resource, asked.namespace, asked.name, asked.path) == (
+        *("restart", "jobs", "team", "j1"),
+        "/v1/team/jobs/j1",
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"annotations": None}, {"annotations": {}}, {"user": {}}, {"user": None}, {"requestURI": None, "verb": None},
+     {"requestReceivedTimestamp": "soon"}, {"auditID": 3}, {"objectRef": "x"}],
+)  # fmt: skip
+def test_what_decides_nothing_or_is_broken_is_none(change: dict[str, Any]) -> None:
+    told = json.loads(event("GET", "/api/v1/pods")) | change
+    told = {key: value for key, value in told.items() if value is not None}
+    assert recorded(told) is None
+
+
+KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "verb", "objectRef"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.text(max_size=5) | st.integers(),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner),
+        max_leaves=8,
+    )
+)
+def test_whatever_is_in_an_event_reading_it_does_not_fail(value: Any) -> None:
+    told = json.loads(event("GET", "/api/v1/pods"))
+    if isinstance(value, dict):
+        recorded(told | value)
+    for key in told:
+        recorded(told | {key: value})
+
+
+def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_text(event("GET", "/healthz", id="one") + "half a li\n")
+    second.write_text("\n" + event("GET", "/metrics", id="two"))
+    found = find([first, second], " TWO ")
+    assert isinstance(found, Recorded)
+    assert found.attributes.request.path == "/metrics"
+    assert find([first, second], "tw") is None
+    with pytest.raises(ConfigurationError) as raised:
+        find([tmp_path / "gone"], "x")
+    assert raised.value.code == "config-unreadable"
+
+
+def test_each_request_is_read_once_and_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    line = event("GET", "/healthz", id="one")
+    started = json.dumps(json.loads(line) | {"stage": "ResponseStarted"}) + "\n"
+    received = json.dumps(json.loads(line) | {"stage": "RequestReceived", "auditID": "zero"}) + "\n"
+    nobody = json.dumps(json.loads(line) | {"user": {}, "auditID": "none"}) + "\n"
+    log.write_text(received + started + line + nobody + '{"kind": "Pod"}\n{"kind": "Eve')
+    counts = Counts()
+    assert [found.id for found in read([log], counts)] == ["one"]
+    assert counts == Counts(unreadable=2, undecided=1)

@@ -1,0 +1,335 @@
+"""The revocation file: its lines, when they count, and what is not understood."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostiary.core.tokens import RENEWAL_PREFIX, Issued, Tokens, digest, new_token
+from ostiary.gateway.authenticate.revocation_file import Line, RevocationFile, parse_line
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import UserInfo
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary.testing import FakeClock
+
+Kind = RevocationKind
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    # Ahead of the machine's own clock, by which the file's times are told.
+    return FakeClock(datetime.now(UTC) + timedelta(days=1))
+
+
+@pytest.fixture
+def tokens(clock: FakeClock) -> Tokens:
+    return Tokens(MemoryTokenStore(clock=clock), clock=clock)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "revoked"
+
+
+@pytest.fixture
+async def file(path: Path, tokens: Tokens, clock: FakeClock) -> RevocationFile:
+    """A file that was looked at when it did not exist."""
+    file = RevocationFile(path, tokens, clock=clock)
+    assert await file.check_now() == 0
+    return file
+
+
+async def signed_in(tokens: Tokens, username: str, *groups: str) -> Issued:
+    return await tokens.issue(UserInfo(username, groups=groups), provider="staff")
+
+
+async def alive(tokens: Tokens, *issued: Issued) -> list[bool]:
+    return [await tokens.find(each.token.reveal()) is not None for each in issued]
+
+
+# --- a line ---
+
+
+def test_each_kind_of_line_is_understood() -> None:
+    """S65."""
+    token = new_token().reveal()
+    assert parse_line(f"token {token}") == Line(Kind.TOKEN, digest(token).hex())
+    assert parse_line(f"token {digest(token).hex()} ") == Line(Kind.TOKEN, digest(token).hex())
+    assert parse_line("session 4Nq0rJ6u") == Line(Kind.SESSION, "4Nq0rJ6u")
+    assert parse_line("user ann # not a comment") == Line(Kind.USER, "ann # not a comment")
+    assert parse_line("group a,b|c") == Line(Kind.GROUP, "a,b|c")
+    assert parse_line('user " ann\\u0020"') == Line(Kind.USER, " ann ")
+    at = datetime(2026, 11, 15, 8, tzinfo=UTC)
+    for text in ("2026-11-15T08:00:00Z", "2026-11-15t08:00:00z", "2026-11-15T10:00:00.000+02:00"):
+        assert parse_line(f"before {text}") == Line(Kind.BEFORE, "", at)
+    for text in ("", "  ", "# user ann", "#"):
+        assert parse_line(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ann",
+        "user",
+        "user ",
+        "user  ann",
+        "user ann ",
+        "user\tann",
+        "User ann",
+        " user ann",
+        'user "ann',
+        'user "a" b',
+        'user ["ann"]'.replace("[", '"['),
+        'user ""',
+        'user "\\ud800"',
+        'group "\\u0000"',
+        "token",
+        "token ost_abc",
+        "token " + "0" * 63,
+        "before",
+        "before 2026-11-15",
+        "before 2026-11-15T10:00:00",
+        "before 2026-11-31T10:00:00Z",
+        "before yesterday",
+        "everything",
+    ],
+)
+def test_what_is_not_understood_is_not_guessed(text: str) -> None:
+    """S65."""
+    with pytest.raises(ValueError):
+        parse_line(text)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200)
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert isinstance(parse_line(text), Line | None)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20))
+@settings(max_examples=200)
+def test_every_name_can_be_written(name: str) -> None:
+    """S14, S65."""
+    assert parse_line(f"user {json.dumps(name)}") == Line(Kind.USER, name)
+
+
+# --- the file ---
+
+
+async def test_each_line_withdraws_what_it_names(file: RevocationFile, path: Path, tokens: Tokens) -> None:
+    """S65."""
+    by_token, by_digest, by_session = [await signed_in(tokens, "ann") for _ in range(3)]
+    by_user, by_group = await signed_in(tokens, "mallory"), await signed_in(tokens, "bob", "dev", "contractors")
+    stays = await signed_in(tokens, "ann", "dev")
+    path.write_text(
+        "# people who left\n\n"
+        f"token {by_token.token.reveal()}\r\n"
+        f"token {digest(by_digest.token.reveal()).hex()}\n"
+        f"session {by_session.session.id}\n"
+        "user mallory\n"
+        "group contractors\n"
+        "before 2020-01-01T00:00:00Z\n"
+    )
+    assert await file.check_now() == 6
+    assert await alive(tokens, by_token, by_digest, by_session, by_user, by_group, stays) == [False] * 5 + [True]
+
+
+async def test_a_renewal_token_can_be_named_too(file: RevocationFile, path: Path, tokens: Tokens) -> None:
+    issued = await signed_in(tokens, "ann")
+    path.write_text(f"token {issued.renewal.reveal()}\n")
+    assert issued.renewal.reveal().encode().startswith(RENEWAL_PREFIX)
+    assert await file.check_now() == 1
+    assert await tokens.store.count() == 1
+
+
+async def test_a_line_counts_once(file: RevocationFile, path: Path, tokens: Tokens, clock: FakeClock) -> None:
+    """S65: it ends what began before it was seen; who signs in afterwards is in again."""
+    before = await signed_in(tokens, "ann")
+    path.write_text("user ann\n")
+    assert await file.check_now() == 1
+    clock.advance(1)
+    after = await signed_in(tokens, "ann")
+    assert await file.check_now() == 0
+    path.write_text("user ann\nuser bob\n")
+    assert await file.check_now() == 1
+    assert await alive(tokens, before, after) == [False, True]
+
+
+async def test_a_line_that_is_put_in_again_counts_again(
+    file: RevocationFile, path: Path, tokens: Tokens, clock: FakeClock
+) -> None:
+    for content, alive_after in [("user ann\n", False), ("# nobody\n", True), ("user ann\n", False)]:
+        clock.advance(1)
+        issued = await signed_in(tokens, "ann")
+        path.write_text(content)
+        await file.check_now()
+        assert await alive(tokens, issued) == [alive_after]
+
+
+async def test_at_the_start_a_line_counts_from_the_last_change_of_the_file(path: Path) -> None:
+    """S65: restarting the gateway does not sign anybody out once more."""
+    clock = FakeClock(datetime.now(UTC) - timedelta(hours=1))
+    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
+    before = await signed_in(tokens, "ann")
+    path.write_text("user ann\n")
+    os.utime(path, (0, 0))  # prepared long ago, put in place just now
+    clock.advance(hours=2)
+    after = await signed_in(tokens, "ann")
+    assert await RevocationFile(path, tokens, clock=clock).check_now() == 1
+    assert await alive(tokens, before, after) == [False, True]
+
+
+async def test_everything_before_a_time_ends(
+    file: RevocationFile, path: Path, tokens: Tokens, clock: FakeClock
+) -> None:
+    before = await signed_in(tokens, "ann")
+    clock.advance(10)
+    at = clock.now()
+    clock.advance(10)
+    after = await signed_in(tokens, "ann")
+    path.write_text(f"before {at.isoformat()}\n")
+    assert await file.check_now() == 1
+    assert await alive(tokens, before, after) == [False, True]
+
+
+async def test_a_line_that_is_not_understood_is_reported_by_number_and_the_others_count(
+    file: RevocationFile, path: Path, tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S65."""
+    issued = await signed_in(tokens, "ann")
+    canary = new_token().reveal()[:-1]
+    path.write_bytes(f"tokn x\ntoken {canary}\nuser ann\n".encode() + b"user \xff\xfe\n")
+    with caplog.at_level(logging.INFO):
+        assert await file.check_now() == 1
+        assert await file.check_now() == 0
+    assert await alive(tokens, issued) == [False]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [message.split(" of the")[0] for message in errors] == ["line 1", "line 2", "line 4"]
+    assert canary[4:20] not in caplog.text
+
+
+async def test_a_last_line_that_may_be_half_written_waits_for_the_next_look(path: Path) -> None:
+    clock = FakeClock(datetime.now(UTC))
+    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
+    file = RevocationFile(path, tokens, clock=clock)
+    await file.check_now()
+    ann, anne = await signed_in(tokens, "ann"), await signed_in(tokens, "anne")
+    path.write_text("user bob\nuser ann")
+    assert await file.check_now() == 1
+    path.write_text("user bob\nuser anne")
+    assert await file.check_now() == 0
+    assert await file.check_now() == 1
+    assert await alive(tokens, ann, anne) == [True, False]
+
+
+async def test_a_file_that_is_exchanged_is_read(file: RevocationFile, path: Path, tokens: Tokens) -> None:
+    """As the link of a mounted ConfigMap is."""
+    for folder, content in [("one", "user ann\n"), ("two", "user bob\n")]:
+        (path.parent / folder).mkdir()
+        (path.parent / folder / "revoked").write_text(content)
+    issued = [await signed_in(tokens, "ann"), await signed_in(tokens, "bob")]
+    path.symlink_to("one/revoked")
+    assert await file.check_now() == 1
+    link = path.parent / "link"
+    link.symlink_to("two/revoked")
+    link.replace(path)
+    assert await file.check_now() == 1
+    assert await alive(tokens, *issued) == [False, False]
+
+
+async def test_a_file_that_cannot_be_read_is_reported_once(
+    file: RevocationFile, path: Path, tokens: Tokens, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text("user ann\n")
+    assert await file.check_now() == 1
+    path.unlink()
+    path.mkdir()
+    for _ in range(3):
+        assert await file.check_now() == 0
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+    clock.advance(1)
+    issued = await signed_in(tokens, "ann")
+    path.rmdir()
+    path.write_text("user ann\n")
+    assert await file.check_now() == 0, "the line is not new"
+    assert await alive(tokens, issued) == [True]
+
+
+async def test_a_line_is_tried_again_until_the_store_takes_it(
+    path: Path, tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S65, T5."""
+    folder = tmp_path / "not yet"
+    tokens = Tokens(SqliteTokenStore(folder / "tokens.db", clock=clock), clock=clock)
+    file = RevocationFile(path, tokens, clock=clock)
+    path.write_text("user ann\nuser bob\n")
+    for _ in range(3):
+        assert await file.check_now() == 0
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+    folder.mkdir()
+    assert await file.check_now() == 2
+    assert await file.check_now() == 0
+    await tokens.store.close()
+
+
+async def test_it_is_followed_while_it_runs(file: RevocationFile, path: Path, tokens: Tokens) -> None:
+    """S64, S65."""
+    running = asyncio.ensure_future(file.run(every=0.001))
+    path.write_text("user ann\n")
+    await asyncio.wait_for(tokens.store.wait_for_revocations(0, 60), 5)
+    (told,) = (await tokens.store.revocations_after(0)).revocations
+    assert (told.kind, told.value, told.by) == (Kind.USER, "ann", "revocation file, line 1")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_line_that_another_worker_has_seen_first_counts_once(path: Path) -> None:
+    """Else the slower worker would end the session of whoever signed in again between the two."""
+    tokens = Tokens(MemoryTokenStore())
+    workers = [RevocationFile(path, tokens) for _ in range(2)]
+    path.write_text("")
+    for worker in workers:
+        await worker.check_now()
+    path.write_text("user ann\nbefore 2099-01-01T00:00:00Z\n")
+    assert await workers[0].check_now() == 2
+    again = await signed_in(tokens, "ann")
+    await workers[1].check_now()
+    assert await tokens.find(again.token.reveal()) is not None
+
+
+async def test_a_line_whose_time_lies_ahead_is_refused_by_number_and_locks_nobody_out(
+    file: RevocationFile, path: Path, tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text("before 2099-01-01T00:00:00Z\n")
+    await file.check_now()
+    assert await tokens.sequence() == 0
+    assert any("line 1 of the revocation file" in record.getMessage() for record in caplog.records)
+    assert await tokens.find((await signed_in(tokens, "ann")).token.reveal()) is not None
+
+
+async def test_a_worker_that_starts_with_the_line_leaves_it_to_those_who_saw_it_appear(
+    path: Path, clock: FakeClock
+) -> None:
+    """With the clock set back, what the late one withdraws by date began before nothing."""
+    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
+    early = RevocationFile(path, tokens, clock=clock)
+    await early.check_now()
+    issued = await signed_in(tokens, "ann")
+    clock.set_back(hours=1)
+    path.write_text("user ann\n")
+    late = RevocationFile(path, tokens, clock=clock)
+    await late.check_now()
+    await early.check_now()
+    assert await tokens.find(issued.token.reveal()) is None

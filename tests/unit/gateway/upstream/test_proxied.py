@@ -1,0 +1,782 @@
+"""One request to an upstream and its answer back: bytes both ways, at the pace of the slower, and one end to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+import trustme
+import uvloop
+
+from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.upstream.proxied import Proxied
+from ostiary.gateway.upstream.upstreams import Upstream as ConfiguredUpstream
+from tests.support.http1 import (
+    Client,
+    Listener,
+    Script,
+    Upstream,
+    Upstreamed,
+    chunked,
+    connected,
+    get,
+    honest,
+    listening,
+    turn,
+    until,
+    upstream,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+HI = OK + b"Content-Length: 2\r\n\r\nhi"
+UPGRADE = get("/exec", "Connection: Upgrade", "Upgrade: websocket")
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nX-Own: 1\r\n\r\n"
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@dataclass
+class OnlyPool:
+    """All that a `Proxied` asks of its upstream."""
+
+    pool: Pool
+
+
+class Gate:
+    """Lets everything through, as the engine does with what is allowed."""
+
+    def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
+        self.pool, self.timeout = pool, timeout
+        self.proxied: list[Proxied] = []
+        self.finished: list[tuple[int, str]] = []
+        self.streams_left = 1000
+
+    def __call__(self, exchange: Exchange) -> None:
+        lines = [exchange.request.method + b" " + exchange.request.target + b" HTTP/1.1", b"Host: upstream.test"]
+        if exchange.request.chunked:
+            lines.append(b"Transfer-Encoding: chunked")
+        elif exchange.request.content_length is not None:
+            lines.append(b"Content-Length: %d" % exchange.request.content_length)
+        if exchange.request.upgrade:
+            lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
+        proxied = Proxied(
+            exchange,
+            cast("ConfiguredUpstream", OnlyPool(self.pool)),
+            b"\r\n".join([*lines, b"", b""]),
+            b"Audit-Id: 1",
+            self.timeout,
+            self,
+            exchange,
+        )
+        self.proxied.append(proxied)
+        proxied.start()
+
+    def proxied_started(self, proxied: Proxied, status: int) -> None: ...
+
+    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
+        proxied.context.respond(status, [], b"failed")
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        self.streams_left -= 1
+        return self.streams_left >= 0
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        proxied.context.respond(429, [], b"too many")
+
+    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+        self.finished.append((status, str(error or "")))
+
+    @property
+    def statuses(self) -> list[int]:
+        return [status for status, _ in self.finished]
+
+    def later(self, seconds: float) -> None:
+        self.pool.tick(asyncio.get_running_loop().time() + seconds)
+
+
+@dataclass
+class Between:
+    client: Client
+    listener: Listener
+    gate: Gate
+    upstream: Upstream
+
+
+@asynccontextmanager
+async def between(script: Script = honest, *, timeout: float = 60.0, **options: Any) -> AsyncIterator[Between]:
+    """A client, a gate and an upstream that follows *script*."""
+    async with upstream(script) as made:
+        pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
+        gate = Gate(pool, timeout)
+        async with listening(gate) as listener, connected(listener.port) as client:
+            yield Between(client, listener, gate, made)
+        pool.close()
+        for connection in list(pool.connections):
+            connection.abandon()
+
+
+def says(*answers: bytes, then: str = "wait") -> Script:
+    """One answer after the other, on whatever connections the requests come; the last one again and again."""
+    left = list(answers)
+
+    async def script(connection: Upstreamed) -> None:
+        while True:
+            connection.upstream.requests.append(await connection.request())
+            connection.send(left.pop(0) if len(left) > 1 else left[0])
+            if then == "close":
+                return
+            if then == "reset":
+                await turn(8)
+                connection.reset()
+                return
+
+    return script
+
+
+# --- there and back ---
+
+
+@LOOPS
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_requests_and_answers_pass_on_connections_that_are_kept(run: Run, tls: bool, ca: trustme.CA) -> None:
+    server, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ca.issue_cert("localhost").configure_cert(server)
+    ca.configure_trust(trust)
+
+    async def main() -> None:
+        async with upstream(tls=server if tls else None) as made:
+            address = Address("127.0.0.1", made.port, trust if tls else None, "localhost")
+            gate = Gate(Pool(address, asyncio.get_running_loop()))
+            async with (
+                listening(gate, tls=server if tls else None) as listener,
+                connected(listener.port, trust if tls else None) as client,
+            ):
+                for size in (0, 10, 300_000):
+                    body = b"x" * size
+                    answer = await client.ask(get("/a?b=c", method="POST", body=body))
+                    assert (answer.status, answer.body, answer.one("Audit-Id")) == (200, body, b"1")
+                client.send(get("/c", "Transfer-Encoding: chunked", method="PUT") + chunked(b"two ", b"parts"))
+                assert (await client.answer()).body == b"two parts"
+                assert [request.target for request in made.requests] == [b"/a?b=c"] * 3 + [b"/c"]
+                assert (len(made.connections), gate.statuses) == (1, [200] * 4)
+            gate.pool.close()
+
+    run(main())
+
+
+async def test_trailers_of_a_request_are_dropped_and_those_of_an_answer_pass() -> None:
+    answer = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"hi", trailers=b"X-Sum: 1\r\nConnection: x\r\n")
+    async with between(says(answer)) as b:
+        request = get("/c", "Transfer-Encoding: chunked", method="PUT")
+        b.client.send(request + chunked(b"body", trailers=b"Impersonate-User: root\r\n"))
+        got = await b.client.answer()
+        assert (got.body, got.trailers) == (b"hi", [(b"X-Sum", b"1")])
+        (seen,) = b.upstream.requests
+        assert (seen.body, seen.trailers) == (b"body", [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"h", b"i"), b"hi"),
+        (HI, b"hi"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 304 Not Modified\r\nETag: a\r\n\r\n", b""),
+        (b"HTTP/1.1 404 Gone Fishing\r\nContent-Length: 0\r\n\r\n", b""),
+        (b"HTTP/1.1 799 Own\r\nContent-Length: 0\r\n\r\n", b""),
+    ],
+)
+async def test_answers_of_every_kind_pass_and_the_connections_go_on(answer: bytes, body: bytes) -> None:
+    async with between(says(answer)) as b:
+        for _ in range(2):
+            got = await b.client.ask(get("/a"))
+            assert (got.status, got.body) == (int(answer.split()[1]), body)
+        assert len(b.upstream.connections) == 1
+
+
+async def test_an_answer_that_ends_with_its_connection_reaches_the_client_in_chunks() -> None:
+    async with between(says(OK + b"\r\nall of it", then="close")) as b:
+        for _ in range(2):
+            got = await b.client.ask(get("/a"))
+            assert (got.body, got.one("Transfer-Encoding")) == (b"all of it", b"chunked")
+
+
+@pytest.mark.parametrize("answer", [OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"h", b"i"), HI])
+async def test_an_http10_client_gets_no_chunks(answer: bytes) -> None:
+    async with between(says(answer)) as b:
+        got = await b.client.ask(b"GET /a HTTP/1.0\r\n\r\n")
+        assert (got.body, got.one("Transfer-Encoding"), got.one("Connection")) == (b"hi", None, b"close")
+        assert await b.client.closed()
+
+
+async def test_half_of_such_an_answer_does_not_look_whole() -> None:
+    answer = OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"
+    async with between(says(answer, then="reset")) as b:
+        b.client.send(b"GET /a HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await b.client.rest()
+
+
+async def test_head_passes_with_its_length_and_without_a_body() -> None:
+    async with between(says(OK + b"Content-Length: 99\r\n\r\n")) as b:
+        for _ in range(2):
+            got = await b.client.ask(get("/a", method="HEAD"), "HEAD")
+            assert got.one("Content-Length") == b"99"
+        # Not used again: nobody knows whether the upstream sends those bytes after all.
+        assert len(b.upstream.connections) == 2
+
+
+EVIL = OK + b"X-Of: another\r\nContent-Length: 4\r\n\r\nEVIL"
+NO_CONTENT, NOT_MODIFIED = b"HTTP/1.1 204 No Content\r\n", b"HTTP/1.1 304 Not Modified\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\n"
+LENGTH, CHUNKS = b"Content-Length: %d\r\n" % len(EVIL), b"Transfer-Encoding: chunked\r\n"
+UNCLEAR = [
+    ("GET", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", NO_CONTENT + CHUNKS + b"\r\n"),
+    ("GET", NO_CONTENT + b"Content-Length: 1\r\n\r\n"),
+    ("POST", NO_CONTENT + LENGTH + b"\r\n"),
+    ("DELETE", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", NOT_MODIFIED + LENGTH + b"\r\n"),
+    ("GET", NOT_MODIFIED + CHUNKS + b"\r\n"),
+    ("HEAD", OK + LENGTH + b"\r\n"),
+    ("HEAD", OK + CHUNKS + b"\r\n"),
+    ("HEAD", b"HTTP/1.1 404 Not Found\r\n" + LENGTH + b"\r\n"),
+    ("HEAD", NO_CONTENT + LENGTH + b"\r\n"),
+    ("GET", EARLY + LENGTH + b"\r\n" + HI),
+    ("GET", EARLY + CHUNKS + b"\r\n" + HI),
+    ("GET", b"HTTP/1.1 100 Continue\r\n" + LENGTH + b"\r\n" + HI),
+    ("GET", EARLY + LENGTH + b"\r\n" + OK + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", EARLY + LENGTH + b"\r\n" + NO_CONTENT + b"\r\n"),
+    ("GET", HI + b"\r\n"),
+    ("GET", HI + b"H"),
+    ("GET", HI + EVIL),
+    ("GET", NO_CONTENT + b"\r\n" + EVIL),
+    ("GET", OK + CHUNKS + b"\r\n" + chunked(b"hi") + b"0\r\n\r\n"),
+    ("GET", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n" + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", OK + b"Content-Length: 2\r\n" + CHUNKS + b"\r\n" + chunked(b"hi")),
+    ("GET", OK + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi"),
+]
+
+
+@pytest.mark.parametrize(("method", "answer"), UNCLEAR, ids=range(len(UNCLEAR)))
+@pytest.mark.parametrize("split", [False, True], ids=["in one piece", "byte by byte"])
+async def test_late_bytes_of_an_unclear_answer_never_answer_another_request(
+    method: str, answer: bytes, split: bool
+) -> None:
+    """Whoever is next gets an answer from another connection."""
+
+    async def script(connection: Upstreamed) -> None:
+        request = await connection.request()
+        connection.upstream.requests.append(request)
+        if connection.number > 0:
+            connection.send(OK + b"Content-Length: 5\r\n\r\nright")
+            await connection.request()
+        for part in [answer[n : n + 1] for n in range(len(answer))] if split else [answer]:
+            connection.send(part)
+            if split:
+                await connection.writer.drain()
+                await turn(1)
+        # Late: the next request may be on its way already.
+        with contextlib.suppress(ConnectionError):
+            await connection.request()
+        connection.send(EVIL)
+
+    async with between(script) as b:
+        await b.client.ask(get("/first", method=method), method)
+        async with connected(b.listener.port) as another:
+            got = await another.ask(get("/second"))
+        assert (got.status, got.body, got.one("X-Of")) == (200, b"right", None)
+        assert len(b.upstream.connections) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("GET", NO_CONTENT + b"Content-Length: 0\r\n\r\n"),
+        ("GET", NOT_MODIFIED + b"\r\n"),
+        ("HEAD", OK + b"Content-Length: 0\r\n\r\n"),
+        ("HEAD", OK + b"\r\n"),
+        ("GET", EARLY + b"\r\n" + HI),
+    ],
+)
+async def test_a_connection_goes_on_after_an_answer_that_is_clear(method: str, answer: bytes) -> None:
+    async with between(says(answer)) as b:
+        for _ in range(3):
+            await b.client.ask(get("/a", method=method), method)
+        assert len(b.upstream.connections) == 1
+
+
+async def test_early_hints_pass_and_a_100_does_not() -> None:
+    early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 4\r\n\r\n"
+    async with between(says(early + HI)) as b:
+        got = await b.client.ask(get("/a"))
+        assert (got.body, [each.headers for each in got.interim]) == (b"hi", [[(b"Link", b"</a>")]])
+        old = await b.client.ask(b"GET /a HTTP/1.0\r\n\r\n")
+        assert (old.body, old.interim) == (b"hi", [])
+
+
+async def test_an_upstream_lost_after_early_hints_is_a_502() -> None:
+    async with between(says(b"HTTP/1.1 103 Early Hints\r\n\r\n", then="reset")) as b:
+        got = await b.client.ask(get("/a"))
+        assert (got.status, len(got.interim)) == (502, 1)
+
+
+async def test_what_only_we_may_say_is_not_taken_from_an_answer() -> None:
+    own = b"Audit-Id: theirs\r\nConnection: x-own\r\nKeep-Alive: 1\r\nSet-Cookie: __Host-ostiary=stolen\r\n"
+    async with between(says(OK + own + b"Set-Cookie: a=b\r\nContent-Length: 2\r\n\r\nhi")) as b:
+        got = await b.client.ask(get("/a"))
+        assert (got.all("Audit-Id"), got.all("Keep-Alive"), got.all("Set-Cookie")) == ([b"1"], [], [b"a=b"])
+
+
+async def test_the_words_of_an_upstreams_status_line_are_not_passed_on() -> None:
+    async with between(says(b"HTTP/1.1 200 O\x00\x1b[2J\r\nContent-Length: 0\r\n\r\n")) as b:
+        assert (await b.client.ask(get("/a"))).start == b"HTTP/1.1 200 OK"
+
+
+# --- an answer before the whole request ---
+
+
+async def test_an_early_answer_arrives_and_neither_side_mistakes_the_rest_of_the_body() -> None:
+    """P6. The upstream's connection is dropped, the client's goes on."""
+
+    async def script(connection: Upstreamed) -> None:
+        while True:
+            head = await connection.head()
+            connection.upstream.requests.append(head)
+            connection.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+
+    async with between(script) as b:
+        smuggled = get("/smuggled")
+        b.client.send(get("/a", f"Content-Length: {len(smuggled)}", method="POST"))
+        assert (await b.client.answer()).status == 403
+        b.client.send(smuggled)
+        assert (await b.client.ask(get("/b"))).status == 403
+        assert [request.target for request in b.upstream.requests] == [b"/a", b"/b"]
+        assert len(b.upstream.connections) == 2
+
+
+# --- what goes wrong ---
+
+
+async def test_a_refused_connection_is_503() -> None:
+    async with between() as b:
+        b.gate.pool = Pool(Address("127.0.0.1", 1), asyncio.get_running_loop())
+        assert (await b.client.ask(get("/a"))).status == 503
+        assert b.gate.statuses == [503]
+
+
+async def test_no_answer_in_time_is_504_and_the_time_begins_when_the_request_was_sent() -> None:
+    async with between(says(b"")) as b:
+        b.client.send(get("/a", "Content-Length: 10", method="POST"))
+        await until(lambda: bool(b.gate.pool.connections))
+        (connection,) = b.gate.pool.connections
+        begun = connection.deadline
+        b.client.send(b"1234567890")
+        await until(lambda: bool(b.upstream.requests))
+        assert connection.deadline > begun
+        b.gate.later(59)
+        assert b.gate.finished == []
+        b.gate.later(61)
+        assert (await b.client.answer()).status == 504
+        assert b.gate.statuses == [504]
+
+
+async def test_an_answer_that_stops_in_the_middle_is_cut_in_time() -> None:
+    async with between(says(OK + b"Content-Length: 9\r\n\r\nhalf")) as b:
+        b.client.send(get("/a"))
+        assert (await b.client.head()).status == 200
+        b.gate.later(61)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await b.client.exactly(9)
+        assert b.gate.statuses == [200]
+        assert "in time" in b.gate.finished[0][1]
+
+
+async def test_a_stream_has_no_such_limit() -> None:
+    async with between(says(OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"), timeout=float("inf")) as b:
+        b.client.send(get("/a"))
+        assert (await b.client.head()).status == 200
+        b.gate.later(1e9)
+        b.listener.later(1e9)
+        assert b.gate.finished == []
+        b.upstream.connections[0].send(b"0\r\n\r\n")
+        assert await b.client.exactly(11) == b"1\r\na\r\n0\r\n\r\n"
+
+
+async def test_a_client_that_does_not_read_an_ordinary_answer_is_cut_in_time() -> None:
+    async with between(says(OK + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000)) as b:
+        b.client.send(get("/a"))
+        await until(lambda: bool(b.listener.connections) and b.listener.connection.write_paused)
+        b.listener.later(59)
+        assert b.gate.finished == []
+        b.listener.later(61)
+        await until(lambda: bool(b.gate.finished))
+        await until(lambda: not b.gate.pool.connections)
+
+
+# --- once more ---
+
+
+def dies(first: bytes = HI) -> Script:
+    """Answers the first request of a connection and closes when the second one comes."""
+
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.request())
+        connection.send(first)
+        connection.upstream.requests.append(await connection.head())
+
+    return script
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+async def test_a_safe_request_on_a_connection_that_turned_out_dead_is_sent_once_more(method: str) -> None:
+    async with between(dies()) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        assert (await b.client.ask(get("/2", method=method), method)).status == 200
+        assert [request.target for request in b.upstream.requests] == [b"/1", b"/2", b"/2"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_a_request_that_changes_something_is_never_sent_twice(method: str) -> None:
+    async with between(dies()) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        assert (await b.client.ask(get("/2", method=method))).status in (502, 503)
+        assert [request.target for request in b.upstream.requests] == [b"/1", b"/2"]
+
+
+async def test_a_get_with_a_body_is_not_sent_twice() -> None:
+    async with between(dies()) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        assert (await b.client.ask(get("/2", body=b"query"))).status == 502
+        assert len(b.upstream.requests) == 2
+
+
+async def test_once_more_is_once() -> None:
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.request())
+        if len(connection.upstream.requests) == 1:
+            connection.send(HI)
+            connection.upstream.requests.append(await connection.request())
+
+    async with between(script) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        assert (await b.client.ask(get("/2"))).status == 503
+        assert [request.target for request in b.upstream.requests] == [b"/1", b"/2", b"/2"]
+
+
+async def test_on_a_new_connection_nothing_is_sent_twice() -> None:
+    async with between(says(b"", then="close")) as b:
+        assert (await b.client.ask(get("/1"))).status == 503
+        assert len(b.upstream.requests) == 1
+
+
+async def test_after_a_byte_of_an_answer_nothing_is_sent_twice() -> None:
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.request())
+        connection.send(HI)
+        connection.upstream.requests.append(await connection.request())
+        connection.send(b"H")
+
+    async with between(script) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        assert (await b.client.ask(get("/2"))).status == 502
+        assert len(b.upstream.requests) == 2
+
+
+# --- slow sides ---
+
+
+@LOOPS
+def test_an_answer_waits_for_a_client_that_reads_slowly(run: Run) -> None:
+    size = 64 * 1024 * 1024
+    sent = 0
+
+    async def script(connection: Upstreamed) -> None:
+        nonlocal sent
+        connection.writer.transport.set_write_buffer_limits(0)
+        await connection.request()
+        connection.send(OK + b"Content-Length: %d\r\n\r\n" % size)
+        part = b"x" * (256 * 1024)
+        while sent < size:
+            connection.send(part)
+            await connection.writer.drain()
+            sent += len(part)
+
+    async def main() -> None:
+        async with between(script) as b:
+            b.client.send(get("/a"))
+            await until(lambda: bool(b.listener.connections) and b.listener.connection.write_paused)
+            (connection,) = b.gate.pool.connections
+            await until(lambda: connection.paused)
+            await turn(50)
+            assert b.listener.connection.transport.get_write_buffer_size() < 2 * 1024 * 1024
+            # What is on the way lies in the kernel's buffers.
+            assert sent < size // 2
+            assert (await b.client.head()).status == 200
+            await b.client.skip(size)
+            assert b.gate.statuses == [200]
+
+    run(main())
+
+
+@LOOPS
+def test_an_upload_waits_for_an_upstream_that_reads_slowly(run: Run) -> None:
+    size = 64 * 1024 * 1024
+
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def script(connection: Upstreamed) -> None:
+            await go_on.wait()
+            await connection.head()
+            await connection.skip(size)
+            connection.send(HI)
+
+        async with between(script) as b:
+            b.client.send(get("/a", f"Content-Length: {size}", method="POST"))
+            part, sent = b"x" * (256 * 1024), 0
+            await until(lambda: bool(b.gate.pool.connections))
+            (connection,) = b.gate.pool.connections
+
+            async def upload() -> None:
+                nonlocal sent
+                while sent < size:
+                    b.client.send(part)
+                    await b.client.writer.drain()
+                    sent += len(part)
+
+            task = asyncio.create_task(upload())
+            await until(lambda: not b.listener.connection.transport.is_reading())
+            await turn(50)
+            assert connection.transport.get_write_buffer_size() < 2 * 1024 * 1024
+            assert sent < size // 2
+            go_on.set()
+            await task
+            assert (await b.client.answer()).body == b"hi"
+
+    run(main())
+
+
+async def test_a_client_that_hangs_up_in_the_middle_of_its_body_takes_the_upstreams_connection_along() -> None:
+    async with between() as b:
+        b.client.send(get("/a", "Content-Length: 10", method="POST") + b"12345")
+        await until(lambda: bool(b.upstream.connections))
+        b.client.reset()
+        await until(lambda: b.gate.finished == [(0, "")])
+        assert not b.gate.pool.connections
+        assert b.upstream.requests == []
+
+
+# --- tunnels ---
+
+
+def tunnel(*, ahead: bytes = b"") -> Script:
+    """Switches, then says in capitals what it hears."""
+
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        connection.send(SWITCH + ahead)
+        while data := await connection.reader.read(65536):
+            connection.raw += data
+            connection.send(data.upper())
+            await connection.writer.drain()
+
+    return script
+
+
+@LOOPS
+def test_after_a_101_bytes_pass_both_ways_and_what_was_sent_ahead_is_not_lost(run: Run) -> None:
+    """P5."""
+
+    async def main() -> None:
+        async with between(tunnel(ahead=b"first words")) as b:
+            b.client.send(UPGRADE + b"from the start")
+            answer = await b.client.answer()
+            assert (answer.status, answer.one("Upgrade"), answer.one("X-Own")) == (101, b"WebSocket", b"1")
+            assert await b.client.exactly(11) == b"first words"
+            assert await b.client.exactly(14) == b"FROM THE START"
+            b.client.send(b"x" * 1_000_000)
+            assert await b.client.exactly(1_000_000) == b"X" * 1_000_000
+            assert b.gate.finished == []
+            # A tunnel is no idle connection.
+            b.gate.later(1e9)
+            b.listener.later(1e9)
+            b.client.send(b"still")
+            assert await b.client.exactly(5) == b"STILL"
+
+    run(main())
+
+
+async def test_bytes_ahead_of_the_101_wait_for_it_and_are_bounded() -> None:
+    """P5. Until the upstream has switched they could be read as a request."""
+    go_on = asyncio.Event()
+
+    async def script(connection: Upstreamed) -> None:
+        await connection.head()
+        await go_on.wait()
+        assert connection.raw.endswith(b"\r\n\r\n")
+        connection.send(SWITCH)
+        while await connection.reader.read(65536):
+            pass
+
+    async with between(script) as b:
+        b.client.send(UPGRADE + b"GET /smuggled HTTP/1.1\r\n\r\n")
+        await until(lambda: bool(b.upstream.connections) and bool(b.upstream.connections[0].raw))
+        for _ in range(100):
+            b.client.send(b"x" * 100_000)
+            await turn(2)
+        assert not b.listener.connection.transport.is_reading()
+        go_on.set()
+        assert (await b.client.answer()).status == 101
+        await b.client.writer.drain()
+
+
+async def test_a_client_that_hangs_up_before_the_101_takes_the_upstreams_connection_along() -> None:
+    async with between(says(b""), timeout=float("inf")) as b:
+        b.client.send(UPGRADE)
+        await until(lambda: bool(b.upstream.requests))
+        b.client.reset()
+        await until(lambda: b.gate.finished == [(0, "")])
+        assert not b.gate.pool.connections
+
+
+NO_TUNNEL = {
+    "200": HI,
+    "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n",
+    "another protocol": SWITCH.replace(b"WebSocket", b"h2c"),
+    "no protocol": b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    "two protocols": SWITCH.replace(b"X-Own: 1", b"Upgrade: h2c"),
+}
+
+
+@pytest.mark.parametrize("answer", NO_TUNNEL.values(), ids=NO_TUNNEL.keys())
+async def test_only_the_101_that_was_asked_for_opens_a_tunnel(answer: bytes) -> None:
+    """P5."""
+    async with between(says(answer + b"smuggled")) as b:
+        got = await b.client.ask(UPGRADE + b"data")
+        assert (got.status, got.one("Location"), got.one("Connection")) == (502, None, b"close")
+        assert await b.client.closed()
+        assert (b.gate.statuses, len(b.gate.pool.connections)) == ([502], 0)
+
+
+async def test_a_refused_upgrade_is_passed_on() -> None:
+    """P5."""
+    async with between(says(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")) as b:
+        got = await b.client.ask(UPGRADE + get("/smuggled"))
+        assert (got.status, got.body, got.one("Connection")) == (403, b"no", b"close")
+        assert await b.client.closed()
+        assert len(b.upstream.requests) == 1
+
+
+async def test_a_101_that_nobody_asked_for_is_502() -> None:
+    """P5."""
+    async with between(says(SWITCH + b"smuggled")) as b:
+        got = await b.client.ask(get("/a"))
+        assert (got.status, b"smuggled" in got.body) == (502, False)
+        assert not b.gate.pool.connections
+
+
+async def test_an_upgrade_is_sent_on_a_connection_of_its_own_and_never_twice() -> None:
+    async with between(dies()) as b:
+        assert (await b.client.ask(get("/1"))).status == 200
+        b.upstream.script = says(b"", then="close")
+        assert (await b.client.ask(UPGRADE)).status == 503
+        assert [request.target for request in b.upstream.requests] == [b"/1", b"/exec"]
+        assert len(b.upstream.connections) == 2
+
+
+@pytest.mark.parametrize("who", ["client", "upstream"])
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_a_tunnel_ends_on_both_sides_when_one_ends(who: str, how: str) -> None:
+    async with between(tunnel()) as b:
+        assert (await b.client.ask(UPGRADE)).status == 101
+        end: Client | Upstreamed = b.client if who == "client" else b.upstream.connections[0]
+        if how == "reset":
+            end.reset()
+        else:
+            end.writer.close()
+        await until(lambda: b.gate.finished == [(101, "")])
+        if who == "upstream":
+            assert await b.client.closed()
+        await until(lambda: not b.listener.connections and b.upstream.connections[0].reader.at_eof())
+
+
+@pytest.mark.parametrize("who", ["client", "upstream"])
+async def test_the_last_words_before_an_end_arrive(who: str) -> None:
+    words = b"y" * 3_000_000
+
+    async def script(connection: Upstreamed) -> None:
+        await connection.head()
+        connection.send(SWITCH)
+        if who == "upstream":
+            connection.send(words)
+            connection.writer.close()
+        else:
+            connection.raw = bytearray(await connection.rest())
+
+    async with between(script) as b:
+        assert (await b.client.ask(UPGRADE)).status == 101
+        if who == "upstream":
+            assert await b.client.rest() == words
+        else:
+            b.client.send(words)
+            b.client.writer.close()
+            await until(b.upstream.connections[0].reader.at_eof)
+            await turn(20)
+            assert b.upstream.connections[0].raw == words
+
+
+# --- cut ---
+
+
+PHASES = ("connecting", "waiting for a connection", "sent", "in the body", "in the answer", "paused", "tunnel", "ended")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_cutting_ends_both_sides_and_finishes_once(phase: str) -> None:
+    scripts: dict[str, Script] = {
+        "in the answer": says(OK + b"Content-Length: 9\r\n\r\nhalf"),
+        "paused": says(OK + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000),
+        "tunnel": tunnel(),
+        "ended": says(HI),
+    }
+    async with between(scripts.get(phase, says(b"")), limit=1) as b:
+        if phase == "waiting for a connection":
+            b.gate.pool.acquire(lambda connection, error: True)
+        body = "Content-Length: 9" if phase == "in the body" else "X: y"
+        b.client.send(UPGRADE if phase == "tunnel" else get("/a", body, method="POST"))
+        await until(lambda: bool(b.gate.proxied))
+        await _reach(phase, b)
+        finished = list(b.gate.finished)
+        b.gate.proxied[0].cut()
+        b.gate.proxied[0].cut()
+        assert len(b.gate.finished) == 1
+        assert not finished or phase == "ended"
+        if phase != "ended":
+            assert await b.client.closed() or phase == "paused"
+            await until(lambda: not b.listener.connections)
+        await turn(20)
+        assert len(b.gate.finished) == 1
+        if phase not in ("ended", "connecting", "waiting for a connection"):
+            assert not b.gate.pool.connections
+            await until(lambda: b.upstream.connections[0].reader.at_eof() or phase in ("paused", "in the answer"))
+
+
+async def _reach(phase: str, b: Between) -> None:
+    if phase in ("sent", "in the body"):
+        await until(lambda: bool(b.upstream.connections) and bool(b.upstream.connections[0].raw))
+    elif phase in ("in the answer", "tunnel"):
+        assert (await b.client.head()).status in (101, 200)
+        if phase == "in the answer":
+            assert await b.client.exactly(4) == b"half"
+    elif phase == "paused":
+        await until(lambda: b.listener.connection.write_paused)
+    elif phase == "ended":
+        assert (await b.client.answer()).status == 200

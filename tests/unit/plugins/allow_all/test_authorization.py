@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from ostiary.core.catalog import Context, load
+from ostiary.core.config import Reading, parse
+from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary.plugins.allow_all.authorization import AllowAll
+
+QUESTION = Attributes(UserInfo("system:anonymous"), RequestInfo("delete", "DELETE", "/"))
+
+
+async def test_everything_is_allowed_and_the_reason_is_loud() -> None:
+    """S2, S15: whoever reads the audit log must not take this for a policy."""
+    reading = Reading(parse("{}"))
+    provider = AllowAll.from_config(reading.root, Context())
+    decision = Authorizer([Link("demo", provider)]).decide(QUESTION)
+    assert reading.problems == []
+    assert decision is not None
+    assert decision.allowed
+    assert decision.reason.startswith("ALLOW ALL")
+    assert await provider.relevant_groups() == frozenset()
+
+
+def test_everybody_can() -> None:
+    assert {subject.name for subject in AllowAll().who_can(QUESTION)} == {
+        "system:authenticated",
+        "system:unauthenticated",
+    }
+    rules = AllowAll().rules_for(QUESTION.user, "x")
+    assert (rules.resource_rules[0].verbs, rules.non_resource_rules[0].paths) == (("*",), ("*",))
+
+
+def test_the_catalog_finds_it() -> None:
+    """S2."""
+    assert load("authorization", "allow_all") is AllowAll

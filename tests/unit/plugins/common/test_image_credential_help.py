@@ -1,0 +1,31 @@
+"""Every program that the kubelet or docker runs tells a person what it is, instead of waiting for a request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = {
+    "ostiary.plugins.ecr.image_credential": "Amazon ECR",
+    "ostiary.plugins.google.image_credential": "Google Artifact Registry",
+    "ostiary.plugins.azure.image_credential": "--registry-mirror",
+    "ostiary.plugins.demo.image_credential": "DEMO_USER",
+    "ostiary.registry.kubelet.program": "--config FILE",
+    "ostiary.registry.docker.helper": "OSTIARY_REGISTRY_CONFIG",
+}
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize(("module", "about"), MODULES.items())
+def test_help_is_printed_and_stdin_is_not_read(module: str, about: str, option: str) -> None:
+    command = [sys.executable, "-m", module, option]
+    # A stdin that never ends: whoever reads it does not come back.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        out = process.stdout.read().decode()
+        assert process.wait(timeout=100) == 0
+    assert out.startswith("usage: ")
+    assert about in out
+    assert "ostiary registry" in out

@@ -1,0 +1,42 @@
+"""The mapper for Kubernetes: what it adds to the reading of paths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ostiary.core import catalog
+from ostiary.interfaces.attributes import RequestLine
+from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
+
+MAPPER = KubernetesAttributes()
+
+
+@pytest.mark.parametrize("subresource", ["exec", "attach", "portforward"])
+@pytest.mark.parametrize("upgrade", ["websocket", "spdy/3.1", ""])
+def test_a_terminal_opened_with_get_needs_create_too(subresource: str, upgrade: str) -> None:
+    path = f"/api/v1/namespaces/x/pods/p/{subresource}"
+    info = MAPPER.request_info(RequestLine("GET", path, "command=sh", upgrade))
+    assert info.verb == "get"
+    assert MAPPER.also_required(info) == replace(info, verb="create")
+    assert MAPPER.also_required(MAPPER.request_info(RequestLine("POST", path, "command=sh", upgrade))) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/x/pods/p",
+        "/api/v1/namespaces/x/pods/p/log",
+        "/api/v1/namespaces/x/services/p/exec",
+        "/apis/metrics.k8s.io/v1/namespaces/x/pods/p/exec",
+        "/exec",
+    ],
+)
+def test_nothing_else_needs_more(path: str) -> None:
+    assert MAPPER.also_required(MAPPER.request_info(RequestLine("GET", path, upgrade="websocket"))) is None
+
+
+def test_it_is_found_in_the_catalog() -> None:
+    """S49."""
+    assert catalog.load("attributes", "kubernetes") is KubernetesAttributes

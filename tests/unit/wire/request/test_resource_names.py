@@ -1,0 +1,33 @@
+"""What people call resources, and what policies call them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.wire.request.resource_names import plural_of
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("pod", "pods"),
+        ("po", "pods"),
+        ("Pods", "pods"),
+        ("Deployment", "deployments"),
+        ("deploy", "deployments"),
+        ("ingress", "ingresses"),
+        ("networkpolicy", "networkpolicies"),
+        ("storageclass", "storageclasses"),
+        ("namespace", "namespaces"),
+        ("secret", "secrets"),
+        ("session", "sessions"),
+        ("pods", None),
+        ("endpoints", None),
+        ("widget", None),
+        ("widgets", None),
+        ("*", None),
+        ("", None),
+    ],
+)
+def test_a_singular_or_short_name_leads_to_the_plural(written: str, meant: str | None) -> None:
+    assert plural_of(written) == meant
