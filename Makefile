@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo bench lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo bench house lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -49,6 +49,9 @@ pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
 interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNETES=all: three versions)
 	@scripts/interop-build
 	$(BIN)/pytest -n 2 --dist loadfile -q --timeout=300 tests/interop
+
+house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
+	@$(BIN)/python scripts/house
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench
