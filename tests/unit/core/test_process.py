@@ -744,6 +744,8 @@ class TestAtATerminal:
 
     PERSON = (
         "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        # Ctrl-C is ignored by what a shell starts in the background, and so is everything below that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "PERSON = dict(stdin=Stdin.INHERIT, stderr=Stderr.INHERIT, own_group=False,\n"
         "    limits=Limits(seconds=None, grace_seconds=3600))\n"
     )
