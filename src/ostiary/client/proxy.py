@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
+from ostiary.core.net import Address, is_loopback, parse_address
 from ostiary.errors import TransportError
 
 SCHEMES = ("http", "https", "socks5", "socks5h")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]")
 _CIDR = re.compile(r"([0-9a-f:.]+)/([0-9]{1,3})")
 _UNREADABLE = re.compile(r"[\x00-\x20\x7f]|%(?![0-9A-Fa-f]{2})")
@@ -76,7 +76,7 @@ def _mistake(url: str) -> str | None:
         return "its address begins with another scheme, or with none"
     if not parts.hostname or port == 0:
         return "its address has no host, or port 0"
-    if "[" in parts.netloc and _address(parts.hostname.partition("%")[0]) is None:
+    if "[" in parts.netloc and parse_address(parts.hostname.partition("%")[0]) is None:
         return "its host is not an IPv6 address"
     return None
 
@@ -86,9 +86,9 @@ def _mistake(url: str) -> str | None:
 
 def _uses_proxy(server: SplitResult, exceptions: str) -> bool:
     host = _ascii(_host(server))
-    address = _address(host)
-    if host == "localhost" or (address is not None and address.is_loopback):
+    if is_loopback(host):
         return False
+    address = parse_address(host)
     port = _port(server)
     rules = [rule for text in exceptions.split(",") if (rule := text.strip().lower())]
     return not any(_matches(rule, host.strip().lower(), port, address) for rule in rules)
@@ -116,7 +116,7 @@ def _matches(rule: str, host: str, port: str, address: Address | None) -> bool:
     if not name:
         # Likely a slip of the pen. As in Go, it exempts nothing.
         return False
-    if "%" not in name and (exempt := _address(name)) is not None:
+    if "%" not in name and (exempt := parse_address(name)) is not None:
         return exempt == address and wanted in (None, "", port)
     return address is None and _matches_domain(name, host) and wanted in (None, "", port)
 
@@ -158,13 +158,6 @@ def _plain_address(text: str) -> Address | None:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
-
-
-def _address(text: str) -> Address | None:
-    """An IP address, without its zone. One of IPv4 in the clothes of IPv6 is one of IPv4, as in Go."""
-    address = _plain_address(text.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _ascii(name: str) -> str:

@@ -22,12 +22,12 @@ from urllib.parse import SplitResult, urlsplit
 
 from ostiary import __version__
 from ostiary.cli.arguments import UsageError
+from ostiary.core.net import is_loopback
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ProviderError
 
 SECONDS = 15.0
 LARGEST = 1 << 20
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # By OpenSSL's number of what is wrong with a certificate, where naming an authority would not help.
 _CERTIFICATE_HINTS = {
     9: "check the clock of this machine",
@@ -58,7 +58,7 @@ class GatewayHttp:
         self._largest = largest
         self._opener = urllib.request.OpenerDirector()
         handlers: tuple[urllib.request.BaseHandler, ...] = (
-            urllib.request.ProxyHandler({} if urlsplit(self.server).hostname in LOOPBACK else None),
+            urllib.request.ProxyHandler({} if is_loopback(urlsplit(self.server).hostname or "") else None),
             urllib.request.HTTPHandler(),
             urllib.request.HTTPSHandler(context=build_context(TlsSettings(authorities_pem))),
         )
@@ -131,7 +131,7 @@ def checked_address(server: str) -> str:
     plain = parts.scheme == "http"
     if parts.query or parts.fragment:
         raise _no_address("it contains a ? or a #")
-    if plain and host not in LOOPBACK:
+    if plain and not is_loopback(host):
         raise _no_address("http:// would send your token unencrypted")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"

@@ -8,10 +8,11 @@ from itertools import combinations
 
 from ostiary.core.config import Fields
 from ostiary.core.go.duration import format_duration
+from ostiary.core.net import is_loopback
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
 from ostiary.gateway.config.settings import ALL_UPSTREAMS, GatewayConfig, Identity, Upstream
-from ostiary.gateway.config.values import Values, is_loopback, parse_origin
+from ostiary.gateway.config.values import Values, parse_origin
 from ostiary.interfaces.identity import RenewalCheck
 
 SYSTEM = "system:"

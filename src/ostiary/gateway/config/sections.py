@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ostiary.core.config import Document, Node, Reading
+from ostiary.core.net import is_loopback
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.certificates import certificates, own_authorities
@@ -42,7 +43,6 @@ from ostiary.gateway.config.settings import (
 from ostiary.gateway.config.values import (
     Values,
     bad_authorities,
-    is_loopback,
     parse_origin,
     unreadable,
 )

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
+from ostiary.core.net import is_loopback
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.http1.headers import HeaderNames
 from ostiary.interfaces.admission import AdmissionProvider
@@ -36,7 +37,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

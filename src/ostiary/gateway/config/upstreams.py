@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+from ostiary.core.net import is_loopback
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import unique_names
 from ostiary.gateway.config.settings import IdentityMode, Provider, Upstream
-from ostiary.gateway.config.values import Values, is_host, is_ip, is_loopback, parse_origin
+from ostiary.gateway.config.values import Values, is_host, is_ip, parse_origin
 from ostiary.gateway.http1.headers import HeaderNames
 
 # Where the gateway answers itself.

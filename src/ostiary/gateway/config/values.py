@@ -272,10 +272,6 @@ def is_ip(text: str) -> bool:
     return True
 
 
-def is_loopback(host: str) -> bool:
-    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
-
-
 def merged(networks: Sequence[Network]) -> list[Network]:
     v4 = [network for network in networks if isinstance(network, ipaddress.IPv4Network)]
     v6 = [network for network in networks if isinstance(network, ipaddress.IPv6Network)]

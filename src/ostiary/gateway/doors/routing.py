@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl
 
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.net import is_loopback
 from ostiary.core.tokens import digest
 from ostiary.gateway.audit.auditor import Network, source_ips
 from ostiary.gateway.authenticate.authenticator import Authenticator, bearer
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Callers, Webhooks
-from ostiary.gateway.config.values import is_loopback
 from ostiary.gateway.doors.self_reviews import ReviewAnswer, SelfReviews, review_request, send_review
 from ostiary.gateway.doors.webhooks import OnRefused, SubjectAccessReviews, TokenReviews
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body

@@ -10,7 +10,6 @@ a refusal too, only the provider knows. One event loop uses an instance.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import os
 import ssl
@@ -25,6 +24,7 @@ import httpx2
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.net import is_loopback
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
@@ -178,17 +178,10 @@ def is_safe(url: str) -> bool:
     """Whether secrets may travel there: over TLS, or without leaving this machine."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(url)))
+        host = parts.hostname or ""
     except ValueError:
         return False
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host != "" and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def _client(context: ssl.SSLContext) -> httpx2.AsyncClient:

@@ -11,7 +11,6 @@ Passwords travel over TLS with a verified certificate, or not beyond this machin
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.core.net import is_loopback
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Secret
 from ostiary.plugins.ldap.escape import PLACEHOLDER, dn_template_mistake, filter_mistake
@@ -64,7 +64,7 @@ class LdapServer:
         tls = urlsplit(self.url).scheme == "ldaps"
         if tls and self.start_tls:
             raise _mistake("startTLS", "ldaps:// begins with TLS: there is nothing to start")
-        if not tls and not self.start_tls and not (self.insecure and _is_loopback(self.host)):
+        if not tls and not self.start_tls and not (self.insecure and is_loopback(self.host)):
             hint = "use ldaps://, or startTLS: true; without TLS only on this machine, with insecure: true"
             raise _mistake("url", "passwords would be sent in plain text", hint)
         if self.server_name and not self.start_tls:
@@ -286,10 +286,3 @@ def _url_mistake(url: str) -> str | None:
     except ValueError:
         pass
     return "it must be like ldaps://ldap.example.com, with a port if need be"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

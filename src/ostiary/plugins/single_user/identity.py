@@ -6,11 +6,11 @@ identity: [{name: me, type: single_user, username: alice}]
 from __future__ import annotations
 
 import getpass
-import ipaddress
 from urllib.parse import urlsplit
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.core.net import is_loopback, is_loopback_address
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo
@@ -39,7 +39,7 @@ class SingleUserIdentity:
         return Produces(frozenset((self._user.username,)) if self._is_named else None, uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
-        if not _is_loopback(request.remote_address):
+        if not is_loopback_address(request.remote_address):
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the client is not on the loopback"
             )
@@ -71,17 +71,8 @@ def _os_user() -> str:
         return "user"
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return bool((mapped or ip).is_loopback)
-
-
 def _is_our_name(host: str, callback_url: str) -> bool:
-    return host == "localhost" or _is_loopback(host) or (host != "" and host == _host(callback_url))
+    return is_loopback(host) or (host != "" and host == _host(callback_url))
 
 
 def _host(url: str) -> str:

@@ -17,19 +17,19 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.go.text import bytes_of
+from ostiary.core.net import is_loopback
 from ostiary.core.secrets.redact import redact
 from ostiary.core.text import fits_token_header, printable
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.registry.credentials import Found
-from ostiary.registry.matching.image_name import DOCKER_HUB, LOCALHOST, ImageName
+from ostiary.registry.matching.image_name import DOCKER_HUB, ImageName
 from ostiary.wire.www_authenticate import Challenge, ChallengeError, parse_challenges
 
 HUB_PULL_HOST = "registry-1.docker.io"
@@ -364,10 +364,4 @@ def _bearer(token: Secret) -> Secret:
 
 
 def _is_local(url: SplitResult) -> bool:
-    host = url.hostname or ""
-    if host == LOCALHOST:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(url.hostname or "")

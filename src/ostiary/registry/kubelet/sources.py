@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.config import Document, Fields, Reading, parse, read
 from ostiary.core.go.duration import DurationError, parse_duration
+from ostiary.core.net import is_loopback
 from ostiary.registry.docker.store import PREFIX
 from ostiary.registry.kubelet.token_exchange import TokenExchange
 from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
@@ -20,7 +21,6 @@ from ostiary.wire.credential_provider import CacheKeyType
 
 API_VERSION = "ostiary/v1"
 KIND = "ImageCredentialSources"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +209,4 @@ def is_confidential(url: str) -> bool:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK))
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
