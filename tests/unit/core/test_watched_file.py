@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.config import Document, Reading, parse
-from ostiary.core.watched_file import WatchedFile, watched_yaml
+from ostiary.core.watched_file import WatchedFile, fingerprint, is_settled, watched_yaml
 from ostiary.errors import ConfigurationError
 from ostiary.testing import FakeClock
 
@@ -65,6 +65,35 @@ def test_a_file_written_a_moment_ago_is_read_again_however_it_looks(
     path.write_text("two")
     _written(path, clock, seconds_ago=1)
     assert file.current() == "two"
+
+
+def test_a_file_that_was_given_its_old_time_and_size_again_is_read(
+    path: Path, reader: Reader, clock: FakeClock
+) -> None:
+    """As ``cp --preserve`` leaves it."""
+    file = WatchedFile(path, reader, clock=clock)
+    assert file.current() == "one"
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_text("two")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.current() == "two"
+
+
+def test_a_file_that_cannot_be_seen_has_no_fingerprint(tmp_path: Path) -> None:
+    assert fingerprint(tmp_path / "absent") is None
+    assert fingerprint("a\0b") is None
+
+
+def test_files_are_settled_when_the_newest_is(path: Path, tmp_path: Path, clock: FakeClock) -> None:
+    newer = tmp_path / "newer"
+    newer.write_text("two")
+    _written(newer, clock, seconds_ago=1)
+    assert is_settled([], clock)
+    assert is_settled([None, fingerprint(path)], clock)
+    assert not is_settled([fingerprint(path), fingerprint(newer)], clock)
+    clock.advance(seconds=2)
+    assert is_settled([fingerprint(path), fingerprint(newer)], clock)
 
 
 def test_a_file_exchanged_behind_a_link_is_read(tmp_path: Path, reader: Reader, clock: FakeClock) -> None:

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 
 LOOK_SECONDS = 1.0
-# A file that was written this recently may be written again without looking any different.
-UNSETTLED_SECONDS = 2.0
 MAX_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
-_Look = tuple[tuple[str, int, int, int], ...]
+_Look = dict[str, Fingerprint | None]
 log = logging.getLogger("ostiary.authorization")
 
 
@@ -81,7 +80,7 @@ class PolicyFiles(Generic[T]):
 
     def _look_now(self) -> None:
         look = self._looks()
-        if look == self._look and self._is_settled(look):
+        if look == self._look and is_settled(look.values(), self._clock):
             return
         # What changes while it is read looks different from what was seen, and is read next time.
         self._look = look
@@ -104,15 +103,11 @@ class PolicyFiles(Generic[T]):
             log.error("%s; the old policy stays in force: %s", error.summary, error.cause, extra={"code": error.code})
         self.error = error
 
-    def _is_settled(self, look: _Look) -> bool:
-        newest = max((modified for _, modified, _, _ in look), default=0)
-        return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
-
     def _looks(self) -> _Look:
         try:
-            return tuple(_look_of(file) for path in self._paths for file in self._files(path))
+            return {file: fingerprint(file) for path in self._paths for file in self._files(path)}
         except ConfigurationError:
-            return ()
+            return {}
 
     def _files(self, path: str) -> list[str]:
         if not os.path.isdir(path):
@@ -130,15 +125,6 @@ class PolicyFiles(Generic[T]):
 
 def invalid_policy(problems: Sequence[Problem]) -> ConfigurationError:
     return ConfigurationError("the policy has mistakes", problems=problems, code="config-invalid")
-
-
-def _look_of(file: str) -> tuple[str, int, int, int]:
-    # Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
-    try:
-        seen = os.stat(file)
-    except (OSError, ValueError):
-        return file, 0, -1, 0
-    return file, seen.st_mtime_ns, seen.st_size, seen.st_ino
 
 
 def _text_of(file: str) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from ostiary.core.config import MAX_BYTES, parse_all
+from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary.wire.rbac import Manifests, read_manifests, together
@@ -20,7 +21,7 @@ from ostiary.wire.rbac import Manifests, read_manifests, together
 EXTENSIONS = (".json", ".yaml", ".yml")
 Paths = Iterable[str | os.PathLike[str]]
 # How files look from outside: enough to tell that one has changed, and that one can now be read.
-Look = tuple[tuple[str, int, int, int, int] | tuple[str], ...]
+Look = dict[str, Fingerprint | None]
 
 
 class PolicyFiles:
@@ -33,7 +34,7 @@ class PolicyFiles:
 
     def look(self) -> Look:
         """How all files look at this moment."""
-        return tuple(_look_of(file) for file in _files(self.paths))
+        return {file: fingerprint(file) for file in _files(self.paths)}
 
     def read(self) -> Manifests:
         """What they hold, with all mistakes; the same object as before if no byte has changed. Never raises."""
@@ -102,12 +103,3 @@ def _below(directory: str) -> Iterator[str]:
         for name in sorted(names):
             if name.endswith(EXTENSIONS) and not name.startswith("."):
                 yield os.path.join(folder, name)
-
-
-def _look_of(file: str) -> tuple[str, int, int, int, int] | tuple[str]:
-    # Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
-    try:
-        seen = os.stat(file)
-    except (OSError, ValueError):
-        return (file,)
-    return file, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino

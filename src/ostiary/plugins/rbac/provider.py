@@ -18,6 +18,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
+from ostiary.core.watched_file import is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
@@ -30,8 +31,6 @@ from ostiary.plugins.rbac.rules import resource_keys
 from ostiary.wire.rbac import Manifests
 
 POLL_SECONDS = 1.0
-# A file that was written this recently may be written again without looking any different.
-UNSETTLED_SECONDS = 2.0
 # Everybody is in one of these by being known or not, so no identity system needs to be asked.
 _IMPLIED = frozenset((AUTHENTICATED, UNAUTHENTICATED))
 
@@ -151,7 +150,7 @@ class RbacAuthorization:
         """Look, and put a changed policy into force; says whether it did. Never raises for a bad file."""
         with self._checking:
             look = self._files.look()
-            if look == self._look and self._is_settled(look):
+            if look == self._look and is_settled(look.values(), self._clock):
                 return False
             # What changes while it is read looks different from what was seen, and is read next time.
             self._look = look
@@ -191,10 +190,6 @@ class RbacAuthorization:
                 what = f"{count} roles that the RBAC policy binds do not exist, such as"
             log.warning('%s %s "%s"%s', what, kind, name, where)
         return index
-
-    def _is_settled(self, look: Look) -> bool:
-        newest = max((one[1] for one in look if len(one) > 1), default=0)
-        return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
 
     def _keep_the_old(self, problems: tuple[Problem, ...]) -> None:
         # Told once, and not at every look while it stays the same.

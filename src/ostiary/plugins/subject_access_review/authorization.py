@@ -31,6 +31,7 @@ from ostiary.core.go.duration import DurationError, parse_duration
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
+from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary.wire.authorization import MAX_BYTES, V1, V1BETA1, ReviewError, decode_status, encode_review
@@ -44,7 +45,7 @@ PAUSE_FACTOR = 1.5
 TIMEOUT_SECONDS = 8.0
 LOOK_SECONDS = 1.0
 
-_Look = tuple[tuple[int, int, int] | None, ...]
+_Look = tuple[Fingerprint | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,15 +320,7 @@ def _unusable(setting: str, cause: str, hint: str | None = None) -> Configuratio
 
 
 def _look(tls: TlsFiles) -> _Look:
-    return tuple(_look_of(file) for file in (tls.ca, tls.certificate, tls.key))
-
-
-def _look_of(file: Path | None) -> tuple[int, int, int] | None:
-    try:
-        seen = None if file is None else file.stat()
-    except OSError:
-        return None
-    return None if seen is None else (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+    return tuple(None if file is None else fingerprint(file) for file in (tls.ca, tls.certificate, tls.key))
 
 
 async def _bounded(response: httpx2.Response) -> bytes:

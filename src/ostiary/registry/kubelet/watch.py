@@ -17,15 +17,14 @@ from collections.abc import Callable
 from enum import Enum
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import EXTENSIONS, ProvidersConfig, load
 
 POLL_SECONDS = 10.0
-# A file that was written this recently may be written again without looking any different.
-UNSETTLED_SECONDS = 2.0
 
-_Look = tuple[tuple[str, int, int, int], ...]
+_Look = dict[str, Fingerprint | None]
 log = logging.getLogger("ostiary.registry")
 
 
@@ -80,7 +79,7 @@ class Watch:
         with self._checking:
             look = _look(self._path)
             # After an error always again: the missing executable may be there by now.
-            if self.last_error is None and look == self._seen and self._is_settled(look):
+            if self.last_error is None and look == self._seen and is_settled(look.values(), self._clock):
                 return False
             try:
                 # What changes while it is read looks different from what was seen, and is read next time.
@@ -129,10 +128,6 @@ class Watch:
                 # A bug in one look must not end all later ones without a word.
                 log.exception("the credential provider config cannot be watched at this moment")
 
-    def _is_settled(self, look: _Look) -> bool:
-        newest = max((modified for _, modified, _, _ in look), default=0)
-        return self._clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
-
     def _note(self, error: ConfigurationError, *, disables: bool) -> None:
         # Once, and not at every look while it stays the same.
         if str(error) != str(self.last_error):
@@ -150,15 +145,8 @@ def _look(path: str) -> _Look:
     """How the files look from outside; nothing if they cannot be seen."""
     try:
         if not os.path.isdir(path):
-            return (_look_of(path),)
+            return {path: fingerprint(path)}
         with os.scandir(path) as entries:
-            names = sorted(entry.path for entry in entries if entry.name.endswith(EXTENSIONS))
-        return tuple(_look_of(name) for name in names)
+            return {entry.path: fingerprint(entry.path) for entry in entries if entry.name.endswith(EXTENSIONS)}
     except OSError:
-        return ()
-
-
-def _look_of(file: str) -> tuple[str, int, int, int]:
-    # Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
-    seen = os.stat(file)
-    return file, seen.st_mtime_ns, seen.st_size, seen.st_ino
+        return {}

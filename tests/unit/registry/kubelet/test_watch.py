@@ -176,11 +176,12 @@ def test_a_file_that_has_settled_is_not_read_again_and_again(file: Path, keyring
 
     watch = Watch(file, keyring, reload=reading, clock=clock)  # type: ignore[arg-type]
     now = clock.now().timestamp()
-    for age, expected in ((1, 1), (1, 2), (3, 3), (3, 3)):
+    for age, expected in ((1, [1, 2]), (3, [3, 3])):
         # Just written, it may be written again without looking different, so it is read again.
         os.utime(file, (now - age, now - age))
-        watch.check_now()
-        assert len(reads) == expected
+        for reads_so_far in expected:
+            watch.check_now()
+            assert len(reads) == reads_so_far
     # Another file of the same size and the same age is another file.
     twin = file.with_suffix(".new")
     twin.write_text(file.read_text().replace("one", "two"))
