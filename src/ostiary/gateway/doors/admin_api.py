@@ -11,10 +11,7 @@ has decided before a request gets here.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
@@ -22,11 +19,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ostiary.core.tokens import Tokens, digest_hex
+from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.operator_json import (
-    API_VERSION,
     decided_json,
     ended_json,
     marks_json,
@@ -40,12 +36,18 @@ from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary.wire.ostiary_dev import (
+    API_VERSION,
+    PREFIX,
+    decode_body,
+    decode_revocation,
+    decode_revocation_subject,
+    decode_subject_search,
+)
 from ostiary.wire.request import request_info
 
-PREFIX = "/apis/ostiary.dev/v1"
 LARGEST_BODY = 64 * 1024
 MOST_SESSIONS = 1000
-NOW = "now"
 
 
 class AdminApi:
@@ -127,7 +129,7 @@ class AdminApi:
 
     async def _revoke(self, request: Request) -> Response:
         try:
-            kind, value, at = _revocation(await _json(request))
+            kind, value, at = decode_revocation(decode_body(await request.body()))
             ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
@@ -139,7 +141,7 @@ class AdminApi:
 
     async def _undo(self, request: Request) -> Response:
         try:
-            kind, value = _subject(request.query_params)
+            kind, value = decode_revocation_subject(request.query_params)
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
         undone = await self._tokens.undo(kind, value)
@@ -160,7 +162,7 @@ class AdminApi:
 
     async def _who_can(self, request: Request) -> Response:
         try:
-            info = asked(await _json(request))
+            info = decode_subject_search(decode_body(await request.body()))
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
         found = self._authorizer.who_can(Attributes(UserInfo(""), info))
@@ -198,93 +200,6 @@ def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], boo
         )
 
     return is_selected
-
-
-async def _json(request: Request) -> Any:
-    """The body as JSON; raises `ValueError`, also for what no text of ours can hold."""
-    try:
-        return json.loads(await request.body(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise ValueError("the body is not valid JSON") from None
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-def asked(value: Any) -> RequestInfo:
-    """What a question names: verb, and a resource or a path. Raises `ValueError`."""
-    fields = _object(value)
-    text = {
-        key: _text(fields, key)
-        for key in ("verb", "group", "resource", "subresource", "namespace", "name", "path", "upstream")
-    }
-    if not text["verb"] or bool(text["resource"]) == bool(text["path"]):
-        raise ValueError("a request needs a verb, and either a resource or a path")
-    if text["path"]:
-        return RequestInfo(text["verb"], "", text["path"], upstream=text["upstream"])
-    return RequestInfo(
-        text["verb"],
-        "",
-        "",
-        is_resource=True,
-        api_group=text["group"],
-        namespace=text["namespace"],
-        resource=text["resource"],
-        subresource=text["subresource"],
-        name=text["name"],
-        upstream=text["upstream"],
-    )
-
-
-def _revocation(value: Any) -> tuple[RevocationKind, str, datetime | None]:
-    fields = _object(value)
-    moment = _text(fields, "before")
-    if fields.get("type") == RevocationKind.BEFORE.value and not moment:
-        raise ValueError('before needs a time, or "now"')
-    # By number, and not by a clock that may be another than ours.
-    return *_subject(fields), _time(moment) if moment and moment != NOW else None
-
-
-def _subject(fields: Mapping[str, Any]) -> tuple[RevocationKind, str]:
-    """What a revocation is about."""
-    try:
-        kind = RevocationKind(_text(fields, "type"))
-    except ValueError:
-        names = ", ".join(kind.value for kind in RevocationKind)
-        raise ValueError(f"the type must be one of {names}") from None
-    name = _text(fields, "value")
-    if (kind is RevocationKind.BEFORE) == bool(name):
-        raise ValueError("before has no value" if name else "a value is missing")
-    return kind, digest_hex(name) if kind is RevocationKind.TOKEN else name
-
-
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("the time is not RFC 3339") from None
-    if moment.tzinfo is None:
-        raise ValueError("the time has no zone")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("the time is out of range") from None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("the body is not a JSON object")
-    return value
-
-
-def _text(fields: Mapping[str, Any], key: str) -> str:
-    value = fields.get(key, "")
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is not a string")
-    if any(character < " " or "\x7f" <= character < "\xa0" or "\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{key} contains a character that is not allowed in a name")
-    return value
 
 
 def _failure(code: int, reason: str, message: str) -> Response:

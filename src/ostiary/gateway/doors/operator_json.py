@@ -11,8 +11,7 @@ from ostiary.gateway.authorize.chain import ChainExplanation, WhoCan
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import Attributes, Decision
-
-API_VERSION = "ostiary.dev/v1"
+from ostiary.wire.ostiary_dev import API_VERSION
 
 
 def attributes_json(attributes: Attributes) -> dict[str, Any]:

@@ -34,9 +34,11 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.doors.admin_api import AdminApi
-from ostiary.gateway.doors.routing import LoginDoor, SelfReviewDoor, WebhookDoor
+from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
+from ostiary.gateway.doors.webhooks.handler import WebhookHandler
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind, log_event
+from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
@@ -195,12 +197,13 @@ class App:
             clock=self._clock,
             on_event=self._on_login,
         )
-        open_paths = {b"/auth": OpenPath(LoginDoor(login, config.listen.trusted_proxies).handle, records_refusals=True)}
+        sign_in = LoginHandler(login, config.listen.trusted_proxies)
+        open_paths = {b"/auth": OpenPath(sign_in.handle, records_refusals=True)}
         if config.webhooks.enabled:
-            door = WebhookDoor(
+            webhooks = WebhookHandler(
                 config.webhooks, shared.authenticator, self.authorizer, self._clock, on_refused=self._on_refused
             )
-            open_paths[b"/webhooks"] = OpenPath(door.handle, repeats=True)
+            open_paths[b"/webhooks"] = OpenPath(webhooks.handle, repeats=True)
         admin = AdminApi(shared.tokens, self.authorizer, refusals, every_ended)
         return EngineParts(
             authenticator=shared.authenticator,
@@ -213,7 +216,7 @@ class App:
             headers=HeaderFilter((upstream.headers for upstream in config.upstreams), drop=config.listen.drop_headers),
             admission=[provider.instance for provider in config.admission],
             own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
-            self_reviews=SelfReviewDoor(self.authorizer, self._clock).handle,
+            self_reviews=SelfReviewHandler(self.authorizer, self._clock).handle,
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=shared.ended,

@@ -14,11 +14,10 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.chain import Authorizer, ChainExplanation, Step, WhoCan
 from ostiary.gateway.authorize.refusals import Refusal
-from ostiary.gateway.doors.admin_api import PREFIX, asked
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Visitor
-from ostiary.gateway.login.pages import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.pages.views import navigation, session_row, shown_time, time_text
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
@@ -26,6 +25,7 @@ from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
+from ostiary.wire.ostiary_dev import PREFIX, decode_subject_search
 from ostiary.wire.request.request_info import request_info
 
 MOST_SESSIONS = 200
@@ -136,7 +136,7 @@ class AdminPages:
         problem, found = NOTHING, NOTHING
         if any(values.values()):
             try:
-                found = _found(self._authorizer.who_can(Attributes(UserInfo(""), asked(values))))
+                found = _found(self._authorizer.who_can(Attributes(UserInfo(""), decode_subject_search(values))))
             except ValueError as error:
                 problem = fill("problem.html", text=str(error))
         body = fill("admin_who_can.html", problem=problem, found=found, **values)

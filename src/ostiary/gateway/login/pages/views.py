@@ -1,7 +1,7 @@
 """The pages of ``/auth``, one function each: values in, page out. Pure.
 
 Called by `gateway.login` and its pages. Everything that somebody else has chosen (a name, a client, a group) is put in
-as a value and so escaped; see `ostiary.gateway.login.pages`.
+as a value and so escaped; see `ostiary.gateway.login.pages.templates`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ostiary.core.tokens import Issued
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Visitor
 from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Goal
-from ostiary.gateway.login.pages import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.programs.device import Asked, shown_code
 from ostiary.interfaces.token_store import Session
 from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig, kubectl_commands, ostiary_command

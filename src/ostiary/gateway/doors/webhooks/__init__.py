@@ -1,0 +1,1 @@
+"""The webhooks that clusters call: TokenReview and SubjectAccessReview."""
