@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import trustme
 
@@ -24,6 +25,10 @@ from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 Connect = Callable[..., Connection]
+
+# No test depends on how fast a shared machine is, so no example of a property is too slow.
+hypothesis.settings.register_profile("any machine", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
