@@ -1,7 +1,6 @@
 """The figures that client-go publishes about exec plugins, under the same names.
 
-Called by exec_plugin (policy, calls) and by the authenticator (certificates). `prometheus_client` is
-optional and imported only here: without it nothing is counted and nothing fails.
+Called by `client.exec.plugin` (policy, calls) and by the authenticator (certificates). `core.metrics` publishes them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.extras import needing
+from ostiary.core.metrics import DefaultMetrics, PublishedMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -36,10 +35,6 @@ HOUR, DAY = 3600, 86400
 ROTATION_AGE_BUCKETS = (
     600, 1800, HOUR, 4 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 180 * DAY, 360 * DAY, 1440 * DAY,
 )  # fmt: skip
-
-_log = logging.getLogger(__name__)
-_default: ExecMetrics | None = None
-_default_lock = threading.Lock()
 
 
 class ExecMetrics(Protocol):
@@ -73,34 +68,29 @@ class NoMetrics:
     def expires(self, holder: object, not_after: datetime | None) -> None: ...
 
 
-class PrometheusMetrics:
+class PrometheusMetrics(PublishedMetrics):
     """Counts in *registry*, which is prometheus_client's own unless given."""
 
     def __init__(self, registry: CollectorRegistry | None = None, clock: Clock | None = None) -> None:
-        with needing("metrics", purpose="PrometheusMetrics"):
-            from prometheus_client import REGISTRY, Counter, Histogram
-
+        super().__init__(registry)
         self._expiries = Expiries(clock or SYSTEM_CLOCK)
-        self._rotation_age = Histogram(
+        self._rotation_age = self.histogram(
             ROTATION_AGE,
             "How many seconds a client certificate from an exec plugin had been valid when it was replaced.",
             buckets=ROTATION_AGE_BUCKETS,
-            registry=None,
         )
-        self._calls = Counter(
+        self._calls = self.counter(
             CALL_TOTAL,
             "How many times an exec plugin was called, by exit code and by how the call ended. "
             "The code is 0 only for a call that succeeded.",
             ["code", "call_status"],
-            registry=None,
         )
-        self._policy_calls = Counter(
+        self._policy_calls = self.counter(
             POLICY_CALL_TOTAL,
             "How many times the plugin policy decided about an exec plugin, by decision.",
             ["status"],
-            registry=None,
         )
-        (REGISTRY if registry is None else registry).register(self)
+        self.publish()
 
     def called(self, *, code: int, call_status: str) -> None:
         self._calls.labels(code=str(code), call_status=call_status).inc()
@@ -114,8 +104,7 @@ class PrometheusMetrics:
     def expires(self, holder: object, not_after: datetime | None) -> None:
         self._expiries.set(holder, not_after)
 
-    def collect(self) -> Iterable[Metric]:
-        """What a scrape reads; prometheus_client calls it."""
+    def read_at_scrape(self) -> Iterable[Metric]:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
         yield GaugeMetricFamily(
@@ -124,11 +113,6 @@ class PrometheusMetrics:
             "negative when it has, +Inf when there is none.",
             value=self._expiries.seconds_left(),
         )
-        for metric in (self._rotation_age, self._calls, self._policy_calls):
-            yield from map(_without_creation_time, metric.collect())
-
-    # Lets the registry notice that two of us would publish the same names.
-    describe = collect
 
 
 class Expiries:
@@ -160,27 +144,7 @@ class Expiries:
         self._held = {key: held for key, held in self._held.items() if held[0]() is not None}
 
 
-def default_metrics() -> ExecMetrics:
-    """The metrics of this process: Prometheus's if `prometheus_client` is installed, else none."""
-    global _default
-    with _default_lock:
-        if _default is None:
-            _default = _new_default()
-        return _default
-
-
-def _new_default() -> ExecMetrics:
-    try:
-        return PrometheusMetrics()
-    except ImportError:
-        return NoMetrics()
-    except ValueError as error:
-        # Somebody else publishes these names in this process. Signing in is worth more than counting.
-        _log.warning("the exec plugin metrics are not published: %s", error)
-        return NoMetrics()
-
-
-def _without_creation_time(metric: Metric) -> Metric:
-    # prometheus_client adds a "_created" series to each counter, which client-go does not have.
-    metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-    return metric
+# The metrics of this process: Prometheus's if `prometheus_client` is installed, else none.
+default_metrics: DefaultMetrics[ExecMetrics] = DefaultMetrics(
+    "exec plugin", published=PrometheusMetrics, none=NoMetrics, log=logging.getLogger(__name__)
+)

@@ -24,7 +24,7 @@ from ostiary.errors import CredentialError
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
 from ostiary.registry.kubelet.provider import TOKEN_CACHE, Provider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
-from ostiary.registry.metrics import NoMetrics, RegistryMetrics
+from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import CacheKeyType, Response
 
 GLOBAL = "<global>"
@@ -205,7 +205,7 @@ class CachedProvider:
         self.provider = provider
         self.config = provider.config
         self.cache = AnswerCache(clock=clock, limit=limit)
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics or NoRegistryMetrics()
         self._source = Source(SourceKind.PROVIDER, provider.config.name)
         self._runs: SingleFlight[_Run] = SingleFlight(thread_name="ostiary-credential-provider")
         self._expected: CacheKeyType | None = None

@@ -39,7 +39,7 @@ from ostiary.registry.kubelet.service_account import (
 )
 from ostiary.registry.matching.image_match import PatternIndex
 from ostiary.registry.matching.image_name import parse_image_name
-from ostiary.registry.metrics import NoMetrics, RegistryMetrics, Verdict
+from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics, Verdict
 
 # How many image names are remembered with the providers that match them.
 IMAGE_LIMIT = 8192
@@ -115,7 +115,7 @@ class Keyring:
         self._docker_store = docker_store
         self._tokens = tokens
         self._limits = limits
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics or NoRegistryMetrics()
         self._clock = clock or SYSTEM_CLOCK
         self._replacing = threading.Lock()
         self._table = _Table(ProvidersConfig(()), ())

@@ -1,16 +1,17 @@
 """The figures that the kubelet publishes about credential providers, under the same names, and two of our own.
 
-Called by provider (runs), cache (hits and misses) and keyring (lookups, the configuration). `prometheus_client`
-is optional and imported only here: without it nothing is counted and nothing fails.
+Called by `registry.kubelet.provider` (runs), `registry.cache` (hits and misses) and `registry.keyring` (lookups, the
+configuration). `core.metrics` publishes them.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
+
+from ostiary.core.metrics import DefaultMetrics, PublishedMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -24,10 +25,6 @@ CACHE_TOTAL = "ostiary_credential_provider_cache_lookups_total"
 LOOKUPS_TOTAL = "ostiary_image_lookups_total"
 
 DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-
-_log = logging.getLogger(__name__)
-_default: RegistryMetrics | None = None
-_default_lock = threading.Lock()
 
 
 class Verdict(Enum):
@@ -54,7 +51,7 @@ class RegistryMetrics(Protocol):
         """A configuration is in force now."""
 
 
-class NoMetrics:
+class NoRegistryMetrics:
     """Counts nothing."""
 
     def ran(self, provider: str, *, seconds: float, failed: bool) -> None: ...
@@ -66,43 +63,38 @@ class NoMetrics:
     def configured(self, config_hash: str) -> None: ...
 
 
-class PrometheusMetrics:
+class PrometheusRegistryMetrics(PublishedMetrics):
     """Counts in *registry*, which is prometheus_client's own unless given."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Histogram
-
-        self._errors = Counter(
+        super().__init__(registry)
+        self._errors = self.counter(
             ERRORS_TOTAL,
             "How many runs of a credential provider failed or passed their time limit. "
             "An answer that cannot be used is not counted.",
             ["plugin_name"],
-            registry=None,
         )
-        self._duration = Histogram(
+        self._duration = self.histogram(
             DURATION,
             "How many seconds the runs of a credential provider took, whether they failed or not.",
             ["plugin_name"],
             buckets=DURATION_BUCKETS,
-            registry=None,
         )
-        self._cache = Counter(
+        self._cache = self.counter(
             CACHE_TOTAL,
             "How many times an answer of a credential provider was looked for in its cache, by what came of it.",
             ["plugin_name", "result"],
-            registry=None,
         )
-        self._lookups = Counter(
+        lookups = self.counter(
             LOOKUPS_TOTAL,
             "How many images were looked up, by whether there was a credential to try.",
             ["verdict"],
-            registry=None,
         )
         # Looking up a series costs more than counting in it, and every lookup of an image counts twice.
         self._series: dict[tuple[str, bool], Counter] = {}
-        self._verdicts = {verdict: self._lookups.labels(verdict.value) for verdict in Verdict}
+        self._verdicts = {verdict: lookups.labels(verdict.value) for verdict in Verdict}
         self._config_hash = ""
-        (REGISTRY if registry is None else registry).register(self)
+        self.publish()
 
     def ran(self, provider: str, *, seconds: float, failed: bool) -> None:
         if failed:
@@ -121,8 +113,7 @@ class PrometheusMetrics:
     def configured(self, config_hash: str) -> None:
         self._config_hash = config_hash
 
-    def collect(self) -> Iterable[Metric]:
-        """What a scrape reads; prometheus_client calls it."""
+    def read_at_scrape(self) -> Iterable[Metric]:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
         info = GaugeMetricFamily(
@@ -134,34 +125,12 @@ class PrometheusMetrics:
         if self._config_hash:
             info.add_metric([self._config_hash], 1)
         yield info
-        for metric in (self._errors, self._duration, self._cache, self._lookups):
-            yield from map(_without_creation_time, metric.collect())
-
-    # Lets the registry notice that two of us would publish the same names.
-    describe = collect
 
 
-def default_metrics() -> RegistryMetrics:
-    """The metrics of this process: Prometheus's if `prometheus_client` is installed, else none."""
-    global _default
-    with _default_lock:
-        if _default is None:
-            _default = _new_default()
-        return _default
+# The documented name.
+PrometheusMetrics = PrometheusRegistryMetrics
 
-
-def _new_default() -> RegistryMetrics:
-    try:
-        return PrometheusMetrics()
-    except ImportError:
-        return NoMetrics()
-    except ValueError as error:
-        # Somebody else publishes these names in this process. A credential is worth more than a figure.
-        _log.warning("the credential provider metrics are not published: %s", error)
-        return NoMetrics()
-
-
-def _without_creation_time(metric: Metric) -> Metric:
-    # prometheus_client adds a "_created" series to each counter, which the kubelet does not have.
-    metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-    return metric
+# The metrics of this process: Prometheus's if `prometheus_client` is installed, else none.
+default_metrics: DefaultMetrics[RegistryMetrics] = DefaultMetrics(
+    "credential provider", published=PrometheusRegistryMetrics, none=NoRegistryMetrics, log=logging.getLogger(__name__)
+)

@@ -28,7 +28,7 @@ from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.provider import Provider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
-from ostiary.registry.metrics import NoMetrics
+from ostiary.registry.metrics import NoRegistryMetrics
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
@@ -396,7 +396,7 @@ def test_everybody_who_waited_gets_an_error_of_its_own(script: ProviderScript, c
     assert errors[0] is not errors[1]
 
 
-class Meddling(NoMetrics):
+class Meddling(NoRegistryMetrics):
     """Does something at the very moment between a miss and what follows from it."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from ostiary.registry.metrics import (
     DURATION,
     ERRORS_TOTAL,
     LOOKUPS_TOTAL,
-    NoMetrics,
+    NoRegistryMetrics,
     PrometheusMetrics,
     Verdict,
     default_metrics,
@@ -80,7 +80,7 @@ def test_a_name_that_is_taken_is_noticed(published: PrometheusMetrics, registry:
 
 
 def test_without_a_registry_nothing_is_counted_and_nothing_fails() -> None:
-    none = NoMetrics()
+    none = NoRegistryMetrics()
     none.ran("a", seconds=1, failed=True)
     none.cache("a", hit=True)
     none.looked_up(Verdict.FOUND)

@@ -19,7 +19,7 @@ from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, PluginFailed, PluginNotFound
 from ostiary.registry.kubelet.config import ProviderConfig
 from ostiary.registry.kubelet.service_account import Presented
-from ostiary.registry.metrics import NoMetrics, RegistryMetrics
+from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import Request, Response, ResponseRefused, decode_response, encode_request
 
 STDERR_SHOWN = 2048
@@ -44,7 +44,7 @@ class Provider:
         self.config = config
         self.executable = executable
         self._limits = limits
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics or NoRegistryMetrics()
         self._clock = clock or SYSTEM_CLOCK
 
     def run(self, image: str, service_account: Presented | None = None) -> Response:
