@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 from ostiary.core.net import is_loopback
-from ostiary.gateway.audit.auditor import Network, source_ips
+from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.door import Login
 from ostiary.gateway.request.send_status import send_status

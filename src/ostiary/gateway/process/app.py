@@ -23,7 +23,10 @@ from ostiary.errors import AuditUnavailable, OstiaryError
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
-from ostiary.gateway.audit.sinks import FileSink, Sink, StdoutSink, WebhookSink
+from ostiary.gateway.audit.sinks.file import FileSink
+from ostiary.gateway.audit.sinks.sink import Sink
+from ostiary.gateway.audit.sinks.stdout import StdoutSink
+from ostiary.gateway.audit.sinks.webhook import WebhookSink
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.revocation_file import RevocationFile
 from ostiary.gateway.authenticate.store_health import StoreHealth

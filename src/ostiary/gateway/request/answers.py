@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from ostiary.core.clock import Clock
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
-from ostiary.gateway.audit.auditor import Auditor, Network, Prepared, source_ips
+from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
+from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.self_reviews import ReviewAnswer, send_review
 from ostiary.gateway.http1.accept import prefers_html

@@ -23,8 +23,9 @@ from ostiary.core.implied_groups import impersonated
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.admit.limits import Limits, UserShare
-from ostiary.gateway.audit.auditor import Auditor, Network, Prepared
+from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.ended_requests import EndedRequests
+from ostiary.gateway.audit.source_ips import Network
 from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken, bearer
 from ostiary.gateway.authorize import impersonation as impersonate
 from ostiary.gateway.authorize.chain import Authorizer, Ruling

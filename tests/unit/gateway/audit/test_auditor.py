@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from dataclasses import replace
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ostiary.errors import AuditUnavailable
-from ostiary.gateway.audit.auditor import Auditor, Prepared, source_ips
-from ostiary.gateway.audit.sinks import FileSink
+from ostiary.gateway.audit.auditor import Auditor, Prepared
+from ostiary.gateway.audit.sinks.file import FileSink
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.testing import FakeClock
 from ostiary.wire.audit import Level, Policy, Rule, Stage
@@ -25,7 +20,6 @@ JANE = UserInfo("jane", groups=("dev",))
 GET = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", is_resource=True, resource="pods", namespace="dev")
 SECRET = RequestInfo("create", "POST", "/api/v1/namespaces/dev/secrets", is_resource=True, resource="secrets")
 ALLOW = Decision(Verdict.ALLOW, "RBAC: allowed")
-UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 class Memory:
@@ -285,74 +279,7 @@ async def test_events_reach_the_file_whole_and_in_order(tmp_path: Path, clock: F
     assert audit.dropped == 0
 
 
-# --- time ---
-
-
-def test_times_are_exact_to_the_microsecond(sink: Memory, clock: FakeClock) -> None:
-    """2.7."""
-    audit = auditor(sink, clock)
-    for step, expected in [
-        (0.000001, "00:00:00.000001"),
-        (0.999998, "00:00:00.999999"),
-        (0.000001, "00:00:01.000000"),
-        (59.5, "00:01:00.500000"),
-        (86400 * 31, "00:01:00.500000"),
-    ]:
-        clock.advance(step)
-        assert audit.stamps.stamp(clock.monotonic())[11:] == f"{expected}Z"
-    assert audit.stamps.stamp(1000.0) == "2026-01-01T00:00:00.000000Z"
-    assert audit.stamps.stamp(clock.monotonic()).startswith("2026-02-01T")
-
-
-@given(st.lists(st.integers(min_value=0, max_value=5_000_000), min_size=1, max_size=20))
-@settings(max_examples=100)
-def test_a_stamp_is_what_the_clock_says_whatever_the_steps(steps: list[int]) -> None:
-    clock = FakeClock()
-    audit = auditor(Memory(), clock)
-    for step in steps:
-        clock.advance(step / 1_000_000)
-        expected = clock.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-        assert audit.stamps.stamp(clock.monotonic()) == expected
-
-
-def test_a_clock_that_was_put_right_is_followed_within_a_second(sink: Memory) -> None:
-    class Stepped(FakeClock):
-        def step(self, seconds: float) -> None:
-            self._monotonic -= seconds
-            self.advance(seconds)
-
-    clock = Stepped()
-    audit = auditor(sink, clock)
-    audit.stamps.stamp(clock.monotonic())
-    clock.step(3600)
-    clock.advance(1)
-    assert audit.stamps.stamp(clock.monotonic()) == "2026-01-01T01:00:01.000000Z"
-
-
-# --- ids and origins ---
-
-
-def test_ids_are_random_uuids_and_never_repeat(sink: Memory, clock: FakeClock) -> None:
-    audit = auditor(sink, clock)
-    ids = [audit.audit_id() for _ in range(2000)]
-    assert len(set(ids)) == 2000
-    assert all(UUID4.fullmatch(one) for one in ids)
-
-
-def test_two_workers_do_not_share_ids(sink: Memory, clock: FakeClock) -> None:
-    audit = auditor(sink, clock)
-    audit.audit_id()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, "".join(audit.audit_id() for _ in range(10)).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    theirs = os.read(reading, 1000).decode()
-    os.close(reading)
-    os.close(writing)
-    assert len(theirs) == 360
-    assert all(audit.audit_id() not in theirs for _ in range(300))
+# --- origins ---
 
 
 def test_origins_are_kept_and_bounded(sink: Memory, clock: FakeClock) -> None:
@@ -363,42 +290,3 @@ def test_origins_are_kept_and_bounded(sink: Memory, clock: FakeClock) -> None:
         audit.origin((str(number),), "x" * 2000)
     assert len(audit._origins) <= 4096
     assert "TRUNCATED" in audit.origin(("192.0.2.1",), "x" * 2000)
-
-
-PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
-
-
-@pytest.mark.parametrize(
-    ("remote", "forwarded", "real_ip", "expected"),
-    [
-        ("192.0.2.1", [], "", ["192.0.2.1"]),
-        ("192.0.2.1", ["198.51.100.1"], "198.51.100.2", ["192.0.2.1"]),
-        ("10.0.0.1", [], "", ["10.0.0.1"]),
-        ("10.0.0.1", ["198.51.100.1"], "", ["198.51.100.1", "10.0.0.1"]),
-        ("10.0.0.1", ["6.6.6.6, 198.51.100.1"], "", ["198.51.100.1", "10.0.0.1"]),
-        ("10.0.0.1", ["6.6.6.6", "198.51.100.1, 10.0.0.2"], "", ["198.51.100.1", "10.0.0.2", "10.0.0.1"]),
-        ("10.0.0.1", ["198.51.100.1, nonsense"], "", ["10.0.0.1"]),
-        ("10.0.0.1", ["198.51.100.1, 10.0.0.1"], "", ["198.51.100.1", "10.0.0.1"]),
-        ("10.0.0.1", [], "198.51.100.1", ["198.51.100.1", "10.0.0.1"]),
-        ("10.0.0.1", [], "10.0.0.1", ["10.0.0.1"]),
-        ("10.0.0.1", ["198.51.100.1:4711"], "", ["198.51.100.1", "10.0.0.1"]),
-        ("fd00::1", ["[2001:db8::1]:443"], "", ["2001:db8::1", "fd00::1"]),
-        ("::ffff:10.0.0.1", ["198.51.100.1"], "", ["198.51.100.1", "::ffff:10.0.0.1"]),
-        ("", ["198.51.100.1"], "", [""]),
-    ],
-)
-def test_an_address_counts_only_if_a_trusted_proxy_vouches_for_it(
-    remote: str, forwarded: list[str], real_ip: str, expected: list[str]
-) -> None:
-    """2.7, H3, H7."""
-    assert source_ips(remote, forwarded_for=forwarded, real_ip=real_ip, trusted=PROXIES) == tuple(expected)
-
-
-def test_without_trusted_proxies_nothing_that_a_client_says_is_believed() -> None:
-    """H3, H7."""
-    assert source_ips("10.0.0.1", forwarded_for=["198.51.100.1"], real_ip="198.51.100.1") == ("10.0.0.1",)
-
-
-def test_a_long_chain_of_hops_is_cut() -> None:
-    """T2."""
-    assert len(source_ips("10.0.0.1", forwarded_for=["10.0.0.2, 10.0.0.3, " * 10_000], trusted=PROXIES)) <= 33

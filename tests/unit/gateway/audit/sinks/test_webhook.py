@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from ostiary.errors import AuditUnavailable
-from ostiary.gateway.audit.webhook import WebhookSink
+from ostiary.gateway.audit.sinks.webhook import WebhookSink
 from ostiary.testing import FakeClock
 
 A, B = '{"a":1}\n', '{"b":2}\n'

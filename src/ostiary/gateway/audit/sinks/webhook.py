@@ -2,7 +2,7 @@
 
     accept (at once)  ->  a buffer  ->  an EventList, when there are enough or it is time  ->  posted, or counted
 
-Called by the auditor, as the sinks of audit.sinks are.
+Called by the auditor, as the other sinks are.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ log = logging.getLogger("ostiary.gateway.audit")
 class WebhookSink:
     """Posts events in batches, as an ``EventList``, with the API server's own defaults.
 
-    It is not stored until the webhook has said so, and nobody waits for that: *blocking* here means that a request
-    is refused when the buffer is full. A batch that was sent *attempts* times in vain is dropped and counted.
+    No request waits until the webhook has accepted its event: *blocking* here means that a request is refused when the
+    buffer is full. A batch that failed *attempts* times is dropped and counted.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class WebhookSink:
         while self._waiting or self._sending is not None:
             self._send_soon()
             if self._sending is not None:
-                # Shielded: whoever gives up waiting for us does not take the batch with them.
+                # Shielded: cancelling the caller must not cancel the batch.
                 await asyncio.shield(self._sending)
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ class WebhookSink:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """Send until less than a batch is left; the rest waits for its time, or for `flush`."""
+        """Send until less than a batch is left; the rest waits for the timer, or for `flush`."""
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._batch_events], self._waiting[self._batch_events :]
@@ -137,7 +137,7 @@ class WebhookSink:
                 self._lose(len(batch), why)
 
     async def _deliver(self, body: bytes) -> str:
-        """Why nobody took it, or nothing if somebody did."""
+        """Post *body*, several times if need be; returns why it was not accepted, or an empty text."""
         why, delay = "", FIRST_RETRY_SECONDS
         for attempt in range(self._attempts):
             if attempt:
@@ -154,11 +154,11 @@ class WebhookSink:
             await self._pause(seconds)
 
     async def _post(self, body: bytes) -> tuple[str, bool]:
-        """Why it was not taken, if it was not, and whether trying again may help."""
+        """Returns why it was not accepted, or an empty text, and whether trying again may help."""
         try:
             response = await self._client.post(self._url, content=body, headers=_CONTENT | self._authorization())
         except Exception as error:
-            # Only its kind: the text of a transport's error may hold the URL, and the URL a password.
+            # Only its type: the text of a transport error may contain the URL, and the URL a password.
             return type(error).__name__, True
         if response.status_code < 300:
             return "", False
@@ -185,7 +185,7 @@ class _Pace:
         self._tokens, self._at = float(burst), clock.monotonic()
 
     def wait(self) -> float:
-        """Take a turn and return zero, or say after how many seconds there will be one."""
+        """Take a turn and return zero, or return after how many seconds there will be one."""
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
