@@ -15,10 +15,11 @@ import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
+from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.door import Login, LoginEvent, LoginEventKind
+from ostiary.gateway.login.door import Login
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import TokenStore

@@ -130,7 +130,8 @@ def _serve(path: Path | None, worker: str | None) -> int:
     from ostiary.gateway.observe.logging import configure_logging
 
     with needing("gateway"):
-        from ostiary.gateway.process.supervisor import Source, run, run_worker
+        from ostiary.gateway.process.config_source import ConfigSource
+        from ostiary.gateway.process.serve import run, run_worker
 
     def log_as_configured(config: GatewayConfig) -> None:
         configure_logging(config.log.format, config.log.level)
@@ -139,10 +140,10 @@ def _serve(path: Path | None, worker: str | None) -> int:
         from ostiary.core.counting.counts import MachineCounts
 
         listener, channel, counts = (int(part) for part in worker.split(","))
-        source = Source(path, MachineCounts(counts))
+        source = ConfigSource(path, MachineCounts(counts))
         run_worker(source, listener_fd=listener, channel_fd=channel, on_config=log_as_configured)
         return OK
-    source = Source(path).at_this_moment()
+    source = ConfigSource(path).at_this_moment()
     config = source.load()
     log_as_configured(config)
     checks = _file_checks(path)

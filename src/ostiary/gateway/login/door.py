@@ -25,12 +25,13 @@ from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.gateway.audit.sign_ins import LoginEventKind, OnEvent, log_event
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Browsers
-from ostiary.gateway.login.events import LoginEvent, LoginEventKind, LoginEvents, OnEvent, log_event
+from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.pages import views
@@ -57,8 +58,6 @@ from ostiary.gateway.login.visit import (
 from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
-
-__all__ = ["Login", "LoginAnswer", "LoginEvent", "LoginEventKind", "log_event"]
 
 PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.

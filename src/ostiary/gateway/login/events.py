@@ -1,15 +1,15 @@
-"""What happened at ``/auth``, for the log, the metrics and the audit record."""
+"""Reports what happens at ``/auth``, and turns failures into answers that say no more than the person may know.
+
+Called by the sign-in routes. `ostiary.gateway.audit.sign_ins` records the events.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from ostiary.core.secrets.redact import redact
-from ostiary.core.text import printable
 from ostiary.errors import OstiaryError, ProviderError
+from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind, OnEvent
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.groups import ContractBroken
@@ -18,59 +18,11 @@ from ostiary.gateway.observe.reasons import reason_of
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
 
-log = logging.getLogger("ostiary.gateway.login")
-
-
-class LoginEventKind(Enum):
-    ISSUED = "issued"
-    RENEWED = "renewed"
-    ENDED = "ended"
-    CHALLENGED = "authentication required"
-    REFUSED = "refused"
-    OUTAGE = "could not ask"
-    CONTRACT_BROKEN = "provider breaks its contract"
-
-
-_QUIET = (LoginEventKind.ISSUED, LoginEventKind.RENEWED, LoginEventKind.ENDED, LoginEventKind.CHALLENGED)
 LONGEST_NAME = 100
 
 
-@dataclass(frozen=True, slots=True)
-class LoginEvent:
-    """For the audit record and the log. `status` was answered; `reason` is for the operator, and holds no secret.
-
-    `id` is the one that the person is shown, too. `username` is who was identified; `claimed` who somebody said to be
-    whom nobody has identified.
-    """
-
-    kind: LoginEventKind
-    status: int
-    provider: str = ""
-    username: str = ""
-    session: str = ""
-    remote_address: str = ""
-    reason: str = ""
-    id: str = ""
-    method: str = ""
-    path: str = ""
-    claimed: str = ""
-
-
-OnEvent = Callable[[LoginEvent], None]
-
-
-def log_event(event: LoginEvent) -> None:
-    level = logging.INFO if event.kind in _QUIET else logging.WARNING
-    text = "login %s: provider %s, user %s, session %s, from %s%s"
-    user = event.username or (f"{event.claimed} (not verified)" if event.claimed else "")
-    parts = (event.provider, user, event.session, event.remote_address)
-    reason = f": {printable(event.reason)}" if event.reason else ""
-    extra = {"request_id": event.id} if event.id else {}
-    log.log(level, text, event.kind.value, *(printable(part) or "-" for part in parts), reason, extra=extra)
-
-
 class LoginEvents:
-    """Records what happens, and turns what went wrong into an answer that says no more than the person may know."""
+    """Emits an event for what happens. Where something went wrong, also chooses the answer."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event

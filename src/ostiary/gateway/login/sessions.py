@@ -11,9 +11,10 @@ from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest, kept_in
 from ostiary.errors import LoginRefused
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.events import LoginEventKind, LoginEvents
+from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.steps import Steps
 from ostiary.gateway.login.visit import bearer, field
 from ostiary.interfaces.identity import LoginRequest

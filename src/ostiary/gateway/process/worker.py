@@ -71,7 +71,7 @@ class Worker:
         """Serve with *config* from the next request on. Raises, and changes nothing, if it cannot be opened."""
         check_reloadable(self.app.config, config)
         old = self.app
-        new = App(config, self._loop, shared=old.hand_over(), clock=self._clock)
+        new = App(config, self._loop, shared=old.shared, clock=self._clock)
         try:
             await self._listen(config)
         except BaseException:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind, log_event
 from ostiary.gateway.config.settings import Groups
-from ostiary.gateway.login.door import LoginEvent, LoginEventKind, log_event
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
 from ostiary.model import UserInfo

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ostiary.errors import LoginRefused
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.config.settings import Identity
-from ostiary.gateway.login.door import LoginEventKind
 from ostiary.gateway.login.records import Records, record_store
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.interfaces.token_store import MOST_RECORDS

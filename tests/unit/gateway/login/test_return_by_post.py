@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from ostiary.errors import LoginRefused
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.events import LoginEventKind
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.browser import Browsers, Visitor
-from ostiary.gateway.login.events import LoginEventKind, LoginEvents
+from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.flows import CliGoal, Flow, Flows
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages

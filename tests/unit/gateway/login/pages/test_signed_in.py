@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer, Link
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.door import LoginEventKind
 from ostiary.gateway.login.visit import wants_html
 from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect, SignIn
 from ostiary.interfaces.token_store import RevocationKind, TokenKind

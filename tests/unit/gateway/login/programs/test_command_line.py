@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.door import LoginEventKind
 from ostiary.interfaces.identity import Challenge, Redirect
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.door import LoginEventKind
 from ostiary.gateway.login.programs.device import LETTERS, normal_code
 from ostiary.interfaces.identity import Redirect
 from ostiary.interfaces.token_store import RevocationKind

@@ -1,0 +1,115 @@
+"""What a worker keeps over reloads: tokens in use, limits, metrics, and what the ids of refusals stand for.
+
+Called by the app: the first one opens it, and each reload hands it to the next.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from ostiary import __version__
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import Tokens
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.audit.ended_requests import EndedRequests
+from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.store_health import StoreHealth
+from ostiary.gateway.authorize.refusals import Refusals
+from ostiary.gateway.config.rules import is_open_to_all
+from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.siblings import messages
+from ostiary.gateway.siblings.channel import NoSiblings, Siblings
+from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.token_store import Revocation, RevocationKind
+
+log = logging.getLogger("ostiary.gateway")
+
+
+@dataclass(slots=True)
+class Shared:
+    """What outlives a reload."""
+
+    tokens: Tokens
+    authenticator: Authenticator
+    limits: Limits
+    metrics: Metrics
+    store_health: StoreHealth
+    counts: ImmediateCounts
+    refusals: Refusals
+    ended: EndedRequests
+    siblings: Siblings = field(default_factory=NoSiblings)
+
+
+def open_shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) -> Shared:
+    tokens = Tokens(
+        config.store.instance,
+        clock=clock,
+        lifetime=config.tokens.lifetime,
+        session_lifetime=config.tokens.session,
+        sessions_per_user=config.tokens.sessions_per_user,
+    )
+    limits, metrics = Limits(config.limits, clock=clock, counts=counts), Metrics(version=__version__)
+
+    def on_revoked(revocation: Revocation, cut: int) -> None:
+        metrics.revocations.inc(revocation.kind.value)
+        recorded_at = revocation.recorded_at or clock.now()
+        metrics.revocation_lag.observe(max(0.0, (clock.now() - recorded_at).total_seconds()))
+        extra = {"kind": revocation.kind.value, **_log_fields(revocation), "by": revocation.by, "streams": cut}
+        log.info("a revocation took effect", extra=extra)
+
+    authenticator = Authenticator(
+        tokens,
+        clock,
+        limits=limits,
+        on_revoked=on_revoked,
+        max_stale=config.tokens.max_stale.total_seconds(),
+    )
+    store_health = StoreHealth(tokens, clock)
+    metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
+    refusals, ended = Refusals(clock=clock), EndedRequests(clock=clock)
+    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts, refusals, ended)
+
+    def on_unsaved(revocation: Revocation) -> None:
+        log.error(
+            "a revocation could not be stored: it is in effect in this gateway; retrying",
+            extra={"kind": revocation.kind.value, **_log_fields(revocation), "by": revocation.by},
+        )
+        authenticator.end_at_once(revocation)
+        store_health.hurry()
+        shared.siblings.tell(messages.UNSAVED, messages.unsaved_json(revocation))
+
+    tokens.on_unsaved = on_unsaved
+    _read_gauges(shared)
+    return shared
+
+
+def _read_gauges(shared: Shared) -> None:
+    """Let the gauges read their values when they are asked for."""
+    metrics, limits, authenticator, store_health = (
+        shared.metrics,
+        shared.limits,
+        shared.authenticator,
+        shared.store_health,
+    )
+    metrics.open_streams.read_from(lambda: limits.streams.open_in_all)
+    metrics.tokens_live.read_from(lambda: authenticator.size)
+    metrics.queued.read_from(lambda: limits.seats.queued)
+    metrics.in_flight.read_from(lambda: limits.seats.in_flight)
+    metrics.revocations_age.read_from(lambda: authenticator.feed.age)
+    metrics.store_failing.read_from(lambda: 1 if store_health.trouble else 0)
+
+
+def _log_fields(revocation: Revocation) -> dict[str, str]:
+    """What was revoked, as fields of a log line."""
+    match revocation.kind:
+        case RevocationKind.TOKEN:
+            # Enough to find it in the store by. The whole digest is not logged.
+            return {"digest": revocation.value[:8]}
+        case RevocationKind.SESSION:
+            return {"session_id": revocation.value}
+        case RevocationKind.BEFORE:
+            return {"before": "now" if revocation.at is None else revocation.at.isoformat()}
+        case kind:
+            return {kind.value: revocation.value}

@@ -1,0 +1,39 @@
+"""What a process of the gateway does on a signal: stop, stop now, or reload.
+
+Called by a worker that serves alone, by the supervisor, and by its workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+
+SIGNALS = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
+
+
+class StopRequest:
+    """Set by signals: the first asks the process to stop, the second to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+    def __call__(self) -> None:
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+def handle_signals(stop: StopRequest, reload: Callable[[], Coroutine[object, object, None]]) -> None:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def begin_reload() -> None:
+        task = loop.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, begin_reload)
+    # They were blocked until now; in a worker, those that its supervisor blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
