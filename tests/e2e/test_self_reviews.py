@@ -15,7 +15,8 @@ import pytest
 import trustme
 
 from ostiary.gateway.authorize.chain import Authorizer, Link
-from ostiary.gateway.doors.self_reviews import ReviewAnswer, ReviewRequest, SelfReviews, is_self_review
+from ostiary.gateway.doors.self_reviews import SelfReviews
+from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest, is_self_review
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, UserInfo, Verdict

@@ -217,11 +217,3 @@ class Authenticator:
     def _every(self) -> set[LiveToken]:
         # Two sets: a token that made room while it was streaming may since have come back as another object.
         return self._streaming.union(self._live.values())
-
-
-def bearer(authorization: bytes) -> bytes | None:
-    """The token of an ``Authorization`` header, as Kubernetes reads it; None if it has another form."""
-    parts = authorization.strip(b" \t").split(b" ", 2)
-    if len(parts) < 2 or parts[0].lower() != b"bearer" or not parts[1]:
-        return None
-    return parts[1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import httptools
 
@@ -92,7 +91,7 @@ class RequestHead:
         self.upgrade = b""
         # Nothing follows it: neither a body nor another protocol.
         self.bare = False
-        self.known: Any = None
+        self.known: object = None
         self.known_owner: Hashable = None
         self.known_size = 0
 

@@ -16,8 +16,8 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.audit.recorded import Recorded
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.doors.self_reviews import is_self_review
 from ostiary.gateway.policy.diff import Effect
+from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.interfaces.attributes import RequiresMore
 from ostiary.model import Attributes, RequestInfo
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer, Ruling
-from ostiary.gateway.doors.self_reviews import is_self_review
 from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.gateway.request.stages import Handler, OwnApi, Question
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
 from ostiary.gateway.upstream.upstreams import Routes

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.gateway.authorize.chain import Authorizer, Link
-from ostiary.gateway.doors.self_reviews import (
-    ReviewAnswer,
-    ReviewRequest,
-    SelfReviews,
-    bounded_warnings,
-    is_self_review,
-)
+from ostiary.gateway.doors.self_reviews import SelfReviews
+from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
@@ -88,26 +83,6 @@ async def ask(
     assert isinstance(answer, ReviewAnswer) or isinstance(provider, Elsewhere)
     found = await answer if inspect.isawaitable(answer) else answer
     return found.code, json.loads(found.body)
-
-
-@pytest.mark.parametrize("path", [ACCESS, RULES, WHO])
-def test_the_reviews_about_oneself_are_ours_to_answer(path: str) -> None:
-    assert is_self_review(asked(path))
-    # Gone from the API of today; an upstream that still has it answers for itself.
-    assert not is_self_review(asked(path.replace("/v1/", "/v1beta1/")))
-    assert not is_self_review(asked(path.replace("/v1/", "/v2/")))
-    assert not is_self_review(asked(path, "GET"))
-    assert not is_self_review(asked(f"{path}/x"))
-    assert not is_self_review(asked(path.replace(".k8s.io", ".example")))
-
-
-def test_other_reviews_are_not() -> None:
-    assert not is_self_review(asked("/apis/authorization.k8s.io/v1/subjectaccessreviews"))
-    assert not is_self_review(asked("/apis/authentication.k8s.io/v1/tokenreviews"))
-    assert not is_self_review(asked("/apis/authorization.k8s.io/v1/namespaces/n/selfsubjectaccessreviews"))
-    assert not is_self_review(asked("/apis/authorization.k8s.io/v1alpha1/selfsubjectaccessreviews"))
-    assert not is_self_review(asked("/apis/authentication.k8s.io/v1alpha1/selfsubjectreviews"))
-    assert not is_self_review(asked("/selfsubjectreviews"))
 
 
 @pytest.mark.parametrize("provider", [Policy(), Elsewhere()], ids=["at once", "elsewhere"])
@@ -382,11 +357,3 @@ async def test_yaml_of_the_size_of_a_real_question_is_read() -> None:
     spec = {"resourceAttributes": {"verb": "list", "labelSelector": {"requirements": expressions}}}
     answer = await answer_to(ACCESS, yaml.safe_dump({"spec": spec}).encode(), content_type="application/yaml")
     assert answer.code == 201
-
-
-def test_warnings_fit_into_a_head() -> None:
-    assert bounded_warnings(["a", "b", "a"]) == ["a", "b"]
-    assert bounded_warnings(["x" * 4096]) == ["x" * 4096]
-    many = bounded_warnings([f'unknown field "{number}"' for number in range(10_000)])
-    assert 4096 <= sum(map(len, many)) < 4096 + 256
-    assert bounded_warnings(["x" * 5000, "y" * 10]) == ["x" * 256, "y" * 10]

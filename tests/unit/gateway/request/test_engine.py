@@ -20,6 +20,7 @@ from ostiary.gateway.audit import recorded
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig, Provider
 from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.request.remembered_heads import RememberedHead
 from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -107,6 +108,7 @@ async def test_what_is_remembered_holds_no_token_and_dies_with_it(tmp_path: Path
         for _ in range(3):
             await site.client.ask(site.request())
         (head,) = site.worker._http.known._heads.values()
+        assert isinstance(head.known, RememberedHead)
         assert head.headers == []
         assert head.known.scanned.authorization is None
         assert site.token not in repr(head.known.scanned.lines)
@@ -228,6 +230,7 @@ async def test_the_token_of_a_webhooks_caller_is_not_kept(tmp_path: Path) -> Non
         for _ in range(3):
             assert (await site.client.ask(ASK)).status == 200
         (head,) = site.worker._http.known._heads.values()
+        assert isinstance(head.known, RememberedHead)
         assert (head.headers, head.known.scanned.authorization) == ([], None)
         assert (await site.client.ask(ASK.replace(b"caller-secret", b"another-one--"))).status == 401
         assert len(site.worker._http.known) == 1

@@ -10,7 +10,7 @@ import hmac
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import digest
-from ostiary.gateway.authenticate.authenticator import bearer
+from ostiary.gateway.authenticate.presented_token import bearer
 from ostiary.gateway.config.settings import Callers
 from ostiary.gateway.http1.headers import NO_DIGEST, Scanned
 

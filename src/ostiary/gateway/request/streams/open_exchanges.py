@@ -1,9 +1,9 @@
-"""Whatever is open: every exchange between a client and an upstream that has not ended yet, whatever its kind.
+"""The exchanges between clients and upstreams that have not ended yet.
 
-Kept by the engine. An exchange begins in a seat, or as a stream if it is known to take long: a watch, a terminal,
-whatever switches protocols. One that goes on for longer than `limits.streamAfter`, or whose answer turns out to be a
-stream of events, leaves its seat to others and counts as one of its user's streams from then on. Where the user has
-no stream left, it keeps its seat, which is one of the user's share.
+Kept by the engine; the forwarder adds and removes them. An exchange begins in a seat, or as a stream if it is known to
+take long: a watch, a terminal, whatever switches protocols. One that goes on for longer than `limits.streamAfter`, or
+whose answer turns out to be a stream of events, leaves its seat to others and counts as one of its user's streams from
+then on. Where the user has no stream left, it keeps its seat, which is one of the user's share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ostiary.gateway.upstream.proxied import Proxied
 
 
 class OpenExchanges:
-    """Those of one engine, which adds and removes them itself: it does so for every request."""
+    """Those of one engine. The forwarder changes the two dictionaries itself: it does so for every request."""
 
     __slots__ = ("_limits", "seated", "streams")
 

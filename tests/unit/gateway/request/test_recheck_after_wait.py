@@ -14,8 +14,8 @@ import pytest
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.interfaces.token_store import RevocationKind
 from tests.support.http1 import Client, Upstream, Upstreamed, connected, turn, until, upstream
+from tests.unit.gateway.request.streams.test_rejudge import Judged, Remote, deciding, judged
 from tests.unit.gateway.request.test_engine import at, configured
-from tests.unit.gateway.request.test_rejudge import Judged, Remote, deciding, judged
 
 REVOCATIONS = "/apis/ostiary.dev/v1/revocations"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"

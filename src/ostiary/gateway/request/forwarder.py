@@ -1,0 +1,129 @@
+"""Forwards an allowed request to its upstream, and concludes it when the exchange is over.
+
+Called by the engine as its last step. `Proxied` moves the bytes and calls back here: when a long answer begins, when
+the answer turns out to be a stream, and when the exchange ends.
+"""
+
+from __future__ import annotations
+
+from ostiary.gateway.audit.auditor import Auditor
+from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.http1.client import FailureKind, UpstreamLost
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.request.answers import Answers
+from ostiary.gateway.request.records import RequestRecords
+from ostiary.gateway.request.stages import Passage
+from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
+from ostiary.gateway.upstream.proxied import Proxied, Recorder
+from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.wire.request.request_info import PROXY
+
+_MISSING = object()
+_UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
+
+
+class Forwarder:
+    """For the requests of one engine."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        open_exchanges: OpenExchanges,
+        auditor: Auditor,
+        metrics: Metrics,
+        answers: Answers,
+        records: RequestRecords,
+    ) -> None:
+        self._authenticator = authenticator
+        self._open = open_exchanges
+        self._seated = open_exchanges.seated
+        self._auditor = auditor
+        self._metrics = metrics
+        self._answers = answers
+        self._records = records
+
+    def forward(self, passage: Passage) -> None:
+        plan, exchange = passage.plan, passage.exchange
+        upstream = plan.upstream
+        assert upstream is not None
+        try:
+            credential = upstream.credential()
+        except OSError as error:
+            self._report_failure(upstream, upstream.has_no_credential(error), passage)
+            self._records.conclude(passage, 503)
+            self._answers.send_upstream_failure(passage, 503, FailureKind.CREDENTIAL)
+            return
+        # For the upstream and for the client alike: what each of them did is found by it.
+        audit_line = b"Audit-Id: " + passage.audit_id.encode()
+        head = b"".join(
+            (
+                plan.head,
+                credential,
+                passage.scanned.lines,
+                exchange.connection.forwarded_lines,
+                audit_line,
+                b"\r\n\r\n" if exchange.request.bare else _framing(exchange.request),
+            )
+        )
+        audit = plan.audit
+        if audit is not None and audit.wants_request_body:
+            passage.recorder = Recorder(self._auditor.largest_body, request=True, response=audit.wants_response_body)
+        timeout = float("inf") if plan.long_running else upstream.response_timeout
+        proxied = Proxied(exchange, upstream, head, audit_line, timeout, self, passage)
+        proxied.credential = credential if upstream.knows_us else None
+        proxied.relayed = plan.info.modifier == PROXY
+        self._authenticator.opened(passage.live, proxied)
+        if plan.stream:
+            proxied.tells_when_started = True
+            self._open.streams[proxied] = None
+        else:
+            self._seated[proxied] = None
+        proxied.recorder = passage.recorder
+        try:
+            proxied.start()
+        except Exception:
+            proxied.give_up()
+            raise
+
+    def _report_failure(self, upstream: Upstream, error: UpstreamLost, passage: Passage) -> None:
+        upstream.failed(error, passage.audit_id)
+        self._metrics.upstream_errors.inc(upstream.name, error.kind.value)
+
+    # --- called by `Proxied` ---
+
+    def proxied_started(self, proxied: Proxied, code: int) -> None:
+        self._records.record_start(proxied.context, code)
+
+    def proxied_finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
+        passage: Passage = proxied.context
+        self._authenticator.closed(passage.live, proxied)
+        if self._seated.pop(proxied, _MISSING) is _MISSING:
+            self._open.streams.pop(proxied, None)
+        upstream = proxied.upstream
+        if error is not None:
+            self._report_failure(upstream, error, passage)
+        elif upstream.failures:
+            upstream.answered()
+        self._records.conclude(passage, code)
+
+    def proxied_failed(self, proxied: Proxied, code: int, kind: FailureKind) -> None:
+        self._answers.send_upstream_failure(proxied.context, code, kind)
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        return self._open.become_stream(proxied)
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        self._answers.send_too_many_streams(proxied.context)
+
+
+def _framing(request: RequestHead) -> bytes:
+    """The end of a head: it says how the body is found, or which protocol comes next."""
+    lines = b"\r\n"
+    if request.chunked:
+        lines += b"Transfer-Encoding: chunked\r\n"
+    elif request.content_length is not None:
+        lines += b"Content-Length: %d\r\n" % request.content_length
+    if request.upgrade:
+        lines += b"Connection: Upgrade\r\nUpgrade: " + _UPGRADE_NAMES[request.upgrade] + b"\r\n"
+    return lines + b"\r\n"

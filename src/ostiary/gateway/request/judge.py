@@ -1,0 +1,95 @@
+"""Asks the policy in force whether a request is allowed.
+
+Called by the engine and by everything that it makes decide once more: plans, waits, open exchanges. The policy in
+force is the one of the engine's configuration. After a reload it is the one of the next configuration, which also
+reads anew what a request asks for.
+
+`decide` and `authorize` mean the same here as in `ostiary.interfaces.authorization` and in the chain: `decide` answers
+at once or returns None, `authorize` waits. Call `decide` first, and `authorize` in a task if it returned None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.gateway.authorize.chain import Authorizer, Ruling
+from ostiary.gateway.request.questions import NoRoute, Questions, rule, rule_at_once
+from ostiary.gateway.request.stages import Passage, Plan, Question
+from ostiary.model import RequestInfo, UserInfo
+
+
+class Judge:
+    """For the requests of one engine."""
+
+    def __init__(self, authorizer: Authorizer, questions: Questions) -> None:
+        self._authorizer = authorizer
+        self._questions = questions
+        self._was_replaced = False
+
+    def follow(self, successor: Judge) -> None:
+        """Another configuration has taken over: its policy decides from now on."""
+        self._authorizer, self._questions = successor._authorizer, successor._questions
+        self._was_replaced = True
+
+    @property
+    def generation(self) -> int:
+        return self._authorizer.generation
+
+    @property
+    def cache_seconds(self) -> float:
+        return self._authorizer.cache_seconds
+
+    def still_holds(self, ruling: Ruling) -> bool:
+        """Whether *ruling* may be used again. The generations of another configuration's policy say nothing."""
+        return not self._was_replaced and self._authorizer.still_holds(ruling)
+
+    def decide(self, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling | None:
+        """The ruling on all of *required*, if nothing must be waited for.
+
+        None, too, if a provider failed: `authorize` says how.
+        """
+        return rule_at_once(self._authorizer, user, required)
+
+    async def authorize(self, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
+        """The ruling on all of *required*; raises `ProviderError` if somebody could not be asked."""
+        return await rule(self._authorizer, user, required)
+
+    async def refused_permission(
+        self, actor: UserInfo, permissions: Sequence[RequestInfo]
+    ) -> tuple[RequestInfo, Ruling] | None:
+        """The first of *permissions* that *actor* does not have, with the ruling on it; None if they have them all.
+
+        Raises `ProviderError`.
+        """
+        for permission in permissions:
+            ruling = await self.authorize(actor, (permission,))
+            if not ruling.decision.allowed:
+                return permission, ruling
+        return None
+
+    async def authorize_plan(self, plan: Plan, required: Sequence[RequestInfo]) -> Ruling:
+        """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
+        if plan.actor is not None:
+            refused = await self.refused_permission(plan.actor, plan.impersonation)
+            if refused is not None:
+                return refused[1]
+        return await self.authorize(plan.user, required)
+
+    def required_now(self, plan: Plan, passage: Passage) -> tuple[RequestInfo, ...] | None:
+        """What must be allowed, as the configuration in force reads the request; None if it would not forward it."""
+        if not self._was_replaced:
+            return plan.required
+        try:
+            question = self._questions.of(passage.exchange.request)
+        except (NoRoute, ValueError):
+            return None
+        return question.required if _is_same_upstream(plan, question) else None
+
+
+def _is_same_upstream(plan: Plan, question: Question) -> bool:
+    """Whether the request would still go where it went: the very server, whatever else is configured for it."""
+    if plan.upstream is None or question.upstream is None:
+        # What we answer ourselves has none.
+        return plan.upstream is question.upstream and question.handler is not None
+    old, new = plan.upstream.settings, question.upstream.settings
+    return (old.server, old.socket) == (new.server, new.socket)

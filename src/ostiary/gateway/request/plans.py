@@ -1,0 +1,134 @@
+"""Plans: what is known of all requests of one user with the same request line, kept while their decision holds.
+
+The engine has the `Planner` make a plan after the decision, keeps it in `Plans`, and asks `is_current` before it uses
+the plan for another request. `Plans` is bounded in bytes, for each user and in all: one user's plans evict only that
+user's plans. Sizes are estimates on the high side, made from what is large in a plan: its target and its user.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.caching.bounded import BoundedByOwner
+from ostiary.gateway.audit.auditor import Auditor, Prepared
+from ostiary.gateway.authenticate.authenticator import KnownUser, LiveToken
+from ostiary.gateway.authorize.chain import Ruling
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.request.judge import Judge
+from ostiary.gateway.request.own.reviews import is_token_review
+from ostiary.gateway.request.stages import Plan, Question
+from ostiary.model import RequestInfo, UserInfo
+
+PLAN_BYTES = 32 * 1024 * 1024
+PLAN_BYTES_PER_USER = 4 * 1024 * 1024
+LONGEST_PLANNED_TARGET = 2048
+# A plan keeps its target about this often: to be sent on, in what was asked, and once in each stage's audit event.
+_COPIES = 8
+_FIXED_BYTES = 3000
+# For how long the policy's generation is not read again. Providers notice a change of their files much later.
+POLICY_SECONDS = 0.001
+
+_Key = tuple[KnownUser, bytes, bytes, bytes, bytes]
+
+
+class Plans:
+    """The plans of one engine."""
+
+    def __init__(self, size: int = PLAN_BYTES, per_user: int = PLAN_BYTES_PER_USER) -> None:
+        self._kept: BoundedByOwner[_Key, Plan] = BoundedByOwner(size, per_user)
+
+    def find(self, user: KnownUser, request: RequestHead) -> Plan | None:
+        return self._kept.get((user, request.method, request.target, request.host, request.upgrade))
+
+    def keep(self, user: KnownUser, request: RequestHead, plan: Plan) -> None:
+        plan.size = _FIXED_BYTES + _COPIES * (len(request.target) + user.size)
+        if len(request.target) <= LONGEST_PLANNED_TARGET:
+            key = (user, request.method, request.target, request.host, request.upgrade)
+            self._kept.keep(key, plan, owner=user.info.username, size=plan.size)
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def bytes_of(self, username: str) -> int:
+        """How many bytes are kept for one user."""
+        return self._kept.held_by(username)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class Planner:
+    """Makes the plans of one engine, and says whether one may be used again."""
+
+    def __init__(self, judge: Judge, auditor: Auditor, metrics: Metrics, *, has_admission: bool = False) -> None:
+        self._judge = judge
+        self._auditor = auditor
+        self._metrics = metrics
+        self._has_admission = has_admission
+        self._generation = judge.generation
+        self._read_generation_at = float("-inf")
+
+    def make(
+        self,
+        request: RequestHead,
+        question: Question,
+        ruling: Ruling,
+        user: UserInfo,
+        *,
+        actor: UserInfo | None = None,
+        impersonation: tuple[RequestInfo, ...] = (),
+    ) -> Plan:
+        """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
+        audit = self._auditor.prepare(
+            question.info,
+            actor or user,
+            request_uri=question.target.decode("latin-1"),
+            decision=ruling.decision,
+            long_running=question.stream,
+            impersonated=user if actor is not None and user != actor else None,
+        )
+        self._metrics.decisions.inc(ruling.decision.verdict.value)
+        upstream = question.upstream
+        plan = Plan(
+            ruling,
+            question.info,
+            user,
+            upstream,
+            question.handler,
+            audit=audit,
+            long_running=question.long_running,
+            stream=question.stream,
+            required=question.required,
+            actor=actor,
+            impersonation=impersonation,
+        )
+        plan.reviews_token = upstream is not None and upstream.is_kubernetes and is_token_review(question.info)
+        if upstream is not None and ruling.decision.allowed:
+            plan.at_once = not (question.stream or self._has_admission or _begins_record(audit) or plan.reviews_token)
+            line = request.method + b" " + upstream.forwarded_target(question.target) + b" HTTP/1.1\r\n"
+            plan.head = line + upstream.host_line + upstream.identity(user)
+        return plan
+
+    def is_current(self, plan: Plan, live: LiveToken, now: float) -> bool:
+        """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
+        if now >= self._read_generation_at:
+            self._generation = self._judge.generation
+            self._read_generation_at = now + POLICY_SECONDS
+        ruling = plan.ruling
+        if ruling.generation == self._generation and now < ruling.until:
+            return True
+        renewed = self._judge.decide(live.user, plan.required) if plan.required else None
+        if renewed is None or renewed.decision != ruling.decision:
+            # Another decision changes what follows from it, so the plan is made anew.
+            return False
+        plan.ruling = renewed
+        plan.heads = 0
+        return True
+
+    def read_generation_again(self) -> None:
+        """Another policy is in force."""
+        self._read_generation_at = float("-inf")
+
+
+def _begins_record(audit: Prepared | None) -> bool:
+    """Whether something must be recorded before the request is forwarded."""
+    return audit is not None and (audit.wants_received or audit.wants_request_body)
