@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.self_reviews import SelfReviews
 from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest, is_self_review
 from ostiary.interfaces.attributes import RequestLine

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.extras import needing
 from ostiary.cli.gateway.choice import DEFAULT, run_async
 from ostiary.cli.output import print_note
+from ostiary.core.extras import needing
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 

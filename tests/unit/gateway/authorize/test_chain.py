@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.cached_provider import KEY_BYTES
-from ostiary.gateway.authorize.chain import Authorizer, Link, OnError
+from ostiary.gateway.authorize.cached_provider import KEY_BYTES, Link
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import OnError
 from ostiary.interfaces.authorization import Explanation, ResourceRule, Rules, Subject
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.testing import FakeClock

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.implied_groups import with_implied_groups
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.self_reviews import SelfReviews
 from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest
 from ostiary.interfaces.attributes import RequestLine

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Change, Effect, differences
 from ostiary.gateway.policy.source import Policy, is_gateway, lint, opened, settings_of, type_of
 from ostiary.interfaces.authorization import Subject

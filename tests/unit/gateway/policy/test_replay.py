@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.recorded import Recorded
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Effect
 from ostiary.gateway.policy.replay import replay
 from ostiary.interfaces.attributes import RequestLine

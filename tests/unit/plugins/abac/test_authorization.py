@@ -15,7 +15,8 @@ from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading
 from ostiary.core.config import parse as parse_yaml
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.abac.authorization import API_VERSION, AbacAuthorization, Policies, parse

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading, parse
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.plugins.allow_all.authorization import AllowAll
 

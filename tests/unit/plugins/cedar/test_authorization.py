@@ -14,7 +14,8 @@ from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading
 from ostiary.core.config import parse as parse_yaml
 from ostiary.errors import ConfigurationError, ProviderError
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.cedar import CedarAuthorization

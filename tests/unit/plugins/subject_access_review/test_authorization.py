@@ -13,7 +13,8 @@ import trustme
 from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
 from ostiary.errors import ConfigurationError, ProviderError
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.plugins.subject_access_review.authorization import (
     ATTEMPTS,

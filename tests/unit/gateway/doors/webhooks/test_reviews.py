@@ -13,7 +13,8 @@ import pytest
 from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import Authenticator
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.webhooks.reviews import LONGEST_QUESTION, SubjectAccessReviews, TokenReviews
 from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import Attributes, Decision, UserInfo, Verdict

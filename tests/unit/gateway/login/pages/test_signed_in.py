@@ -16,7 +16,8 @@ import yaml
 
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.visit import wants_html
 from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect, SignIn
