@@ -7,9 +7,9 @@ Whatever a revocation may concern is asked again, and what is gone is cut, open 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from ostiary.core.caching.bounded import BoundedByOwner
@@ -20,6 +20,7 @@ from ostiary.gateway.admit.limits import Limits, UserShare
 from ostiary.gateway.authenticate.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
+from ostiary.wire.status import Answer
 
 
 class Stream(Protocol):
@@ -47,9 +48,19 @@ class KnownUser:
 
 
 class LiveToken:
-    """A token in use. `plans` is what the webhooks have worked out for it; it dies with the token."""
+    """A token in use. `review_answers` are the webhooks' answers about it, which are dropped with the token."""
 
-    __slots__ = ("digest", "expires_at", "known_user", "plans", "revoked", "session", "share", "streams", "user")
+    __slots__ = (
+        "digest",
+        "expires_at",
+        "known_user",
+        "review_answers",
+        "revoked",
+        "session",
+        "share",
+        "streams",
+        "user",
+    )
 
     def __init__(self, found: Found, known_user: KnownUser) -> None:
         self.digest = found.token.digest
@@ -59,7 +70,7 @@ class LiveToken:
         self.user: UserInfo = known_user.info
         self.expires_at: datetime = min(found.token.expires_at, found.session.expires_at)
         self.revoked = False
-        self.plans: dict[Any, Any] = {}
+        self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
 
 
@@ -153,7 +164,7 @@ class Authenticator:
         now = self._clock.now()
         for live in [live for live in self._live.values() if live.expires_at <= now]:
             self._live.forget(live.digest)
-            live.plans.clear()
+            live.review_answers.clear()
         for live in [live for live in self._streaming if live.session.expires_at <= now]:
             self._end(live)
 
@@ -208,7 +219,7 @@ class Authenticator:
 
     def _end(self, live: LiveToken) -> None:
         live.revoked = True
-        live.plans.clear()
+        live.review_answers.clear()
         self._streaming.discard(live)
         streams, live.streams = live.streams, set()
         for stream in streams:

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from ostiary.core.caching.cache import Cache, size_of
 from ostiary.core.clock import Clock
@@ -242,7 +242,7 @@ async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
     return await call()
 
 
-def _look_at(question: asyncio.Future[Any]) -> None:
+def _look_at(question: asyncio.Future[object]) -> None:
     # A question that was given up may still fail later, which is no news to anyone.
     if not question.cancelled():
         question.exception()

@@ -92,11 +92,11 @@ class Forwarder:
 
     # --- called by `Proxied` ---
 
-    def proxied_started(self, proxied: Proxied, code: int) -> None:
+    def proxied_started(self, proxied: Proxied[Passage], code: int) -> None:
         self._records.record_start(proxied.context, code)
 
-    def proxied_finished(self, proxied: Proxied, code: int, error: UpstreamLost | None) -> None:
-        passage: Passage = proxied.context
+    def proxied_finished(self, proxied: Proxied[Passage], code: int, error: UpstreamLost | None) -> None:
+        passage = proxied.context
         self._authenticator.closed(passage.live, proxied)
         if self._seated.pop(proxied, _MISSING) is _MISSING:
             self._open.streams.pop(proxied, None)
@@ -107,13 +107,13 @@ class Forwarder:
             upstream.answered()
         self._records.conclude(passage, code)
 
-    def proxied_failed(self, proxied: Proxied, code: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: Proxied[Passage], code: int, kind: FailureKind) -> None:
         self._answers.send_upstream_failure(proxied.context, code, kind)
 
-    def proxied_streams(self, proxied: Proxied) -> bool:
+    def proxied_streams(self, proxied: Proxied[Passage]) -> bool:
         return self._open.become_stream(proxied)
 
-    def proxied_refused(self, proxied: Proxied) -> None:
+    def proxied_refused(self, proxied: Proxied[Passage]) -> None:
         self._answers.send_too_many_streams(proxied.context)
 
 

@@ -11,7 +11,7 @@ sent once more, or the client gets a 503: its own credential has nothing to do w
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
@@ -33,22 +33,25 @@ REPLAYABLE_BYTES = 64 * 1024
 WITHHELD_BYTES = 16 * 1024
 
 
-class Owner(Protocol):
+Context = TypeVar("Context")
+
+
+class Owner(Protocol[Context]):
     """Whoever lets requests through, as each of them sees it."""
 
-    def proxied_started(self, proxied: Proxied, status: int) -> None:
+    def proxied_started(self, proxied: Proxied[Context], status: int) -> None:
         """The head of a long answer is on its way."""
 
-    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+    def proxied_finished(self, proxied: Proxied[Context], status: int, error: UpstreamLost | None) -> None:
         """It is over, with the status that the client saw (0: none). Called exactly once."""
 
-    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: Proxied[Context], status: int, kind: FailureKind) -> None:
         """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
 
-    def proxied_streams(self, proxied: Proxied) -> bool:
+    def proxied_streams(self, proxied: Proxied[Context]) -> bool:
         """The answer is a stream, whatever the request looked like; says whether the user may have one more."""
 
-    def proxied_refused(self, proxied: Proxied) -> None:
+    def proxied_refused(self, proxied: Proxied[Context]) -> None:
         """Tell the client that they have too many streams, with a 429."""
 
 
@@ -79,7 +82,7 @@ class Recorder:
             kept += data[: self._limit + 1 - len(kept)]
 
 
-class Proxied:
+class Proxied(Generic[Context]):
     """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer.
 
     `credential` is the line of the head by which the upstream knows us, and None where it does not know us. `relayed`
@@ -121,8 +124,8 @@ class Proxied:
         head: bytes,
         audit_line: bytes,
         timeout: float,
-        owner: Owner,
-        context: Any = None,
+        owner: Owner[Context],
+        context: Context,
     ) -> None:
         self._exchange = exchange
         self.upstream = upstream
@@ -527,12 +530,12 @@ class Proxied:
             self._owner.proxied_finished(self, status, error)
 
 
-class _UpstreamTunnel(asyncio.Protocol):
+class _UpstreamTunnel(asyncio.Protocol, Generic[Context]):
     """The upstream's end of a tunnel: takes the place of its connection's HTTP."""
 
     __slots__ = ("_proxied",)
 
-    def __init__(self, proxied: Proxied) -> None:
+    def __init__(self, proxied: Proxied[Context]) -> None:
         self._proxied = proxied
 
     def data_received(self, data: bytes) -> None:

@@ -90,11 +90,11 @@ class TokenReviews:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
         # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
         key = (self, asked)
-        answer: Answer | None = live.plans.get(key)
+        answer = live.review_answers.get(key)
         if answer is None:
             answer = self._work_out(asked, live)
-            if len(live.plans) < MOST_KEPT and sum(map(len, asked.audiences)) <= LONGEST_QUESTION:
-                live.plans[key] = answer
+            if len(live.review_answers) < MOST_KEPT and sum(map(len, asked.audiences)) <= LONGEST_QUESTION:
+                live.review_answers[key] = answer
         return answer
 
     def _work_out(self, asked: _Asked, live: LiveToken) -> Answer:

@@ -15,6 +15,8 @@ from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.upstream.proxied import Proxied
 
+OpenExchange = Proxied[Passage]
+
 
 class OpenExchanges:
     """Those of one engine. The forwarder changes the two dictionaries itself: it does so for every request."""
@@ -23,13 +25,13 @@ class OpenExchanges:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.seated: dict[Proxied, None] = {}
-        self.streams: dict[Proxied, None] = {}
+        self.seated: dict[OpenExchange, None] = {}
+        self.streams: dict[OpenExchange, None] = {}
 
     def __len__(self) -> int:
         return len(self.seated) + len(self.streams)
 
-    def __iter__(self) -> Iterator[Proxied]:
+    def __iter__(self) -> Iterator[OpenExchange]:
         return chain(self.seated, self.streams)
 
     def __contains__(self, proxied: object) -> bool:
@@ -41,11 +43,11 @@ class OpenExchanges:
         for proxied in [each for each in self.seated if each.context.received_at <= began_before]:
             self.become_stream(proxied)
 
-    def become_stream(self, proxied: Proxied) -> bool:
+    def become_stream(self, proxied: OpenExchange) -> bool:
         """Leave the seat and count as a stream; False, and nothing changes, if the user has too many."""
         if proxied not in self.seated:
             return True
-        passage: Passage = proxied.context
+        passage = proxied.context
         leave = self._limits.streams.try_open(passage.live.share)
         if leave is None:
             return False

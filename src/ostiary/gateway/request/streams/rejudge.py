@@ -20,9 +20,8 @@ from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Ruling
 from ostiary.gateway.request.judge import Judge
-from ostiary.gateway.request.stages import Passage, Plan
-from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
-from ostiary.gateway.upstream.proxied import Proxied
+from ostiary.gateway.request.stages import Plan
+from ostiary.gateway.request.streams.open_exchanges import OpenExchange, OpenExchanges
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -53,7 +52,7 @@ class Rejudge:
         self._is_running = False
         self._must_run_again = False
         # Since when nobody could say whether these are still allowed.
-        self._unconfirmed_since: dict[Proxied, float] = {}
+        self._unconfirmed_since: dict[OpenExchange, float] = {}
 
     def tick(self) -> None:
         """About once a second."""
@@ -66,7 +65,7 @@ class Rejudge:
         """Another configuration has taken over: what is still open goes on only if that one allows it, too."""
         self._generation = self._judge.generation
         for proxied in self._exchanges:
-            passage: Passage = proxied.context
+            passage = proxied.context
             # Nothing that the old policy ruled counts any more.
             passage.plan.ruling = replace(passage.plan.ruling, until=float("-inf"))
         self._begin()
@@ -95,7 +94,7 @@ class Rejudge:
     async def _judge_all(self) -> None:
         for ended in [each for each in self._unconfirmed_since if each not in self._exchanges]:
             del self._unconfirmed_since[ended]
-        undecided: list[tuple[Plan, list[Proxied]]] = []
+        undecided: list[tuple[Plan, list[OpenExchange]]] = []
         for number, (plan, exchanges) in enumerate(self._by_plan()):
             if number % PER_TURN == PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -115,18 +114,18 @@ class Rejudge:
         while group := list(islice(groups, AT_ONCE)):
             await asyncio.gather(*(self._wait_for_ruling(plan, exchanges) for plan, exchanges in group))
 
-    def _by_plan(self) -> list[tuple[Plan, list[Proxied]]]:
+    def _by_plan(self) -> list[tuple[Plan, list[OpenExchange]]]:
         """What is open, by the plan that it was begun with: equal requests of a user are judged once."""
-        groups: dict[int, tuple[Plan, list[Proxied]]] = {}
+        groups: dict[int, tuple[Plan, list[OpenExchange]]] = {}
         for proxied in self._exchanges:
-            passage: Passage = proxied.context
+            passage = proxied.context
             groups.setdefault(id(passage.plan), (passage.plan, []))[1].append(proxied)
         return list(groups.values())
 
     def _holds(self, ruling: Ruling) -> bool:
         return ruling.generation == self._generation and self._monotonic() < ruling.until
 
-    async def _wait_for_ruling(self, plan: Plan, exchanges: list[Proxied]) -> None:
+    async def _wait_for_ruling(self, plan: Plan, exchanges: list[OpenExchange]) -> None:
         try:
             ruling = await self._judge.authorize_plan(plan, plan.required)
         except ProviderError as error:
@@ -134,7 +133,7 @@ class Rejudge:
         else:
             self._apply(plan, exchanges, ruling)
 
-    def _apply(self, plan: Plan, exchanges: list[Proxied], ruling: Ruling) -> None:
+    def _apply(self, plan: Plan, exchanges: list[OpenExchange], ruling: Ruling) -> None:
         if not ruling.decision.allowed:
             self._cut(exchanges, "the policy no longer allows it")
             return
@@ -147,7 +146,7 @@ class Rejudge:
             proxied.context.plan = confirmed
             self._unconfirmed_since.pop(proxied, None)
 
-    def _note_unconfirmed(self, exchanges: list[Proxied], error: ProviderError) -> None:
+    def _note_unconfirmed(self, exchanges: list[OpenExchange], error: ProviderError) -> None:
         """Nobody could be asked, which is no refusal: the exchanges go on for a while, and are asked about again."""
         now = self._monotonic()
         self._due = min(self._due, now + SHORTEST_SECONDS)
@@ -158,7 +157,7 @@ class Rejudge:
                 overdue, f"it could not be confirmed in time that it is still allowed: {error.cause or error.summary}"
             )
 
-    def _cut(self, exchanges: list[Proxied], why: str) -> None:
+    def _cut(self, exchanges: list[OpenExchange], why: str) -> None:
         for proxied in exchanges:
             self._unconfirmed_since.pop(proxied, None)
             if proxied in self._exchanges:

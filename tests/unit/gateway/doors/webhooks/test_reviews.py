@@ -249,7 +249,7 @@ async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, aut
     assert len(asks._asked) == 0
     live = authenticator.known(digest(issued.token.reveal()))
     assert live is not None
-    assert live.plans == {}
+    assert live.review_answers == {}
 
 
 @pytest.mark.parametrize("hidden", [True, False])
