@@ -15,7 +15,7 @@ from ostiary.cli.policy.decision_output import asked_text, print_rows, print_ste
 from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
-from ostiary.model import Attributes, UserInfo
+from ostiary.model import Attributes, Decision, UserInfo
 
 if TYPE_CHECKING:
     from ostiary.gateway.config.settings import GatewayConfig
@@ -86,7 +86,7 @@ async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) 
 
     async with opened(config.authorization) as policy:
         if not explain:
-            decision = await policy.authorizer.authorize(attributes)
+            decision: Decision = await policy.authorizer.authorize(attributes)
             told = {}
         else:
             explanation = await policy.authorizer.explain(attributes)

@@ -1,11 +1,11 @@
-"""One authorization provider in the gateway's chain: asked once for equal questions, and never trusted to behave.
+"""Caches the decisions of one authorization provider, and protects the chain from its failures.
 
-    cached?  ->  decides at once? then call it  ->  else one question for all who wait, bounded in time  ->  keep
+    cached?  ->  decides at once? then call it  ->  else one call for all who wait, bounded in time  ->  keep
 
-Called by `ostiary.gateway.authorize.chain`. Who caches: the gateway does, by exact arguments and for one lifetime,
-which bounds how old a decision can be. The provider may choose a coarser key, and may raise its revision, which
-drops what was decided before. Whatever it does against its contract (raise, hang, return something else) is a
-`ProviderError`: it is never kept, and it opens nothing.
+Called by `ostiary.gateway.authorize.chain`. Decisions are cached by exact arguments and for one lifetime, which bounds
+how old a decision can be. The provider may choose a coarser key, and may raise its revision, which drops what was
+decided before. Whatever it does against its contract (raise, hang, return something else) is a `ProviderError`: it is
+never kept, and it allows nothing.
 """
 
 from __future__ import annotations
@@ -59,34 +59,34 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A decision, and the end of its life on the monotonic clock. Its life began with the question."""
+class TimedDecision:
+    """A decision, and until when it may be used, on the monotonic clock. Its lifetime began with the question."""
 
     decision: Decision
     until: float
 
 
-class AskedLink:
-    """A link with its memory. One event loop uses it."""
+class CachedProvider:
+    """A provider of the chain with its cache. One event loop uses it."""
 
     def __init__(self, link: Link, *, ttl: float, timeout: float, max_entries: int, clock: Clock) -> None:
         provider = link.provider
         self.name, self.on_error, self._upstreams = link.name, link.on_error, link.upstreams
         self._provider = provider
         self._ttl, self._timeout, self._clock = ttl, timeout, clock
-        self._decide = cast(DecidesAtOnce, provider).decide if _has(provider, "decide") else None
+        self._decide_at_once = cast(DecidesAtOnce, provider).decide if _has(provider, "decide") else None
         self._chosen_key = cast(ChoosesCacheKey, provider).cache_key if _has(provider, "cache_key") else None
         # Looked at without calling it: reading a revision may fail, and that is told when it is needed.
         self._revised = cast(Revised, provider) if inspect.getattr_static(provider, "revision", None) else None
         self._revision: object = None
         self._epoch = 0
-        self._answers: Cache[Hashable, Answer] = Cache(
+        self._decisions: Cache[Hashable, TimedDecision] = Cache(
             seconds=ttl,
             clock=clock,
             entries=max_entries,
             key_bytes=KEY_BYTES,
             key_size=_key_size,
-            value_size=lambda answer: FIXED_BYTES + len(answer.decision.reason),
+            value_size=lambda timed: FIXED_BYTES + len(timed.decision.reason),
             size=SIZE,
             share_size=SIZE_PER_USER,
             # Ours ends the question first, and says which provider it was.
@@ -109,47 +109,47 @@ class AskedLink:
         if revision != self._revision:
             self._revision = revision
             self._epoch += 1
-            self._answers.drop()
+            self._decisions.drop()
         return self._epoch
 
-    def at_once(self, attributes: Attributes) -> Answer | None:
-        """The answer, if nothing must be waited for; raises `ProviderError`. Call `epoch` before it."""
+    def decide(self, attributes: Attributes) -> TimedDecision | None:
+        """The decision if nothing must be waited for, else None; raises `ProviderError`. Call `epoch` before it."""
         key = self._key(attributes)
         try:
-            answer = self._answers.get(key)
+            timed = self._decisions.get(key)
         except TypeError as error:
-            raise self._failed("the cache key is not hashable", error) from error
-        if answer is not None or self._decide is None:
-            return answer
+            raise self._failure("the cache key is not hashable", error) from error
+        if timed is not None or self._decide_at_once is None:
+            return timed
         until = self._clock.monotonic() + self._ttl
         try:
-            decision: object = self._decide(attributes)
+            decision: object = self._decide_at_once(attributes)
         except Exception as error:
-            raise self._failed("it raised an error", error) from error
-        answer = Answer(self._checked(decision), until)
-        self._answers.put(key, answer, owner=attributes.user.username, seconds=until - self._clock.monotonic())
-        return answer
+            raise self._failure("it raised an error", error) from error
+        timed = TimedDecision(self._check_decision(decision), until)
+        self._decisions.put(key, timed, owner=attributes.user.username, seconds=until - self._clock.monotonic())
+        return timed
 
-    async def ask(self, attributes: Attributes) -> Answer:
-        """The answer, waited for; raises `ProviderError`."""
+    async def authorize(self, attributes: Attributes) -> TimedDecision:
+        """The decision, waited for; raises `ProviderError`."""
         came_at = self._clock.monotonic()
-        # Anew for every link: the ones before it may have been waited for.
+        # Read for every provider: the ones before it may have been waited for.
         self.epoch()
-        answer = self.at_once(attributes)
-        # Who joins a question that has been under way for longer than an answer lives asks again.
-        while answer is None or answer.until < came_at:
+        timed = self.decide(attributes)
+        # A caller that joins a call older than the lifetime of a decision starts a new one.
+        while timed is None or timed.until < came_at:
             key, owner = self._key(attributes), attributes.user.username
             try:
-                answer = await self._answers.fill(key, lambda: self._answer(attributes), owner=owner)
+                timed = await self._decisions.fill(key, lambda: self._call_authorize(attributes), owner=owner)
             except TimeoutError:
                 # The cache's own limit, which is the later one, but can be noticed first by a loop that was held up.
-                raise self._failed("it did not answer in time") from None
-        return answer
+                raise self._failure("it did not answer in time") from None
+        return timed
 
     async def relevant_groups(self) -> frozenset[str]:
-        groups: object = await self._bounded(self._provider.relevant_groups)
+        groups: object = await self._call_within_limit(self._provider.relevant_groups)
         if not isinstance(groups, (set, frozenset)) or not all(isinstance(group, str) for group in groups):
-            raise self._failed(f"relevant_groups returned {_kind(groups)} and not a set of names")
+            raise self._failure(f"relevant_groups returned {_kind(groups)} and not a set of names")
         return frozenset(groups)
 
     # --- what an operator asks ---
@@ -157,32 +157,32 @@ class AskedLink:
     async def explain(self, attributes: Attributes) -> Explanation:
         """Asked anew: an explanation of a remembered decision would explain nothing."""
         if not _has(self._provider, "explain"):
-            return Explanation(await self._decided_anew(attributes))
-        explanation: object = self._called(lambda: cast(Explains, self._provider).explain(attributes))
+            return Explanation(await self._decide_anew(attributes))
+        explanation: object = self._call(lambda: cast(Explains, self._provider).explain(attributes))
         if not isinstance(explanation, Explanation):
-            raise self._failed(f"explain returned {_kind(explanation)}")
-        self._checked(explanation.decision)
+            raise self._failure(f"explain returned {_kind(explanation)}")
+        self._check_decision(explanation.decision)
         return explanation
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...] | None:
         """None if the provider cannot tell."""
         if not _has(self._provider, "who_can"):
             return None
-        return self._called(lambda: tuple(cast(ListsSubjects, self._provider).who_can(attributes)))
+        return self._call(lambda: tuple(cast(ListsSubjects, self._provider).who_can(attributes)))
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules | None:
         """None if the provider cannot tell."""
         if not _has(self._provider, "rules_for"):
             return None
-        rules: object = self._called(lambda: cast(ListsRules, self._provider).rules_for(user, namespace))
+        rules: object = self._call(lambda: cast(ListsRules, self._provider).rules_for(user, namespace))
         if not isinstance(rules, Rules):
-            raise self._failed(f"rules_for returned {_kind(rules)}")
+            raise self._failure(f"rules_for returned {_kind(rules)}")
         return rules
 
-    async def _decided_anew(self, attributes: Attributes) -> Decision:
-        if (decide := self._decide) is not None:
-            return self._checked(self._called(lambda: decide(attributes)))
-        return (await self._answer(attributes)).decision
+    async def _decide_anew(self, attributes: Attributes) -> Decision:
+        if (decide := self._decide_at_once) is not None:
+            return self._check_decision(self._call(lambda: decide(attributes)))
+        return (await self._call_authorize(attributes)).decision
 
     # --- asking ---
 
@@ -193,42 +193,43 @@ class AskedLink:
             # A right at one upstream is none at another, whatever the provider takes for equal.
             return attributes.upstream, self._chosen_key(attributes)
         except Exception as error:
-            raise self._failed("it could not choose a cache key", error) from error
+            raise self._failure("it could not choose a cache key", error) from error
 
-    async def _answer(self, attributes: Attributes) -> Answer:
+    async def _call_authorize(self, attributes: Attributes) -> TimedDecision:
         until = self._clock.monotonic() + self._ttl
-        return Answer(self._checked(await self._bounded(lambda: self._provider.authorize(attributes))), until)
+        decision = await self._call_within_limit(lambda: self._provider.authorize(attributes))
+        return TimedDecision(self._check_decision(decision), until)
 
-    async def _bounded(self, call: Callable[[], Awaitable[object]]) -> object:
+    async def _call_within_limit(self, call: Callable[[], Awaitable[object]]) -> object:
         """What *call* gives within the time limit, even if it resists being cancelled."""
-        question = asyncio.ensure_future(_awaited(call))
-        question.add_done_callback(_look_at)
+        task = asyncio.ensure_future(_await(call))
+        task.add_done_callback(_consume_error)
         try:
-            done, _ = await asyncio.wait({question}, timeout=self._timeout)
+            finished, _ = await asyncio.wait({task}, timeout=self._timeout)
         finally:
-            question.cancel()
-        if not done:
-            raise self._failed(f"it did not answer within {self._timeout:g} seconds")
+            task.cancel()
+        if not finished:
+            raise self._failure(f"it did not answer within {self._timeout:g} seconds")
         try:
-            return question.result()
+            return task.result()
         except asyncio.CancelledError as error:
             # Its own doing: this caller was not cancelled, or it would not have come here.
-            raise self._failed("it cancelled the call") from error
+            raise self._failure("it cancelled the call") from error
         except Exception as error:
-            raise self._failed("it raised an error", error) from error
+            raise self._failure("it raised an error", error) from error
 
-    def _called(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:
-            raise self._failed("it raised an error", error) from error
+            raise self._failure("it raised an error", error) from error
 
-    def _checked(self, decision: object) -> Decision:
+    def _check_decision(self, decision: object) -> Decision:
         if isinstance(decision, Decision) and isinstance(decision.verdict, Verdict):
             return decision
-        raise self._failed(f"it returned {_kind(decision)} and not a Decision")
+        raise self._failure(f"it returned {_kind(decision)} and not a Decision")
 
-    def _failed(self, what: str, error: Exception | None = None) -> ProviderError:
+    def _failure(self, what: str, error: Exception | None = None) -> ProviderError:
         summary = f'the authorization provider "{self.name}" is unavailable'
         return ProviderError(summary, cause=what if error is None else f"{what}: {reason_of(error)}")
 
@@ -237,15 +238,15 @@ def _has(provider: object, method: str) -> bool:
     return callable(getattr(provider, method, None))
 
 
-async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
+async def _await(call: Callable[[], Awaitable[object]]) -> object:
     # In here, so that a method that is not async fails like one that raises.
     return await call()
 
 
-def _look_at(question: asyncio.Future[object]) -> None:
-    # A question that was given up may still fail later, which is no news to anyone.
-    if not question.cancelled():
-        question.exception()
+def _consume_error(task: asyncio.Future[object]) -> None:
+    # A call that was given up may still fail later. Nobody waits for it, so asyncio would log it as never retrieved.
+    if not task.cancelled():
+        task.exception()
 
 
 def _kind(value: object) -> str:

@@ -1,11 +1,13 @@
-"""Attributes to Decision: the chain of authorization providers, in the order written.
+"""Attributes to Decision: the chain of authorization providers, in the order of the configuration.
 
-    for each link:  ALLOW or DENY ends the chain  |  NO_OPINION moves on  |  could not ask: ends it, or moves on
+    for each provider:  ALLOW or DENY ends the chain  |  NO_OPINION moves on  |  could not ask: ends it, or moves on
     the end of the chain: a refusal, or an error if somebody could not be asked
 
-Called by the engine for every request whose decision it does not hold already, by the webhooks and by the self
-reviews. What each provider said is remembered by its link (`ostiary.gateway.authorize.cached_provider`). A "no" is
-a Decision; "could not ask" is a `ProviderError`. Neither opens the door, and only the second is worth trying again.
+Called by the engine (`request.judge`) for every request whose decision it does not hold already, by the webhooks and
+by the self reviews. Everybody asks in one of two ways: `decide` answers at once or returns None, `authorize` waits. The
+names are those of the providers' own interface. What each provider said is cached by `authorize.cached_provider`. A
+refusal is a Decision; "could not ask" is a `ProviderError`. Neither lets a request pass, and only the second is worth
+trying again.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from dataclasses import dataclass, replace
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.cached_provider import Answer, AskedLink, Link
+from ostiary.gateway.authorize.cached_provider import CachedProvider, Link, TimedDecision
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
+from ostiary.gateway.authorize.ruling import NOTHING_ASKED, Ruling, stricter
 from ostiary.gateway.config.settings import AuthorizationSettings, OnError
 from ostiary.interfaces.authorization import Explanation, Rules, Subject
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 
-__all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Ruling", "Step", "WhoCan", "may_be_hidden"]
+__all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Step", "WhoCan", "may_be_hidden"]
 
 CACHE_SECONDS = 10.0
 ENTRIES = 100_000
@@ -41,17 +44,8 @@ def may_be_hidden(request: RequestInfo) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """A decision, and for how long it may be used again for the same attributes: see `Authorizer.still_holds`."""
-
-    decision: Decision
-    until: float
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
-    """What one link says to a question. Neither explanation nor error: an earlier provider decided it."""
+    """What one provider says to a question. Neither explanation nor error: an earlier provider has decided."""
 
     name: str
     explanation: Explanation | None = None
@@ -69,9 +63,9 @@ class ChainExplanation:
 
 @dataclass(frozen=True, slots=True)
 class WhoCan:
-    """Everyone whom some link allows this. `unknown` names the links that cannot tell.
+    """Everyone whom some provider allows this. `unknown` names the providers that cannot tell.
 
-    A link before the one that allows may still deny it to one of them.
+    A provider before the one that allows may still deny it to one of them.
     """
 
     subjects: tuple[Subject, ...]
@@ -92,8 +86,8 @@ class Authorizer:
         timeout: float = TIMEOUT_SECONDS,
         refusals: Refusals | None = None,
     ) -> None:
-        self._links = tuple(
-            AskedLink(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock) for link in chain
+        self._providers = tuple(
+            CachedProvider(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock) for link in chain
         )
         self._ttl = cache_ttl
         self._hide_denied = hide_denied
@@ -122,9 +116,9 @@ class Authorizer:
     def generation(self) -> int:
         """Another number whenever the policy of some provider changed. Cheap: read it for every request."""
         generation = 0
-        for link in self._links:
+        for provider in self._providers:
             # Each only rises, so the sum stays the same only if all of them do.
-            generation += link.epoch()
+            generation += provider.epoch()
         return generation
 
     @property
@@ -138,48 +132,65 @@ class Authorizer:
 
     # --- deciding ---
 
-    def decide(self, attributes: Attributes) -> Decision | None:
-        """The decision if nothing must be waited for, else None: call `authorize` then. Raises `ProviderError`."""
-        ruling = self.ruling(attributes)
-        return None if ruling is None else ruling.decision
+    def decide(self, *questions: Attributes) -> Ruling | None:
+        """The ruling on all of *questions* if nothing must be waited for, else None: call `authorize` then.
 
-    async def authorize(self, attributes: Attributes) -> Decision:
-        """The decision; raises `ProviderError` if it cannot be had."""
-        return (await self.rule(attributes)).decision
+        For callers that serve many requests and start a task only if they must. Raises `ProviderError`.
+        """
+        ruling = NOTHING_ASKED
+        for attributes in questions:
+            part = self._decide_one(attributes)
+            if part is None:
+                return None
+            ruling = part if ruling is NOTHING_ASKED else stricter(ruling, part)
+            if not ruling.allowed:
+                break
+        return ruling
 
-    def ruling(self, attributes: Attributes) -> Ruling | None:
-        """As `decide`, and for how long the decision holds."""
+    async def authorize(self, *questions: Attributes) -> Ruling:
+        """The ruling on all of *questions*, waited for; raises `ProviderError` if a provider cannot be asked.
+
+        For callers that run in a task anyway: it also takes what can be decided at once.
+        """
+        ruling = NOTHING_ASKED
+        for attributes in questions:
+            part = await self._authorize_one(attributes)
+            ruling = part if ruling is NOTHING_ASKED else stricter(ruling, part)
+            if not ruling.allowed:
+                break
+        return ruling
+
+    def _decide_one(self, attributes: Attributes) -> Ruling | None:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
-        for link in self._links:
-            if not link.is_for(attributes.upstream):
-                walk.pass_by(link.name)
+        for provider in self._providers:
+            if not provider.is_for(attributes.upstream):
+                walk.pass_by(provider.name)
                 continue
             try:
-                answer = link.at_once(attributes)
+                decision = provider.decide(attributes)
             except ProviderError as error:
-                walk.fail(link, error)
+                walk.fail(provider, error)
                 continue
-            if answer is None:
+            if decision is None:
                 return None
-            if walk.take(link.name, answer):
+            if walk.take(provider.name, decision):
                 break
         return walk.end()
 
-    async def rule(self, attributes: Attributes) -> Ruling:
-        """As `authorize`, and for how long the decision holds."""
+    async def _authorize_one(self, attributes: Attributes) -> Ruling:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
-        for link in self._links:
-            if not link.is_for(attributes.upstream):
-                walk.pass_by(link.name)
+        for provider in self._providers:
+            if not provider.is_for(attributes.upstream):
+                walk.pass_by(provider.name)
                 continue
             try:
-                answer = await link.ask(attributes)
+                decision = await provider.authorize(attributes)
             except ProviderError as error:
-                walk.fail(link, error)
+                walk.fail(provider, error)
                 continue
-            if walk.take(link.name, answer):
+            if walk.take(provider.name, decision):
                 break
         return walk.end()
 
@@ -189,8 +200,8 @@ class Authorizer:
         That holds for `OnError.NO_OPINION` too: a token that lacks a group may lack the one that denies.
         """
         groups: frozenset[str] = frozenset()
-        for link in self._links:
-            groups |= await link.relevant_groups()
+        for provider in self._providers:
+            groups |= await provider.relevant_groups()
         return groups
 
     def _walk(self, attributes: Attributes) -> _Walk:
@@ -201,28 +212,28 @@ class Authorizer:
     # --- what an operator asks ---
 
     async def explain(self, attributes: Attributes) -> ChainExplanation:
-        """Why: every link asked anew, up to the one that ends the chain."""
+        """Why: every provider is asked anew, up to the one that ends the chain."""
         attributes = _complete(attributes)
-        walk, steps, links = self._walk(attributes), list[Step](), iter(self._links)
+        walk, steps, providers = self._walk(attributes), list[Step](), iter(self._providers)
         try:
-            for link in links:
-                if not link.is_for(attributes.upstream):
-                    walk.pass_by(link.name)
-                    steps.append(Step(link.name, Explanation(Decision(Verdict.NO_OPINION, NOT_ITS_UPSTREAM))))
+            for provider in providers:
+                if not provider.is_for(attributes.upstream):
+                    walk.pass_by(provider.name)
+                    steps.append(Step(provider.name, Explanation(Decision(Verdict.NO_OPINION, NOT_ITS_UPSTREAM))))
                     continue
                 try:
-                    explanation = await link.explain(attributes)
+                    explanation = await provider.explain(attributes)
                 except ProviderError as error:
-                    steps.append(Step(link.name, error=error.cause or error.summary))
-                    walk.fail(link, error)
+                    steps.append(Step(provider.name, error=error.cause or error.summary))
+                    walk.fail(provider, error)
                     continue
-                steps.append(Step(link.name, explanation))
-                if walk.take(link.name, Answer(explanation.decision, 0.0)):
+                steps.append(Step(provider.name, explanation))
+                if walk.take(provider.name, TimedDecision(explanation.decision, 0.0)):
                     break
-            decision = walk.end().decision
+            decision = walk.end()
         except ProviderError as error:
-            return ChainExplanation(None, (*steps, *_not_asked(links)), f"{error.summary}: {error.cause}")
-        return ChainExplanation(decision, (*steps, *_not_asked(links)))
+            return ChainExplanation(None, (*steps, *_steps_after(providers)), f"{error.summary}: {error.cause}")
+        return ChainExplanation(decision, (*steps, *_steps_after(providers)))
 
     def who_can(self, attributes: Attributes) -> WhoCan:
         """Everyone who may do this, as far as the providers can tell; raises `ProviderError`.
@@ -230,30 +241,31 @@ class Authorizer:
         Where the question names no upstream, all providers tell.
         """
         subjects, unknown = list[Subject](), list[str]()
-        for link in self._links:
-            if attributes.upstream and not link.is_for(attributes.upstream):
+        for provider in self._providers:
+            if attributes.upstream and not provider.is_for(attributes.upstream):
                 continue
-            found = link.who_can(attributes)
-            if found is None:
-                unknown.append(link.name)
-            for subject in found or ():
-                subjects.append(replace(subject, via=f"{link.name}: {subject.via}" if subject.via else link.name))
+            allowed = provider.who_can(attributes)
+            if allowed is None:
+                unknown.append(provider.name)
+            for subject in allowed or ():
+                via = f"{provider.name}: {subject.via}" if subject.via else provider.name
+                subjects.append(replace(subject, via=via))
         return WhoCan(tuple(subjects), tuple(unknown))
 
     def rules_for(self, user: UserInfo, namespace: str, *, upstream: str = "") -> Rules:
         """What *user* may do in *namespace* of *upstream*. It never raises: what cannot be told makes it incomplete."""
         user = with_implied_groups(user)
         merged, errors = Rules(), list[str]()
-        for link in self._links:
-            if not link.is_for(upstream):
+        for provider in self._providers:
+            if not provider.is_for(upstream):
                 continue
             try:
-                rules = link.rules_for(user, namespace)
+                rules = provider.rules_for(user, namespace)
             except ProviderError as error:
                 rules = Rules(incomplete=True, error=error.cause or error.summary)
             rules = rules or Rules(incomplete=True, error="this provider cannot list rules")
             if rules.error:
-                errors.append(f"{link.name}: {rules.error}")
+                errors.append(f"{provider.name}: {rules.error}")
             merged = Rules(
                 merged.resource_rules + rules.resource_rules,
                 merged.non_resource_rules + rules.non_resource_rules,
@@ -276,7 +288,7 @@ class Authorizer:
 
 
 class _Walk:
-    """One way along the chain: what was heard so far, and what follows from it."""
+    """One walk along the chain: what the providers have said so far, and what follows from it."""
 
     __slots__ = ("_ended", "_errors", "_generation", "_hidden", "_hide", "_reasons", "_until")
 
@@ -287,10 +299,10 @@ class _Walk:
         self._reasons: list[str] = []
         self._errors: list[ProviderError] = []
 
-    def take(self, name: str, answer: Answer) -> bool:
-        """Hear what link *name* says; tells whether that ends the chain."""
-        decision = answer.decision
-        self._until = min(self._until, answer.until)
+    def take(self, name: str, timed: TimedDecision) -> bool:
+        """Take the decision of provider *name*; returns whether that ends the chain."""
+        decision = timed.decision
+        self._until = min(self._until, timed.until)
         if decision.verdict is not Verdict.NO_OPINION:
             self._ended = decision
             return True
@@ -300,12 +312,12 @@ class _Walk:
         return False
 
     def pass_by(self, name: str) -> None:
-        """Link *name* is not asked: what it has a policy for lies elsewhere, which tells nothing about this request."""
+        """Provider *name* is not asked: its policy is for other upstreams."""
         self._reasons.append(f"{name}: {NOT_ITS_UPSTREAM}")
 
-    def fail(self, link: AskedLink, error: ProviderError) -> None:
-        """A link could not be asked: raises, unless the chain may go on without it."""
-        if link.on_error is not OnError.NO_OPINION:
+    def fail(self, provider: CachedProvider, error: ProviderError) -> None:
+        """A provider could not be asked: raises, unless the chain may go on without it."""
+        if provider.on_error is not OnError.NO_OPINION:
             raise error
         self._errors.append(error)
 
@@ -319,14 +331,11 @@ class _Walk:
             raise ProviderError("an authorization provider is unavailable", cause=cause) from first
         # What was decided without somebody is asked again next time: an error is never part of what is kept.
         until = self._until if not self._errors else float("-inf")
-        return Ruling(self._decision(), until, self._generation)
-
-    def _decision(self) -> Decision:
         if self._ended is None:
-            return Decision(Verdict.NO_OPINION, "; ".join(self._reasons), self._hide and self._hidden)
-        if self._ended.hidden and not self._hide:
-            return replace(self._ended, hidden=False)
-        return self._ended
+            verdict, reason, hidden = Verdict.NO_OPINION, "; ".join(self._reasons), self._hidden
+        else:
+            verdict, reason, hidden = self._ended.verdict, self._ended.reason, self._ended.hidden
+        return Ruling(verdict, reason, self._hide and hidden, until, self._generation)
 
 
 def _complete(attributes: Attributes) -> Attributes:
@@ -335,5 +344,6 @@ def _complete(attributes: Attributes) -> Attributes:
     return attributes if user is attributes.user else replace(attributes, user=user)
 
 
-def _not_asked(links: Iterator[AskedLink]) -> Iterator[Step]:
-    return (Step(link.name) for link in links)
+def _steps_after(providers: Iterator[CachedProvider]) -> Iterator[Step]:
+    """The steps of those that were not asked, because an earlier one has decided."""
+    return (Step(provider.name) for provider in providers)

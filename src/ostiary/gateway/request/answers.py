@@ -62,7 +62,7 @@ class Answers:
 
     def send_refusal(self, passage: Passage, plan: Plan) -> None:
         """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
-        decision, attributes = plan.ruling.decision, Attributes(plan.user, plan.info)
+        decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
         self._authorizer.record(attributes, decision, passage.audit_id)
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes)
         self.send(passage, code, body, plan=plan)

@@ -34,7 +34,8 @@ from ostiary.gateway.audit.source_ips import Network
 from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
 from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authorize import impersonation
-from ostiary.gateway.authorize.chain import Authorizer, Ruling
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
 from ostiary.gateway.http1.request_head import Refusal
@@ -302,7 +303,7 @@ class Engine:
             else:
                 user, (permission, ruling) = live.user, refused
                 # Never hidden: the question names nothing but what the user wrote.
-                ruling = replace(ruling, decision=replace(ruling.decision, hidden=False))
+                ruling = replace(ruling, hidden=False)
                 question = Question(permission, (), question.target)
         except ProviderError as error:
             self._answers.send_undecided(passage, live.user, question.info, error)
@@ -320,7 +321,7 @@ class Engine:
             # It was revoked while the request was being decided on.
             self._answers.send_unauthorized(passage, attempted=True)
             return
-        if not plan.at_once and not plan.ruling.decision.allowed and not plan.reviews_token:
+        if not plan.at_once and not plan.ruling.allowed and not plan.reviews_token:
             self._answers.send_refusal(passage, plan)
             return
         share = live.share

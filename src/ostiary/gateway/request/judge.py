@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.gateway.authorize.chain import Authorizer, Ruling
-from ostiary.gateway.request.questions import NoRoute, Questions, rule, rule_at_once
+from ostiary.errors import ProviderError
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.ruling import Ruling
+from ostiary.gateway.request.questions import NoRoute, Questions
 from ostiary.gateway.request.stages import Passage, Plan, Question
-from ostiary.model import RequestInfo, UserInfo
+from ostiary.model import Attributes, RequestInfo, UserInfo
 
 
 class Judge:
@@ -48,11 +50,14 @@ class Judge:
 
         None, too, if a provider failed: `authorize` says how.
         """
-        return rule_at_once(self._authorizer, user, required)
+        try:
+            return self._authorizer.decide(*(Attributes(user, info) for info in required))
+        except ProviderError:
+            return None
 
     async def authorize(self, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
         """The ruling on all of *required*; raises `ProviderError` if somebody could not be asked."""
-        return await rule(self._authorizer, user, required)
+        return await self._authorizer.authorize(*(Attributes(user, info) for info in required))
 
     async def refused_permission(
         self, actor: UserInfo, permissions: Sequence[RequestInfo]
@@ -63,7 +68,7 @@ class Judge:
         """
         for permission in permissions:
             ruling = await self.authorize(actor, (permission,))
-            if not ruling.decision.allowed:
+            if not ruling.allowed:
                 return permission, ruling
         return None
 

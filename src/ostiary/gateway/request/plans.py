@@ -10,7 +10,7 @@ from __future__ import annotations
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.authenticate.authenticator import KnownUser, LiveToken
-from ostiary.gateway.authorize.chain import Ruling
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.judge import Judge
@@ -82,11 +82,11 @@ class Planner:
             question.info,
             actor or user,
             request_uri=question.target.decode("latin-1"),
-            decision=ruling.decision,
+            decision=ruling,
             long_running=question.stream,
             impersonated=user if actor is not None and user != actor else None,
         )
-        self._metrics.decisions.inc(ruling.decision.verdict.value)
+        self._metrics.decisions.inc(ruling.verdict.value)
         upstream = question.upstream
         plan = Plan(
             ruling,
@@ -102,7 +102,7 @@ class Planner:
             impersonation=impersonation,
         )
         plan.reviews_token = upstream is not None and upstream.is_kubernetes and is_token_review(question.info)
-        if upstream is not None and ruling.decision.allowed:
+        if upstream is not None and ruling.allowed:
             plan.at_once = not (question.stream or self._has_admission or _begins_record(audit) or plan.reviews_token)
             line = request.method + b" " + upstream.forwarded_target(question.target) + b" HTTP/1.1\r\n"
             plan.head = line + upstream.host_line + upstream.identity(user)
@@ -117,7 +117,7 @@ class Planner:
         if ruling.generation == self._generation and now < ruling.until:
             return True
         renewed = self._judge.decide(live.user, plan.required) if plan.required else None
-        if renewed is None or renewed.decision != ruling.decision:
+        if renewed is None or renewed != ruling:
             # Another decision changes what follows from it, so the plan is made anew.
             return False
         plan.ruling = renewed

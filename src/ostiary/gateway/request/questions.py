@@ -1,7 +1,7 @@
-"""What a request asks for, where it would go, and whether that is allowed.
+"""What a request asks for, and where it would go.
 
-Called by the engine for a request that it has no plan for yet. Finds who serves it, has the mapper say what is asked,
-and puts every part of that to the authorizer.
+Called by the engine for a request that it has no plan for yet. Finds who serves the request, and has the mapper say
+what is asked.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.chain import Authorizer, Ruling
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.gateway.request.stages import Handler, OwnApi, Question
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
 from ostiary.gateway.upstream.upstreams import Routes
 from ostiary.interfaces.attributes import RequestLine
-from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 
 
 class NoRoute(Exception):
@@ -70,40 +67,3 @@ def _check_name(path: str) -> None:
     """Odd names are for kube-apiserver alone, which reads them in one way, and not for what it passes on to others."""
     if has_odd_name(path):
         raise AmbiguousRequest("the path has a semicolon or a backslash")
-
-
-# What needs no decision, and so never stops holding.
-_FREE = Ruling(Decision(Verdict.ALLOW), float("-inf"), 0)
-
-
-def rule_at_once(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling | None:
-    """The ruling if nothing must be waited for; None, too, if a provider failed: asking again tells how."""
-    ruling = _FREE
-    try:
-        for info in required:
-            found = authorizer.ruling(Attributes(user, info))
-            if found is None:
-                return None
-            ruling = found if ruling is _FREE else _stricter(ruling, found)
-            if not ruling.decision.allowed:
-                break
-    except ProviderError:
-        return None
-    return ruling
-
-
-async def rule(authorizer: Authorizer, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
-    """The ruling on all of it; raises `ProviderError` if somebody could not be asked."""
-    ruling = _FREE
-    for info in required:
-        found = await authorizer.rule(Attributes(user, info))
-        ruling = found if ruling is _FREE else _stricter(ruling, found)
-        if not ruling.decision.allowed:
-            break
-    return ruling
-
-
-def _stricter(first: Ruling, second: Ruling) -> Ruling:
-    """Both must allow: the refusal counts, and the shorter life."""
-    decision = second.decision if first.decision.allowed else first.decision
-    return Ruling(decision, min(first.until, second.until), min(first.generation, second.generation))

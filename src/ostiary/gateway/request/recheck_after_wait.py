@@ -6,7 +6,7 @@ Called by the engine after a wait for a seat or for a body, before anything is d
 from __future__ import annotations
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.chain import Ruling
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.plans import Planner
@@ -25,7 +25,7 @@ class RecheckAfterWait:
         """Whether the decision still holds. If it does not, the client is answered and the place given back."""
         plan = passage.plan
         try:
-            ruling = await self._ruling_now(passage) if plan.ruling.decision.allowed else plan.ruling
+            ruling = await self._ruling_now(passage) if plan.ruling.allowed else plan.ruling
         except ProviderError as error:
             passage.release()
             self._answers.send_undecided(passage, plan.user, plan.info, error)
@@ -36,7 +36,7 @@ class RecheckAfterWait:
         elif ruling is None:
             passage.release()
             self._answers.send_no_route(passage)
-        elif plan.ruling.decision.allowed and not ruling.decision.allowed:
+        elif plan.ruling.allowed and not ruling.allowed:
             passage.release()
             self._answers.send_refusal(passage, self._refused_plan(passage, ruling))
         else:

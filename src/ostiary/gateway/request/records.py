@@ -161,7 +161,7 @@ class RequestRecords:
 
     def record_end(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
         """Keep how a request ended. What the policy refused is kept by the authorizer, with the decision."""
-        if self._ended is None or (plan is not None and not plan.ruling.decision.allowed):
+        if self._ended is None or (plan is not None and not plan.ruling.allowed):
             return
         user = plan.user.username if plan is not None else ""
         request = passage.exchange.request

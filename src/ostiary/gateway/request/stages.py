@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from ostiary.gateway.admit.limits import Leave, no_place
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate.authenticator import LiveToken
-from ostiary.gateway.authorize.chain import Ruling
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.upstream.proxied import Recorder
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.attributes import AttributesMapper
-from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
+from ostiary.model import RequestInfo, UserInfo, Verdict
 
 
 class Passage:
@@ -114,7 +114,7 @@ class Plan:
 
 
 # Of a request that nobody has worked out yet.
-NO_PLAN = Plan(Ruling(Decision(Verdict.NO_OPINION), float("-inf"), 0), RequestInfo("", "", ""), UserInfo(""))
+NO_PLAN = Plan(Ruling(Verdict.NO_OPINION), RequestInfo("", "", ""), UserInfo(""))
 NOT_SCANNED = Scanned()
 
 

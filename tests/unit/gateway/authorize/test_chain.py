@@ -306,8 +306,8 @@ async def test_errors_are_not_remembered(kind: Callable[[Any], Any]) -> None:
 async def test_what_was_decided_without_somebody_may_not_be_used_again() -> None:
     """T5: he who is unavailable may be the one who denies."""
     authorizer = chain(AtOnce(raises(OSError())), AtOnce(ALLOW), on_error=OnError.NO_OPINION)
-    ruling = await authorizer.rule(GET_POD)
-    assert ruling.decision == ALLOW
+    ruling = await authorizer.authorize(GET_POD)
+    assert ruling == ALLOW
     assert not authorizer.still_holds(ruling)
 
 
@@ -335,8 +335,8 @@ async def test_a_policy_change_takes_effect_within_the_lifetime(kind: Callable[[
     """S44: the bound, to the second."""
     provider = kind(ALLOW)
     authorizer = chain(provider, cache_ttl=10, clock=clock)
-    ruling = await authorizer.rule(GET_POD)
-    assert ruling.decision == ALLOW
+    ruling = await authorizer.authorize(GET_POD)
+    assert ruling == ALLOW
     provider.rule = lambda attributes: DENY
     clock.advance(9.9)
     assert await authorizer.authorize(GET_POD) == ALLOW
@@ -354,7 +354,7 @@ async def test_a_ruling_ends_with_the_oldest_answer_it_rests_on(clock: FakeClock
     authorizer.decide(GET_POD)
     clock.advance(6)
     other = Attributes(ALICE, replace(POD, name="q"))
-    ruling = authorizer.ruling(other)
+    ruling = authorizer.decide(other)
     assert ruling is not None
     assert len(second.asked) == 1
     clock.advance(3.9)
@@ -367,7 +367,7 @@ async def test_a_raised_revision_takes_effect_at_once(clock: FakeClock) -> None:
     """S44, S57, T3."""
     provider = RevisedSlow(ALLOW)
     authorizer = chain(AtOnce(PASS), provider, clock=clock)
-    ruling = await authorizer.rule(GET_POD)
+    ruling = await authorizer.authorize(GET_POD)
     generation = authorizer.generation
     assert authorizer.generation == generation
     provider.rule = lambda attributes: DENY
@@ -393,7 +393,7 @@ async def test_an_answer_from_before_a_change_is_not_kept_after_it() -> None:
     provider = RevisedSlow(ALLOW)
     provider.gate.clear()
     authorizer = chain(provider)
-    asking = asyncio.create_task(authorizer.rule(GET_POD))
+    asking = asyncio.create_task(authorizer.authorize(GET_POD))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     provider.revision = 2
@@ -416,7 +416,7 @@ def test_when_the_revision_cannot_be_read_nothing_is_remembered() -> None:
     """S57: not knowing is no reason to trust."""
     provider = UnreadableRevision(ALLOW)
     authorizer = chain(provider)
-    ruling = authorizer.ruling(GET_POD)
+    ruling = authorizer.decide(GET_POD)
     assert ruling is not None
     assert not authorizer.still_holds(ruling)
     authorizer.decide(GET_POD)
@@ -559,7 +559,7 @@ async def test_a_lifetime_of_zero_asks_every_time(clock: FakeClock) -> None:
     for provider in (AtOnce(ALLOW), Slow(ALLOW)):
         authorizer = chain(provider, cache_ttl=0, clock=clock)
         for _ in range(3):
-            ruling = await authorizer.rule(GET_POD)
+            ruling = await authorizer.authorize(GET_POD)
             assert not authorizer.still_holds(ruling)
         assert len(provider.asked) == 3
 

@@ -387,9 +387,9 @@ def test_a_changed_file_is_in_force_within_a_second(tmp_path: Path, clock: FakeC
     found = provider(tmp_path, v1(user="alice", resource="*", namespace="*"), clock=clock)
     authorizer = Authorizer([Link("abac", found)], clock=clock, hide_denied=True)
     question = Attributes(user("alice"), resource(namespace="dev"))
-    ruling = authorizer.ruling(question)
+    ruling = authorizer.decide(question)
     assert ruling is not None
-    assert ruling.decision.allowed
+    assert ruling.allowed
     (tmp_path / "policy.jsonl").write_text("")
     clock.advance(0.9)
     assert authorizer.still_holds(ruling)

@@ -332,7 +332,7 @@ def test_a_changed_file_is_in_force_within_a_second(tmp_path: Path, clock: FakeC
     """S13, S44, S57: and at once for everything the gateway remembers."""
     found = provider(tmp_path, "permit(principal, action, resource);", clock=clock)
     authorizer = Authorizer([Link("cedar", found)], clock=clock)
-    ruling = authorizer.ruling(Attributes(ALICE, POD))
+    ruling = authorizer.decide(Attributes(ALICE, POD))
     assert ruling is not None
     (tmp_path / "more.cedar").write_text('forbid(principal == User::"alice", action, resource);')
     clock.advance(1)

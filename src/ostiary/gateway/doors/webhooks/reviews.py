@@ -17,7 +17,8 @@ from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
-from ostiary.gateway.authorize.chain import Authorizer, Ruling
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.headers import NO_DIGEST
 from ostiary.model import Attributes, Decision
 from ostiary.wire import status
@@ -141,13 +142,13 @@ class SubjectAccessReviews:
         except ReviewError as error:
             return status.bad_request(str(error))
         try:
-            ruling = self._authorizer.ruling(attributes)
+            ruling = self._authorizer.decide(attributes)
         except OstiaryError as error:
             return _could_not_ask("an access review cannot be answered", error)
         if ruling is None:
             return self._ask(review, attributes)
-        answer = self._answer(review, attributes, ruling.decision)
-        if ruling.decision.allowed and len(body) <= LONGEST_QUESTION:
+        answer = self._answer(review, attributes, ruling)
+        if ruling.allowed and len(body) <= LONGEST_QUESTION:
             self._allowed.keep(key, (ruling, answer))
         return answer
 

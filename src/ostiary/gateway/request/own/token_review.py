@@ -44,7 +44,7 @@ class OwnTokenReviews:
         if not await self._recheck.is_still_allowed(passage):
             return False
         plan = passage.plan
-        if answer is None and plan.ruling.decision.allowed:
+        if answer is None and plan.ruling.allowed:
             return True
         passage.release()
         if answer is None:

@@ -18,7 +18,7 @@ from itertools import islice
 
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.chain import Ruling
+from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.stages import Plan
 from ostiary.gateway.request.streams.open_exchanges import OpenExchange, OpenExchanges
@@ -134,10 +134,10 @@ class Rejudge:
             self._apply(plan, exchanges, ruling)
 
     def _apply(self, plan: Plan, exchanges: list[OpenExchange], ruling: Ruling) -> None:
-        if not ruling.decision.allowed:
+        if not ruling.allowed:
             self._cut(exchanges, "the policy no longer allows it")
             return
-        if ruling.decision == plan.ruling.decision:
+        if ruling == plan.ruling:
             plan.ruling, confirmed = ruling, plan
         else:
             # A plan of their own: what is prepared for the audit events of the old one quotes its reason.

@@ -1,0 +1,46 @@
+"""The decision of the whole chain on a request, with the time for which it may be used again.
+
+Made by `authorize.chain`; kept with a plan, and by the webhooks with their answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostiary.model import Decision, Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ruling(Decision):
+    """A decision that holds until a time, on the monotonic clock, and for one generation of the policy.
+
+    `Authorizer.still_holds` says whether it may be used again for the same attributes. It equals every decision that
+    says the same: for how long it holds is no part of that.
+    """
+
+    until: float = float("-inf")
+    generation: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decision):
+            return NotImplemented
+        mine, theirs = (self.verdict, self.reason, self.hidden), (other.verdict, other.reason, other.hidden)
+        return mine == theirs
+
+    __hash__ = Decision.__hash__
+
+
+# The ruling on a request for which nothing must be allowed.
+NOTHING_ASKED = Ruling(Verdict.ALLOW)
+
+
+def stricter(first: Ruling, second: Ruling) -> Ruling:
+    """Both must allow: the refusal counts, and the shorter time."""
+    decision = second if first.allowed else first
+    return Ruling(
+        decision.verdict,
+        decision.reason,
+        decision.hidden,
+        until=min(first.until, second.until),
+        generation=min(first.generation, second.generation),
+    )
