@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo bench house lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo bench house mutants lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -52,6 +52,9 @@ interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNE
 
 house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
 	@$(BIN)/python scripts/house
+
+mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="--all gateway/authorize")
+	@nice $(BIN)/python scripts/mutants $(ARGS)
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench
