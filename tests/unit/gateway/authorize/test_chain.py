@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.cached_provider import KEY_BYTES, Link
 from ostiary.gateway.authorize.chain import Authorizer
-from ostiary.gateway.config.settings import OnError
-from ostiary.interfaces.authorization import Explanation, ResourceRule, Rules, Subject
+from ostiary.gateway.authorize.refusals import Refusals
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, OnError
+from ostiary.interfaces.authorization import Explanation, NonResourceRule, ResourceRule, Rules, Subject
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.testing import FakeClock
 
@@ -785,3 +787,120 @@ async def test_explanations_rules_and_subjects_are_those_of_the_upstream() -> No
     assert not authorizer.who_can(at("prod")).subjects
     # An operator who names no upstream is told of all.
     assert authorizer.who_can(at("")).subjects
+
+
+# --- the chain of a configuration ---
+
+
+async def test_a_configured_chain_has_the_settings_that_were_written(clock: FakeClock) -> None:
+    slow = Slow(ALLOW)
+    slow.gate.clear()
+    settings = AuthorizationSettings(
+        (
+            Authorization("dev", "x", AtOnce(DENY), upstreams=frozenset({"dev"})),
+            Authorization("broken", "x", AtOnce(raises(OSError())), on_error=OnError.NO_OPINION),
+            Authorization("slow", "x", slow),
+        ),
+        cache_ttl=timedelta(seconds=7),
+        timeout=timedelta(seconds=0.01),
+        hide_denied=True,
+    )
+    refusals = Refusals(clock=clock)
+    authorizer = Authorizer.from_settings(settings, clock=clock, refusals=refusals)
+    assert authorizer.cache_seconds == 7
+    assert authorizer.decide(at("dev")) == DENY
+    with pytest.raises(ProviderError, match=r"within 0\.01 seconds"):
+        await authorizer.authorize(at("prod"))
+    slow.gate.set()
+    slow.rule = lambda attributes: replace(DENY, hidden=True)
+    assert (await authorizer.authorize(at("prod"))).hidden
+    decision_id = authorizer.record(GET_POD, DENY)
+    assert refusals.recall(decision_id) is not None, "a reload keeps the refusals of before"
+
+
+def test_a_configured_chain_remembers_no_more_than_was_written(clock: FakeClock) -> None:
+    provider = AtOnce(ALLOW)
+    settings = AuthorizationSettings((Authorization("p", "x", provider),), cache_entries=16)
+    authorizer = Authorizer.from_settings(settings, clock=clock)
+    for name in "aba":
+        authorizer.decide(Attributes(ALICE, replace(POD, name=name)))
+    assert len(provider.asked) == 3, "one user has a sixteenth of the entries"
+
+
+def test_decisions_live_for_ten_seconds_unless_told_otherwise(clock: FakeClock) -> None:
+    authorizer = Authorizer([Link("p", AtOnce(ALLOW))], clock=clock)
+    assert authorizer.cache_seconds == 10
+    ruling = authorizer.ruling(GET_POD)
+    assert ruling is not None
+    assert ruling.until == clock.monotonic() + 10
+
+
+async def test_a_link_for_other_upstreams_is_passed_over_in_every_way_of_asking() -> None:
+    """A policy for one cluster opens nothing at another: at once, after waiting, and in an explanation."""
+    dev, everywhere = AtOnce(ALLOW), AtOnce(PASS)
+    authorizer = Authorizer([Link("dev", dev, upstreams=frozenset({"dev"})), Link("all", everywhere)])
+    expected = Decision(Verdict.NO_OPINION, "dev: its policy applies to other upstreams; all: not mine")
+    assert authorizer.decide(at("prod")) == expected
+    assert await authorizer.authorize(at("prod")) == expected
+    assert (await authorizer.explain(at("prod"))).decision == expected
+    assert dev.asked == []
+    assert authorizer.decide(at("dev")) == ALLOW
+
+
+# --- what an operator is told, in detail ---
+
+
+async def test_one_link_that_cannot_be_asked_is_named_by_its_own_error() -> None:
+    broken = AtOnce(raises(OSError("no route")))
+    with pytest.raises(ProviderError) as caught:
+        await chain(AtOnce(PASS), broken, on_error=OnError.NO_OPINION).authorize(GET_POD)
+    assert caught.value.summary == 'the authorization provider "p1" is unavailable'
+
+
+async def test_two_links_that_cannot_be_asked_are_both_named() -> None:
+    broken = [AtOnce(raises(OSError(text))) for text in ("no route", "refused")]
+    authorizer = chain(*broken, AtOnce(PASS), on_error=OnError.NO_OPINION)
+    with pytest.raises(ProviderError) as caught:
+        await authorizer.authorize(GET_POD)
+    assert caught.value.summary == "an authorization provider is unavailable"
+    assert caught.value.cause == (
+        'the authorization provider "p0" is unavailable: it raised an error: OSError: no route; '
+        'the authorization provider "p1" is unavailable: it raised an error: OSError: refused'
+    )
+    explanation = await authorizer.explain(GET_POD)
+    assert explanation.decision is None
+    assert [step.error for step in explanation.steps] == [
+        "it raised an error: OSError: no route",
+        "it raised an error: OSError: refused",
+        "",
+    ]
+    assert explanation.error == f"{caught.value.summary}: {caught.value.cause}"
+
+
+def test_rules_that_a_link_cannot_list_are_told_with_its_name_and_cause() -> None:
+    class Failing(Telling):
+        def rules_for(self, user: UserInfo, namespace: str) -> Rules:
+            raise OSError("down")
+
+    class Partial(Telling):
+        def rules_for(self, user: UserInfo, namespace: str) -> Rules:
+            rule = NonResourceRule(("get",), ("/healthz",))
+            return Rules((), (rule,), incomplete=True, error="a rule was left out")
+
+    rules = chain(Failing(PASS), Partial(PASS), Telling(PASS)).rules_for(ALICE, "x")
+    assert rules == Rules(
+        (ResourceRule(("get",), ("",), ("pods",)),),
+        (NonResourceRule(("get",), ("/healthz",)),),
+        incomplete=True,
+        error="p0: it raised an error: OSError: down; p1: a rule was left out",
+    )
+    assert chain(Failing(PASS)).rules_for(ALICE, "x").incomplete
+
+
+def test_the_latest_refusals_are_told_with_the_groups_that_were_decided_on() -> None:
+    authorizer = chain(AtOnce(PASS))
+    bare = Attributes(UserInfo("alice", groups=("dev",)), POD)
+    ids = [authorizer.record(bare, PASS, f"id-{number}") for number in range(3)]
+    latest = authorizer.recent_refusals(2)
+    assert [refusal.id for refusal in latest] == ids[:0:-1]
+    assert {refusal.attributes.user.groups for refusal in latest} == {("dev", KNOWN)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ostiary.gateway.authorize.impersonation import MOST_VALUES, questions, requested
 from ostiary.gateway.http1.headers import BadHeader, HeaderFilter, impersonation
-from ostiary.model import UserInfo
+from ostiary.model import RequestInfo, UserInfo
 
 
 def asked(*headers: tuple[str, str]) -> UserInfo:
@@ -63,9 +63,22 @@ def test_what_is_contradictory_unknown_or_too_much_is_refused(headers: list[tupl
         asked(*headers)
 
 
-def test_a_name_that_is_not_text_is_refused() -> None:
-    with pytest.raises(BadHeader):
-        requested([(b"impersonate-user", b"\xff")])
+def test_as_many_values_as_are_allowed_are_read() -> None:
+    user = asked(("Impersonate-User", "a"), *[("Impersonate-Group", "g")] * 63)
+    assert len(user.groups) == 63
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])
+def test_a_name_that_is_not_text_is_refused(value: bytes) -> None:
+    with pytest.raises(BadHeader, match="an Impersonate header is not text"):
+        requested([(b"impersonate-user", value)])
+
+
+def test_what_must_be_allowed_is_asked_as_kube_apiserver_does() -> None:
+    (question,) = questions(UserInfo("bob"), upstream="prod")
+    assert question == RequestInfo(
+        "impersonate", "", "", True, api_version="v1", resource="users", name="bob", upstream="prod"
+    )
 
 
 def test_every_part_of_another_identity_is_a_question_of_its_own() -> None:
