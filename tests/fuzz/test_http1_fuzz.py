@@ -16,7 +16,11 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.http1.client import Framing, Pool, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.client.framing import Framing
+from ostiary.gateway.http1.client.receiver import UpstreamLost
+from ostiary.gateway.http1.client.whole_answer import WholeAnswers
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.outbox import Outbox
 from ostiary.gateway.http1.request_head import UPGRADES, KnownHeads, ServerLimits
@@ -252,7 +256,7 @@ def server_input(data: bytes, *, cut: int, manner: int) -> None:
     server.known = KNOWN
     connection = server.connection()
     transport = Transport()
-    connection.connection_made(transport)
+    connection.connection_made(cast("asyncio.Transport", transport))
     for start in range(0, len(data), cut):
         for taker in takers if manner == 2 or not transport.reading else ():
             if taker.ends or manner == 3:
@@ -260,7 +264,7 @@ def server_input(data: bytes, *, cut: int, manner: int) -> None:
         if transport.closing or not transport.reading:
             break
         connection.data_received(data[start : start + cut])
-    connection.timed_out()
+    connection.time_out()
     connection.connection_lost(None)
     assert not server.connections
     assert all(taker.ends <= 1 and taker.lost <= 1 for taker in takers)
@@ -305,6 +309,10 @@ class FakePool:
     given_back: list[UpstreamConnection] = field(default_factory=list)
     outbox: Outbox = field(default_factory=lambda: Outbox(LOOP))
     now: Callable[[], float] = lambda: 0.0
+    answer_headers: AnswerHeaders = field(default_factory=AnswerHeaders)
+
+    def __post_init__(self) -> None:
+        self.whole_answers = WholeAnswers(self.answer_headers)
 
     def give_back(self, connection: UpstreamConnection) -> None:
         self.given_back.append(connection)
@@ -366,9 +374,9 @@ class Heard:
 
 def client_input(data: bytes, *, cut: int, is_head: bool) -> None:
     pool = FakePool()
-    connection = UpstreamConnection(cast("Pool", pool))
+    connection = UpstreamConnection(pool)
     transport = Transport()
-    connection.connection_made(transport)
+    connection.connection_made(cast("asyncio.Transport", transport))
     heard = Heard(connection)
     connection.send(b"", heard, is_head=is_head)
     fed = 0

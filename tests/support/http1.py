@@ -258,7 +258,7 @@ class Listener:
         """What the ticker does when *seconds* have passed."""
         now = asyncio.get_running_loop().time() + seconds
         for connection in [each for each in self.connections if each.deadline <= now]:
-            connection.timed_out()
+            connection.time_out()
 
     @property
     def connection(self) -> ServerConnection:

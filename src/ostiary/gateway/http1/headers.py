@@ -1,4 +1,4 @@
-"""Which headers pass, and how an identity is told to an upstream. Pure.
+"""Which headers of a request pass to an upstream. Pure.
 
 Everything a client sends about who it is, or where it comes from, is dropped by normalised name (lower case, ``_`` and
 the like read as ``-``, because CGI-style backends cannot tell them apart); then ours is set, one line per group. So is
@@ -9,11 +9,8 @@ what would make another request of it for the upstream than the one decided on. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-
-from ostiary.core.implied_groups import groups_to_impersonate
-from ostiary.model import UserInfo
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -237,40 +234,6 @@ class HeaderFilter:
         return Action.PASS
 
 
-# Headers of an answer that speak about the connection to the upstream, or that only we may set.
-_ANSWER_DROPPED = HOP_BY_HOP | {b"content-length", b"audit-id"}
-_ANSWER_SEEN: dict[bytes, Action] = {}
-
-
-def answered(headers: Headers) -> list[bytes]:
-    """The lines of an upstream's answer that go to the client. Framing is not among them."""
-    lines: list[bytes] = []
-    for name, value in headers:
-        action = _ANSWER_SEEN.get(name) or answer_action(name)
-        if action is Action.PASS or (action is Action.COOKIE and _is_theirs(value)):
-            lines.append(name + b": " + value + b"\r\n")
-    return lines
-
-
-def _is_theirs(cookie: bytes) -> bool:
-    """Whether an upstream may set this: one that could set our cookie could sign its visitors in as somebody else.
-
-    A cookie without a name comes back as its value alone, which may look like one of ours.
-    """
-    name, equals, _ = cookie.partition(b";")[0].partition(b"=")
-    name = name.strip().lower()
-    return bool(equals) and name != b"" and not name.startswith(tuple(map(bytes.lower, OUR_COOKIES)))
-
-
-def answer_action(name: bytes) -> Action:
-    """What becomes of a header of an upstream's answer."""
-    lower = name.lower()
-    action = Action.DROP if lower in _ANSWER_DROPPED else Action.COOKIE if lower == b"set-cookie" else Action.PASS
-    if len(_ANSWER_SEEN) < 4096 and len(name) <= LONGEST_NAME:
-        _ANSWER_SEEN[bytes(name)] = action
-    return action
-
-
 def websocket_token(headers: Headers) -> bytes | None:
     """The token that a browser's WebSocket carries in ``Sec-WebSocket-Protocol``, since it cannot set headers.
 
@@ -292,50 +255,6 @@ def websocket_token(headers: Headers) -> bytes | None:
     if not others:
         raise BadHeader("Sec-WebSocket-Protocol must name a protocol beside the token")
     return found[0]
-
-
-def impersonation(user: UserInfo) -> bytes:
-    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out."""
-    names = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-")
-    return identity_lines(replace(user, groups=groups_to_impersonate(user)), names)
-
-
-def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
-    """The lines that tell an upstream who asks; raises `BadHeader` for a name that a header cannot carry."""
-    lines = [_line(names.user, user.username)]
-    if user.uid:
-        lines.append(_line(names.uid, user.uid))
-    lines.extend(_line(names.group, group) for group in user.groups)
-    for key, values in user.extra:
-        name = names.extra_prefix + _escaped(key)
-        lines.extend(_line(name, value) for value in values)
-    return b"".join(lines)
-
-
-def _line(name: str, value: str) -> bytes:
-    text = value.encode("utf-8", "surrogatepass")
-    # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
-    # somebody else's name.
-    if any(byte < 0x20 or byte == 0x7F for byte in text) or text != text.strip(b" ") or not text:
-        raise BadHeader("a user or group name contains a character that a header cannot carry")
-    if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
-        raise BadHeader("a user or group has a name that is not text")
-    return name.encode() + b": " + text + b"\r\n"
-
-
-_TOKEN = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
-
-
-def _escaped(key: str) -> str:
-    """An extra key as a part of a header's name; whatever a name cannot hold, or would lose, as %XX.
-
-    Names are read in lower case before the escapes are undone, so upper case is escaped, too.
-    """
-    parts = []
-    for byte in key.encode("utf-8", "surrogatepass"):
-        character = chr(byte)
-        parts.append(character if character in _TOKEN else f"%{byte:02X}")
-    return "".join(parts)
 
 
 # Programs that make variables of headers put the same character for all of these.

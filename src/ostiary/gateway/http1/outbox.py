@@ -1,8 +1,8 @@
-"""What is written in one turn of the event loop leaves at its end, all of it together.
+"""Gathers what is written in one turn of the event loop, and sends it all at the end of the turn.
 
-Under load a turn serves many requests. Written one by one, each would wake somebody up on the other side and leave
-the processor's caches cold for the next; gathered, they cost a third less. When there is little to do a turn is short,
-and nothing waits for longer than it takes to look at the other connections once.
+Used by both kinds of connections. Under load a turn serves many requests. Written one by one, each write would wake a
+process on the other side and leave the processor's caches cold for the next; gathered, they cost a third less. When
+there is little to do a turn is short, and nothing waits for longer than it takes to look at the other connections once.
 
     connection --- OutgoingTransport (write, close, abort) --- the loop's own transport
                    `-- Outbox: flushes all that have something, once a turn
@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
 
 log = logging.getLogger("ostiary.gateway")
 
 # A part as large as this leaves at once, with all before it: flow control must notice what it brings about.
 LARGE_PART = 16 * 1024
 MOST_PARTS = 16
+# Closing with this tells the other side that the end is no good one: RST, not FIN.
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Outbox:
@@ -56,7 +60,7 @@ class OutgoingTransport:
 
     __slots__ = ("_inner", "_outbox", "_parts", "is_closing")
 
-    def __init__(self, inner: Any, outbox: Outbox) -> None:
+    def __init__(self, inner: asyncio.Transport, outbox: Outbox) -> None:
         self._inner = inner
         self._outbox = outbox
         self._parts: list[bytes] = []
@@ -79,7 +83,7 @@ class OutgoingTransport:
         if not parts:
             return
         self._parts = []
-        # Who is gone gets nothing, and nobody has to be told once more.
+        # A transport that is closing takes no more; its protocol has heard of that already.
         if not self.is_closing():
             self._inner.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -90,13 +94,22 @@ class OutgoingTransport:
         self._inner.resume_reading()
 
     def is_reading(self) -> bool:
-        return bool(self._inner.is_reading())
+        return self._inner.is_reading()
 
-    def get_extra_info(self, name: str) -> Any:
-        return self._inner.get_extra_info(name)
+    def get_extra_info(self, name: str) -> object:
+        extra: object = self._inner.get_extra_info(name)
+        return extra
+
+    def peer_certificate(self) -> bytes | None:
+        """The other side's certificate (DER); None without TLS, or if it showed none."""
+        tls = self._inner.get_extra_info("ssl_object")
+        if tls is None:
+            return None
+        certificate: bytes | None = tls.getpeercert(binary_form=True)
+        return certificate
 
     def get_write_buffer_size(self) -> int:
-        return sum(map(len, self._parts)) + int(self._inner.get_write_buffer_size())
+        return sum(map(len, self._parts)) + self._inner.get_write_buffer_size()
 
     def limit_write_buffer(self, high: int) -> None:
         """Above *high* bytes that wait to leave, the protocol is told to pause."""
@@ -112,3 +125,11 @@ class OutgoingTransport:
     def abort(self) -> None:
         self._parts = []
         self._inner.abort()
+
+    def reset(self) -> None:
+        """Abort with RST, so that the other side does not take what was written for the whole of it."""
+        connection = self._inner.get_extra_info("socket")
+        if connection is not None:
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.abort()

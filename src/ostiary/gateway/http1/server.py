@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -41,8 +38,6 @@ DISCARD_LIMIT = 256 * 1024
 UNREAD_HIGH_WATER = 32 * 1024
 # How long a connection that is being closed may take to deliver what was written, in seconds.
 LINGER_SECONDS = 10.0
-# Closing with this tells the other side that the end is no good one: RST, not FIN.
-_RESET = struct.pack("ii", 1, 0)
 
 Handle = Callable[[Exchange], None]
 
@@ -418,7 +413,7 @@ class ServerConnection(asyncio.Protocol):
         if self._active is not None and self._active.body_complete:
             self.deadline = self.loop.time() + seconds
 
-    def timed_out(self) -> None:
+    def time_out(self) -> None:
         """The ticker found that `deadline` has passed: a slow client must not hold a connection."""
         self.deadline = _NEVER
         active = self._active
@@ -446,11 +441,7 @@ class ServerConnection(asyncio.Protocol):
 
     def reset(self) -> None:
         """End the connection so that nobody takes what was written for the whole of it."""
-        end = self.transport.get_extra_info("socket")
-        if end is not None:
-            with suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.transport.abort()
+        self.transport.reset()
 
     def close_soon(self) -> None:
         """End the connection when what was written has been read, or when that takes too long."""

@@ -23,11 +23,12 @@ from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.config.settings import Identity
-from ostiary.gateway.http1.headers import BadHeader, HeaderNames, identity_lines
+from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.flows import Flow, Goal, state_of
 from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
 from ostiary.gateway.login.records import Records
+from ostiary.gateway.upstream.identity_headers import identity_lines
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
     AsksAgain,

@@ -191,7 +191,7 @@ class Worker:
             await asyncio.sleep(TICK_SECONDS)
             now = self._loop.time()
             for connection in [c for c in self._connections if c.deadline <= now]:
-                connection.timed_out()
+                connection.time_out()
             with suppress(Exception):
                 self.app.shared.authenticator.tick()
                 self.app.shared.store_health.tick()

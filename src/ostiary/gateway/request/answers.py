@@ -13,7 +13,7 @@ from ostiary.errors import ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.http1.accept import prefers_html
-from ostiary.gateway.http1.client import FailureKind
+from ostiary.gateway.http1.client.receiver import FailureKind
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.records import RequestRecords

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.client.framing import Framing
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.upstream.own_credential import REJECTED
 from ostiary.gateway.upstream.upstreams import Upstream
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from ostiary.gateway.http1.client import FailureKind, Framing, UpstreamConnection, UpstreamLost
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.client.framing import Framing
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
-from ostiary.gateway.http1.headers import answered
 from ostiary.gateway.http1.server import LINGER_SECONDS
 from ostiary.gateway.upstream.own_credential import REJECTED
 from ostiary.wire.status import is_unauthorized
@@ -295,7 +296,9 @@ class Proxied(Generic[Context]):
     def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         # We have answered an Expect ourselves; other news may be of use to a client that knows HTTP/1.1.
         if status != 100 and not self._exchange.request.http10:
-            self._exchange.inform(b"".join((status_line(status), *answered(headers), b"\r\n")))
+            self._exchange.inform(
+                b"".join((status_line(status), *self.upstream.pool.answer_headers.lines(headers), b"\r\n"))
+            )
 
     def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
         self._connection = None
@@ -335,7 +338,7 @@ class Proxied(Generic[Context]):
             return
         # The usual words, not the upstream's: nobody checked those for what a line must not hold.
         lines = [STATUS_LINES.get(status) or status_line(status)]
-        lines.extend(answered(headers))
+        lines.extend(self.upstream.pool.answer_headers.lines(headers))
         kind = framing.kind
         if kind == Framing.LENGTH:
             lines.append(b"Content-Length: %d\r\n" % framing.length)
@@ -390,7 +393,11 @@ class Proxied(Generic[Context]):
             self._send_with_another_credential()
             return
         if self._chunk_out:
-            self._out.append(b"0\r\n" + b"".join(answered(trailers)) + b"\r\n" if trailers else b"0\r\n\r\n")
+            self._out.append(
+                b"0\r\n" + b"".join(self.upstream.pool.answer_headers.lines(trailers)) + b"\r\n"
+                if trailers
+                else b"0\r\n\r\n"
+            )
         exchange = self._exchange
         if self._out:
             exchange.write(b"".join(self._out))
@@ -474,7 +481,7 @@ class Proxied(Generic[Context]):
         self.status = 101
         connection.detach()
         lines = [status_line(101), b"Connection: Upgrade\r\nUpgrade: ", switched[0], b"\r\n"]
-        lines.extend(answered(headers))
+        lines.extend(self.upstream.pool.answer_headers.lines(headers))
         lines += (self._audit_line, b"\r\n\r\n")
         exchange.write(b"".join(lines) + rest)
         connection.transport.set_protocol(_UpstreamTunnel(self))

@@ -17,9 +17,11 @@ from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import IdentityMode
-from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
-from ostiary.gateway.http1.headers import identity_lines, impersonation
+from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.pool import Pool
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.observe.repeated_log import RepeatedLog
+from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
 from ostiary.gateway.upstream.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
 from ostiary.model import ClientCertificate, RequestInfo, Secret, UserInfo
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.gateway.authorize.impersonation import MOST_VALUES, questions, requested
-from ostiary.gateway.http1.headers import BadHeader, HeaderFilter, impersonation
+from ostiary.gateway.http1.headers import BadHeader, HeaderFilter
+from ostiary.gateway.upstream.identity_headers import impersonation
 from ostiary.model import RequestInfo, UserInfo
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from ostiary.gateway.http1.outbox import LARGE_PART, MOST_PARTS, Outbox, OutgoingTransport
 
@@ -33,9 +34,13 @@ class Inner:
         return 0
 
 
+def outgoing(inner: Inner, outbox: Outbox) -> OutgoingTransport:
+    return OutgoingTransport(cast("asyncio.Transport", inner), outbox)
+
+
 def made(told: list[str | bytes], outbox: Outbox | None = None) -> tuple[OutgoingTransport, Inner]:
     inner = Inner(told)
-    return OutgoingTransport(inner, outbox or Outbox(asyncio.get_running_loop())), inner
+    return outgoing(inner, outbox or Outbox(asyncio.get_running_loop())), inner
 
 
 async def test_what_one_turn_writes_leaves_at_its_end_in_order() -> None:
@@ -103,7 +108,7 @@ async def test_one_that_cannot_be_written_to_does_not_hold_up_the_others() -> No
 
     told: list[str | bytes] = []
     outbox = Outbox(asyncio.get_running_loop())
-    OutgoingTransport(Broken(told), outbox).write(b"1")
+    outgoing(Broken(told), outbox).write(b"1")
     made(told, outbox)[0].write(b"2")
     await asyncio.sleep(0)
     assert told == ["aborted", b"2"]

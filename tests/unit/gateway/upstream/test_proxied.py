@@ -14,7 +14,9 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.http1.client import Address, FailureKind, Pool, UpstreamLost
+from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.pool import Pool
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.upstream.proxied import Proxied
 from ostiary.gateway.upstream.upstreams import Upstream as ConfiguredUpstream

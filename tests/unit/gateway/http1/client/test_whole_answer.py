@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.http1.headers import answered
-from ostiary.gateway.http1.whole_answer import learn, whole_answer
+from ostiary.gateway.http1.client.answer_headers import MOST_FRAMING, AnswerHeaders
+from ostiary.gateway.http1.client.whole_answer import MOST_LINES, WholeAnswers
 
+HEADERS = AnswerHeaders()
 for spelling in (b"Server", b"Date", b"Content-Type", b"Content-Length", b"Connection", b"Keep-Alive", b"Audit-Id"):
-    learn(spelling)
+    HEADERS.learn_framing(spelling)
 for spelling in (b"X-Own", b"Set-Cookie", b"Transfer-Encoding", b"Upgrade", b"Trailer", b"content-length", b"TE"):
-    learn(spelling)
+    HEADERS.learn_framing(spelling)
+
+whole_answer = WholeAnswers(HEADERS).read
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -123,12 +126,28 @@ PIECES = (
 @settings(max_examples=400, deadline=None)
 def test_what_it_reads_a_parser_reads_alike(status: bytes, lines: bytes, body: bytes) -> None:
     """H1."""
-    found = whole_answer(status + lines + b"\r\n" + body)
-    if found is None:
+    answer = whole_answer(status + lines + b"\r\n" + body)
+    if answer is None:
         return
     parsed = Parsed(status + lines + b"\r\n" + body)
     assert parsed.ends == 1
-    assert (found[0], found[2]) == (parsed.status, parsed.body)
-    passed = [line.partition(b": ")[::2] for line in found[1][1:] if not line.lower().startswith(b"content-length")]
-    kept = [line.removesuffix(b"\r\n").partition(b": ")[::2] for line in answered(parsed.headers)]
+    assert (answer[0], answer[2]) == (parsed.status, parsed.body)
+    passed = [line.partition(b": ")[::2] for line in answer[1][1:] if not line.lower().startswith(b"content-length")]
+    kept = [line.removesuffix(b"\r\n").partition(b": ")[::2] for line in HEADERS.lines(parsed.headers)]
     assert [(name, value.strip(b" \t")) for name, value in passed] == [(n, v.strip(b" \t")) for n, v in kept]
+
+
+def test_what_is_remembered_is_bounded_and_does_not_change_what_is_read() -> None:
+    """T2."""
+    headers = AnswerHeaders()
+    for number in range(2 * MOST_FRAMING):
+        headers.learn_framing(b"X-%d" % number)
+    assert len(headers.framing) == MOST_FRAMING
+    headers = AnswerHeaders()
+    headers.learn_framing(b"Content-Length")
+    headers.learn_framing(b"X-Own")
+    answers = WholeAnswers(headers)
+    for number in range(2 * MOST_LINES + 1):
+        line = b"X-Own: %d" % number
+        read = answers.read(OK + line + b"\r\nContent-Length: 0\r\n\r\n")
+        assert read == (200, [b"HTTP/1.1 200 OK", line, b"Content-Length: 0"], b"")

@@ -1,0 +1,58 @@
+"""The headers that tell an upstream who asks. Pure.
+
+Called by `upstream.upstreams` for each user, and at sign-in to see that a name can be told at all. The names of these
+headers are `http1.headers.HeaderNames`: what a client sends under them is dropped there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ostiary.core.implied_groups import groups_to_impersonate
+from ostiary.gateway.http1.headers import BadHeader, HeaderNames
+from ostiary.model import UserInfo
+
+_IMPERSONATION = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-")
+
+
+def impersonation(user: UserInfo) -> bytes:
+    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out."""
+    return identity_lines(replace(user, groups=groups_to_impersonate(user)), _IMPERSONATION)
+
+
+def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
+    """The lines that tell an upstream who asks; raises `BadHeader` for a name that a header cannot carry."""
+    lines = [_line(names.user, user.username)]
+    if user.uid:
+        lines.append(_line(names.uid, user.uid))
+    lines.extend(_line(names.group, group) for group in user.groups)
+    for key, values in user.extra:
+        name = names.extra_prefix + _escape_key(key)
+        lines.extend(_line(name, value) for value in values)
+    return b"".join(lines)
+
+
+def _line(name: str, value: str) -> bytes:
+    text = value.encode("utf-8", "surrogatepass")
+    # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
+    # somebody else's name.
+    if any(byte < 0x20 or byte == 0x7F for byte in text) or text != text.strip(b" ") or not text:
+        raise BadHeader("a user or group name contains a character that a header cannot carry")
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        raise BadHeader("a user or group has a name that is not text")
+    return name.encode() + b": " + text + b"\r\n"
+
+
+_TOKEN = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+def _escape_key(key: str) -> str:
+    """An extra key as a part of a header's name; whatever a name cannot hold, or would lose, as %XX.
+
+    Names are read in lower case before the escapes are undone, so upper case is escaped, too.
+    """
+    parts = []
+    for byte in key.encode("utf-8", "surrogatepass"):
+        character = chr(byte)
+        parts.append(character if character in _TOKEN else f"%{byte:02X}")
+    return "".join(parts)
