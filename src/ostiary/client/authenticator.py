@@ -1,7 +1,7 @@
 """Holds the current credential of one exec plugin, or auth-provider, and decides when the plugin runs again.
 
 Any number of threads and event loops share one authenticator. The first caller that finds the credential
-missing starts the plugin through `core.flight`; all others wait for the same future. So the sync and the
+missing starts the plugin through `core.caching.flight`; all others wait for the same future. So the sync and the
 async doors have one logic, and cancelling a caller never cancels what others wait for.
 """
 

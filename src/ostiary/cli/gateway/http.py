@@ -11,8 +11,6 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 from ostiary import __version__
 from ostiary.cli.arguments import UsageError
 from ostiary.core.net import is_loopback
+from ostiary.core.net.outgoing import OutgoingHttp, reason_of
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ProviderError
 
@@ -54,33 +53,22 @@ class GatewayHttp:
         self, server: str, *, authorities_pem: str | None = None, seconds: float = SECONDS, largest: int = LARGEST
     ) -> None:
         self.server = checked_address(server)
-        self._seconds = seconds
-        self._largest = largest
-        self._opener = urllib.request.OpenerDirector()
-        handlers: tuple[urllib.request.BaseHandler, ...] = (
-            urllib.request.ProxyHandler({} if is_loopback(urlsplit(self.server).hostname or "") else None),
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(context=build_context(TlsSettings(authorities_pem))),
+        self._http = OutgoingHttp(
+            context=build_context(TlsSettings(authorities_pem)),
+            seconds=seconds,
+            largest=largest,
+            proxies={} if is_loopback(urlsplit(self.server).hostname or "") else None,
         )
-        # Without those that follow redirects, and that make an exception of every answer which is a refusal.
-        for handler in handlers:
-            self._opener.add_handler(handler)
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, headers: Mapping[str, str]) -> Reply:
         """Raises `ProviderError` if there is no answer, and only then."""
-        request = urllib.request.Request(  # noqa: S310  # the address was checked
-            self.server + path,
-            method=method,
-            data=body,
-            headers={"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers},
-        )
+        sent = {"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers}
         try:
-            with self._opener.open(request, timeout=self._seconds) as answer:
-                data = answer.read(self._largest + 1)
-                fields = _object(data) if len(data) <= self._largest else {}
-                return Reply(answer.status, fields, _time(answer.headers["Date"]), answer.headers["Retry-After"] or "")
+            reply = self._http.send(method, self.server + path, body, headers=sent)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
+        fields = _object(reply.body) if reply.is_whole else {}
+        return Reply(reply.status, fields, _time(reply.headers["Date"]), reply.headers["Retry-After"] or "")
 
     def not_understood(self, cause: str = "it sent an invalid response") -> ProviderError:
         return ProviderError(
@@ -92,7 +80,7 @@ class GatewayHttp:
         )
 
     def _unreachable(self, error: Exception) -> ProviderError:
-        reason = getattr(error, "reason", error)
+        reason = reason_of(error)
         if isinstance(reason, ssl.SSLCertVerificationError):
             return ProviderError(
                 "the gateway's certificate cannot be verified",

@@ -9,8 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 import os
-import urllib.error
-import urllib.request
+import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote_plus, urlencode, urlsplit
 
 from ostiary.client.proxy import proxy_for
+from ostiary.core.net.outgoing import NO_REPLY, HttpReply, OutgoingHttp, reason_of
 from ostiary.core.text import printable
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.model import Secret
@@ -100,7 +100,7 @@ class _Refused(TokenError):
     """The issuer answered, and not with 200."""
 
 
-def _token_endpoint(issuer: Issuer, context: Any, environ: Mapping[str, str]) -> str:
+def _token_endpoint(issuer: Issuer, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
     metadata = _ask(issuer.url.removesuffix("/") + "/.well-known/openid-configuration", context, environ)
     endpoint = metadata.get("token_endpoint")
     if not isinstance(endpoint, str) or not endpoint:
@@ -124,39 +124,54 @@ def _tokens(answer: Mapping[str, Any]) -> Tokens:
 
 def _ask(
     url: str,
-    context: Any,
+    context: ssl.SSLContext,
     environ: Mapping[str, str],
     *,
     form: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    data = None if form is None else urlencode(form).encode("ascii")
+    reply = _send(url, context, environ, form=form, headers=headers)
+    kind = (reply.headers["Content-Type"] or "").partition(";")[0].strip().lower()
+    answer = _decode(kind if form is not None else "", reply.body)
+    if reply.status != 200:
+        # The code of the error alone: a description may quote what was sent.
+        code = answer.get("error")
+        shown = f" ({printable(code)[:80]})" if isinstance(code, str) else ""
+        raise _Refused(f"the issuer answered with status {reply.status}{shown}")
+    return answer
+
+
+def _send(
+    url: str,
+    context: ssl.SSLContext,
+    environ: Mapping[str, str],
+    *,
+    form: Mapping[str, str] | None,
+    headers: Mapping[str, str] | None,
+) -> HttpReply:
     try:
         server = urlsplit(url)
         if server.scheme not in ("https", "http") or not server.hostname:
             raise TokenError("the issuer's address is not an https:// URL")
         proxy = proxy_for(server, configured=None, environ=environ)
-        proxies = urllib.request.ProxyHandler({server.scheme: proxy} if proxy else {})
-        opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context))
-        request = urllib.request.Request(url, data, dict(headers or {}))  # noqa: S310  (the scheme is checked)
-        with opener.open(request, timeout=SECONDS) as response:
-            status, kind, body = response.status, response.headers.get("Content-Type"), response.read(MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        status, kind, body = error.code, error.headers.get("Content-Type"), error.read(MAX_BYTES)
-    except (OSError, ValueError) as error:
-        cause = getattr(error, "reason", None) or error
+        http = OutgoingHttp(
+            context=context,
+            seconds=SECONDS,
+            largest=MAX_BYTES,
+            proxies={server.scheme: proxy} if proxy else {},
+            # The metadata is public. A refresh token and a client secret go to the token endpoint and no further.
+            follow_redirects=form is None,
+        )
+        if form is None:
+            return http.send("GET", url, headers=headers)
+        return http.send("POST", url, urlencode(form).encode("ascii"), headers=headers)
+    except NO_REPLY as error:
+        cause = reason_of(error)
         failure = type(cause).__name__ if isinstance(cause, ValueError) else printable(str(cause))
-        raise TokenError(f"the issuer cannot be reached: {failure}") from None
-    answer = _decoded((kind or "").partition(";")[0].strip().lower() if form is not None else "", body)
-    if status != 200:
-        # The code of the error alone: a description may quote what was sent.
-        code = answer.get("error")
-        told = f" ({printable(code)[:80]})" if isinstance(code, str) else ""
-        raise _Refused(f"the issuer answered with status {status}{told}")
-    return answer
+    raise TokenError(f"the issuer cannot be reached: {failure}")
 
 
-def _decoded(kind: str, body: bytes) -> Mapping[str, Any]:
+def _decode(kind: str, body: bytes) -> Mapping[str, Any]:
     try:
         if kind in ("application/x-www-form-urlencoded", "text/plain"):
             return {name: values[0] for name, values in parse_qs(body.decode()).items()}

@@ -6,7 +6,7 @@ Called by the gateway for decisions and whatever else is dear to ask. The key mu
 depends on. Errors are never kept. An answer is as old as its question: its time runs from when it was asked for,
 so that the bound on staleness is exact.
 
-One event loop uses an instance; nothing here is safe between threads.
+One event loop uses an instance; nothing here is safe between threads. `core.caching.flight` is the form for threads.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Cache(Generic[K, V]):
             return found
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._take_off(key, producer, owner, self._expiry(seconds))
+            flight = self._start(key, producer, owner, self._expiry(seconds))
         try:
             return await asyncio.shield(flight)
         except OstiaryError as error:
@@ -131,20 +131,20 @@ class Cache(Generic[K, V]):
 
     # --- questions under way ---
 
-    def _take_off(
+    def _start(
         self, key: K, producer: Callable[[], Awaitable[V]], owner: Hashable, expires_at: float
     ) -> asyncio.Task[V]:
         # A task of its own: were it the first caller's, that caller's cancellation would be everybody's.
         flight = asyncio.ensure_future(self._ask(producer))
         self._flights[key] = flight
-        flight.add_done_callback(lambda landed: self._land(key, landed, owner, expires_at))
+        flight.add_done_callback(lambda done: self._finish(key, done, owner, expires_at))
         return flight
 
     async def _ask(self, producer: Callable[[], Awaitable[V]]) -> V:
         async with asyncio.timeout(self._time_limit):
             return await producer()
 
-    def _land(self, key: K, flight: asyncio.Task[V], owner: Hashable, expires_at: float) -> None:
+    def _finish(self, key: K, flight: asyncio.Task[V], owner: Hashable, expires_at: float) -> None:
         # Looked at in any case: an exception that nobody waits for any more is no news to anyone.
         failed = flight.cancelled() or flight.exception() is not None
         if self._flights.get(key) is not flight:

@@ -6,6 +6,9 @@
 Both doors that run programs use this: the authenticator of an exec plugin and the cache of a credential
 provider. Whatever goes wrong, starting the thread included, is the outcome of the run and reaches every waiter.
 A future that nobody completes would make every later caller wait for ever.
+
+`core.caching.cache` also asks once for many callers, but with a task of its event loop: its work is a coroutine, which
+a thread of its own could not await, and one loop needs no lock. So the two share this rule and not the code.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Every call is bounded in time and size, over TLS (plain HTTP to this machine alone), follows no redirect, keeps no
 cookie and reads no proxy from the environment. Whatever prevents an answer is a `ProviderError`; what an answer means,
-a refusal too, only the provider knows. One event loop uses an instance.
+a refusal too, only the provider knows. One event loop uses an instance; `core.net.outgoing` is for threads.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ machine or the caller allows it.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.message import Message
 from enum import Enum
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.go.text import bytes_of
 from ostiary.core.net import is_loopback
+from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
 from ostiary.core.secrets.redact import redact
 from ostiary.core.text import fits_token_header, printable
 from ostiary.core.tls import TlsSettings, build_context
@@ -141,10 +142,16 @@ class _Answer:
 
 class _Probing:
     def __init__(self, image: ImageName, settings: ProbeSettings, clock: Clock) -> None:
-        self._image, self._settings, self._clock = image, settings, clock
+        self._image, self._settings = image, settings
         host = HUB_PULL_HOST if image.domain == DOCKER_HUB else image.domain
         self._base = urlsplit(f"{'http' if settings.plain_http else 'https'}://{host}/v2/")
-        self._context = build_context(TlsSettings(settings.authorities_pem))
+        self._http = OutgoingHttp(
+            context=build_context(TlsSettings(settings.authorities_pem)),
+            seconds=settings.seconds,
+            largest=LARGEST_BODY,
+            proxies={},
+            clock=clock,
+        )
         self._scope = f"repository:{image.path}:pull"
 
     def probe(self, credentials: Sequence[Found]) -> Probe:
@@ -282,65 +289,43 @@ class _Probing:
             headers["Authorization"] = authorization.reveal()
         if form is not None:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
-        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        connection = self._connection(url)
+        if not _has_port(url):
+            raise _Unanswered(f"{printable(url.netloc)}: there is no such port")
         try:
-            connection.request(method, target, body=form, headers=headers)
-            response = connection.getresponse()
-            challenges = _challenges(response)
-            return _Answer(response.status, challenges, self._body(response))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = _reason(error)
-        finally:
-            connection.close()
+            reply = self._http.send(method, url.geturl(), form, headers=headers)
+        except NO_REPLY as error:
+            reason = _reason(reason_of(error))
+        else:
+            if reply.is_whole:
+                return _Answer(reply.status, _challenges(reply.headers), reply.body)
+            reason = f"it answered with more than {LARGEST_BODY} bytes"
         # Raised outside of the handler: an exception of http.client may carry what was sent.
         raise _Unanswered(f"{printable(url.netloc)}: {reason}")
 
-    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
-        host, seconds = url.hostname or "", self._settings.seconds
-        try:
-            port = url.port
-        except ValueError:
-            raise _Unanswered(f"{printable(url.netloc)}: there is no such port") from None
-        if url.scheme == "http":
-            return http.client.HTTPConnection(host, port or 80, timeout=seconds)
-        return http.client.HTTPSConnection(host, port or 443, timeout=seconds, context=self._context)
 
-    def _body(self, response: http.client.HTTPResponse) -> bytes:
-        deadline = self._clock.monotonic() + self._settings.seconds
-        body = b""
-        while chunk := response.read1(65536):
-            body += chunk
-            if len(body) > LARGEST_BODY:
-                raise _TooMuch
-            # The socket's own limit begins anew with every byte.
-            if self._clock.monotonic() > deadline:
-                raise TimeoutError
-        return body
+def _has_port(url: SplitResult) -> bool:
+    try:
+        _ = url.port
+    except ValueError:
+        return False
+    return True
 
 
-class _TooMuch(ValueError):
-    pass
-
-
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException | str) -> str:
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {printable(error.verify_message)}"
     if isinstance(error, ssl.SSLError):
         return "it does not speak valid TLS; it may use plain http"
-    if isinstance(error, _TooMuch):
-        return f"it answered with more than {LARGEST_BODY} bytes"
     if isinstance(error, OSError):
         return printable(error.strerror or "the connection failed")
     return "it did not send a valid HTTP response"
 
 
-def _challenges(response: http.client.HTTPResponse) -> tuple[Challenge, ...]:
-    headers = response.headers.get_all("WWW-Authenticate") or []
+def _challenges(headers: Message) -> tuple[Challenge, ...]:
     try:
-        return parse_challenges(", ".join(headers))
+        return parse_challenges(", ".join(headers.get_all("WWW-Authenticate") or []))
     except ChallengeError:
         return ()
 

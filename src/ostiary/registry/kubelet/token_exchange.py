@@ -5,19 +5,16 @@ Called by kubelet_plugin. The token goes to the configured address and nowhere e
 
 from __future__ import annotations
 
-import http.client
 import json
 import ssl
-import urllib.error
-import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
 from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, CredentialError
@@ -118,27 +115,17 @@ class _NoReply(Exception):
     """There is no answer; the message says why, as the end of a sentence."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """A server that may have the token must not be able to send it on to another one."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
 def _post(exchange: TokenExchange, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
     # The scheme was checked when the configuration was read.
-    request = urllib.request.Request(exchange.url, body, dict(headers), method="POST")  # noqa: S310
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(exchange)), _Stay())
-    deadline = SYSTEM_CLOCK.monotonic() + EXCHANGE_SECONDS
+    http = OutgoingHttp(context=_context(exchange), seconds=EXCHANGE_SECONDS, largest=LARGEST_REPLY)
     try:
-        try:
-            response = opener.open(request, timeout=EXCHANGE_SECONDS)
-        except urllib.error.HTTPError as refusal:
-            response = refusal
-        with response:
-            return int(response.status), _read_reply(response, deadline)
-    except (OSError, http.client.HTTPException) as error:
+        reply = http.send("POST", exchange.url, body, headers=headers)
+    except NO_REPLY as error:
         why = _why(error)
+    else:
+        if reply.is_whole:
+            return reply.status, reply.body
+        why = f"answered with more than {LARGEST_REPLY} bytes"
     # Outside of the handler: the exception's traceback has the request in it, and that the token.
     raise _NoReply(why)
 
@@ -155,19 +142,8 @@ def _context(exchange: TokenExchange) -> ssl.SSLContext:
         ) from None
 
 
-def _read_reply(response: IO[bytes], deadline: float) -> bytes:
-    data = bytearray()
-    while chunk := response.read(8192):
-        data += chunk
-        if len(data) > LARGEST_REPLY:
-            raise _NoReply(f"answered with more than {LARGEST_REPLY} bytes")
-        if SYSTEM_CLOCK.monotonic() > deadline:
-            raise _NoReply("did not end its answer in time")
-    return bytes(data)
-
-
 def _why(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
+    reason = reason_of(error)
     if isinstance(reason, TimeoutError):
         return "did not answer in time"
     if isinstance(reason, ssl.SSLCertVerificationError):

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from ostiary.core.net import is_loopback, is_loopback_address, parse_address
+from ostiary.core.net.loopback import is_loopback, is_loopback_address, parse_address
 
 ADDRESSES_OF_THE_LOOPBACK = (
     "127.0.0.1",

@@ -1,0 +1,150 @@
+"""One request to a server outside: a real one on loopback."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
+from ostiary.testing import FakeClock
+
+LARGEST = 64
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by the path, and remembers what came."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[tuple[str, str, bytes, str | None]] = []
+        self.clock = FakeClock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append((self.command, self.path, body, self.headers["Authorization"]))
+        kind, _, detail = self.path.strip("/").partition("/")
+        if kind == "status":
+            self._send(int(detail), b"{}")
+        elif kind == "size":
+            self._send(200, b"x" * int(detail))
+        elif kind == "moved":
+            self.send_response(302)
+            self.send_header("Location", f"/{detail}")
+            self.end_headers()
+        elif kind == "late":
+            self.server.clock.advance(60)
+            self._send(200, b"{}")
+        elif kind == "nothing":
+            self.close_connection = True
+
+    do_POST = do_HEAD = do_GET
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Kind", "test")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    with running(server):
+        yield server
+
+
+@contextmanager
+def running(server: Server) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def outgoing(server: Server, *, follow_redirects: bool = False) -> OutgoingHttp:
+    return OutgoingHttp(
+        context=ssl.create_default_context(),
+        seconds=30,
+        largest=LARGEST,
+        proxies={},
+        follow_redirects=follow_redirects,
+        clock=server.clock,
+    )
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 401, 404, 500, 503])
+@pytest.mark.parametrize("follow_redirects", [False, True])
+def test_every_status_is_a_reply_and_not_an_exception(server: Server, status: int, follow_redirects: bool) -> None:
+    reply = outgoing(server, follow_redirects=follow_redirects).send("GET", f"{server.url}/status/{status}")
+    assert (reply.status, reply.headers["X-Kind"], reply.is_whole) == (status, "test", True)
+
+
+def test_method_body_and_headers_are_sent(server: Server) -> None:
+    outgoing(server).send("POST", f"{server.url}/status/200", b"a=b", headers={"Authorization": "Basic eDp5"})
+    assert server.requests == [("POST", "/status/200", b"a=b", "Basic eDp5")]
+
+
+def test_a_redirect_is_not_followed_so_that_a_secret_goes_no_further(server: Server) -> None:
+    reply = outgoing(server).send("GET", f"{server.url}/moved/status/200", headers={"Authorization": "Basic eDp5"})
+    assert reply.status == 302
+    assert [path for _, path, _, _ in server.requests] == ["/moved/status/200"]
+
+
+def test_a_redirect_is_followed_where_the_caller_says_so(server: Server) -> None:
+    reply = outgoing(server, follow_redirects=True).send("GET", f"{server.url}/moved/status/200")
+    assert reply.status == 200
+    assert [path for _, path, _, _ in server.requests] == ["/moved/status/200", "/status/200"]
+
+
+@pytest.mark.parametrize(("size", "is_whole"), [(LARGEST, True), (LARGEST + 1, False), (100_000, False)])
+def test_no_more_than_the_allowed_size_is_kept(server: Server, size: int, is_whole: bool) -> None:
+    reply = outgoing(server).send("GET", f"{server.url}/size/{size}")
+    assert (len(reply.body), reply.is_whole) == (LARGEST, is_whole)
+
+
+def test_a_head_request_has_no_body(server: Server) -> None:
+    assert outgoing(server).send("HEAD", f"{server.url}/size/10").body == b""
+
+
+def test_a_reply_that_takes_longer_than_allowed_is_none(server: Server) -> None:
+    with pytest.raises(TimeoutError, match="timed out"):
+        outgoing(server).send("GET", f"{server.url}/late")
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/\x00", "/\u20ac"])
+def test_what_prevents_a_reply_is_one_of_the_named_errors(server: Server, path: str) -> None:
+    with pytest.raises(NO_REPLY):
+        outgoing(server).send("GET", server.url + path)
+
+
+def test_the_reason_is_told_without_the_librarys_wrapping(server: Server) -> None:
+    server.server_close()
+    with pytest.raises(OSError) as caught:
+        outgoing(server).send("GET", server.url)
+    assert isinstance(reason_of(caught.value), ConnectionRefusedError)
+    assert str(reason_of(ValueError("it is wrong"))) == "it is wrong"
+
+
+def test_a_reply_does_not_show_what_it_holds(server: Server) -> None:
+    assert "xxx" not in repr(outgoing(server).send("GET", f"{server.url}/size/10"))
