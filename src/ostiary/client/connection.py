@@ -1,35 +1,22 @@
-"""A cluster as a client sees it: where it is, how to trust it, and who signs the requests.
+"""Connects to a cluster as a user of a kubeconfig, with the HTTP library of the caller's choice.
 
-Made from a kubeconfig by `connect`; an adapter makes an HTTP client of it. Nothing is dialled and no
-plugin runs before the first request.
+`connect` is the door for programs. A `Connection` imports the adapter for a library when its method is called.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import re
-import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
 
 from ostiary.client import kubeconfig as kubeconfigs
-from ostiary.client.credentials import Source, has_credentials, source_for
+from ostiary.client.access import ClusterAccess
 from ostiary.client.exec.kuberc import from_kuberc
 from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
 from ostiary.client.exec.policy import PluginPolicy
-from ostiary.client.kubeconfig import Cluster, Kubeconfig, Overrides, Selection, User
-from ostiary.client.metrics import ExecMetrics, default_metrics
-from ostiary.client.proxy import proxy_for
-from ostiary.client.retry_on_401 import Headers
-from ostiary.client.server_address import DEFAULT_PORTS, AddressError, ServerAddress, has_scheme, parse_server
-from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.client.kubeconfig import Kubeconfig, Overrides
+from ostiary.client.metrics import ExecMetrics
+from ostiary.core.clock import Clock
 from ostiary.core.extras import needing
-from ostiary.core.text import fits_header
-from ostiary.core.tls import SealedContext, TlsSettings, build_context
-from ostiary.errors import ConfigurationError, TransportError
-from ostiary.model import ClientCertificate, Secret
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -40,11 +27,6 @@ if TYPE_CHECKING:
     from urllib3 import PoolManager
 
     from ostiary.client.adapters.kr8s import AsyncApi, SyncApi
-
-log = logging.getLogger("ostiary.client")
-
-# client-go reads certificate authority files again after five minutes.
-AUTHORITIES_SECONDS = 300.0
 
 
 def connect(
@@ -85,128 +67,8 @@ def connect(
     return Connection(selection, settings=settings, retry_on_401=retry_on_401, metrics=metrics, clock=clock)
 
 
-class Connection:
+class Connection(ClusterAccess):
     """One cluster and one user. Threads, event loops and HTTP clients may share it."""
-
-    def __init__(
-        self,
-        selection: Selection,
-        *,
-        settings: ExecSettings | None = None,
-        retry_on_401: bool = True,
-        metrics: ExecMetrics | None = None,
-        clock: Clock | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        cluster = selection.cluster
-        self.selection = selection
-        self.namespace = selection.namespace
-        self.retry_on_401 = retry_on_401
-        self._clock = clock or SYSTEM_CLOCK
-        address = _address(cluster)
-        if re.search(r"[?#]", cluster.server):
-            # Not quoted: there may be a secret in it.
-            log.warning("the server of cluster %r has a query or fragment, which takes no effect", cluster.name)
-        self.server = str(address)
-        self._origin = address.origin
-        self.proxy = proxy_for(
-            urlsplit(self.server), configured=cluster.proxy_url, environ=os.environ if environ is None else environ
-        )
-        self.compression = not cluster.disable_compression
-        self.verifies = not cluster.insecure_skip_tls_verify
-        self.impersonation: Headers = _impersonation(selection.user)
-        self.source: Source | None = None
-        self.authorization: Secret | None = None
-        """The ``Authorization`` that the server's own address asks for, with ``user:password@`` in it."""
-        if address.is_secure:
-            self.authorization = address.authorization
-            if address.authorization is not None and _signs_with_a_header(selection.user):
-                why = "the address of the server has a username and password, which take precedence"
-                log.warning("the credential of user %r is not sent: %s", selection.user.name, why)
-            self.source = source_for(
-                selection,
-                settings=settings or ExecSettings(),
-                metrics=metrics or default_metrics(),
-                clock=self._clock,
-            )
-        else:
-            _warn_of_plain_http(self.server, selection, has_authorization=address.authorization is not None)
-        self._lock = threading.Lock()
-        self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
-        self._authorities: str | None = None
-        self._authorities_again_at = float("-inf")
-
-    def __repr__(self) -> str:
-        return f"<Connection to {self.server} as user {self.selection.user.name!r}>"
-
-    # --- what adapters ask ---
-
-    def is_server(self, scheme: str, host: str, port: int | None) -> bool:
-        """Whether this address is the cluster's. A credential goes nowhere else, redirects included."""
-        return (scheme, host.lower(), port or DEFAULT_PORTS.get(scheme)) == self._origin
-
-    def is_server_url(self, url: str) -> bool:
-        try:
-            parts = urlsplit(url)
-            return self.is_server(parts.scheme, parts.hostname or "", parts.port)
-        except ValueError:
-            # No address at all: the HTTP library says so in its own words.
-            return False
-
-    def ssl_context(self, *, http2: bool = False) -> SealedContext | None:
-        """The TLS context for new connections; None for ``http://``.
-
-        The same object until the client certificate or the authorities change, then a new one. Whoever
-        keeps connections open compares by identity, and lets those of the old one end.
-
-        A client that offers HTTP/2 says so and gets a context of its own: the protocols on offer belong
-        to the context, and another client may not speak the one that the server would choose.
-        """
-        if self._origin[0] != "https":
-            return None
-        latest = self.source.latest if self.source is not None else None
-        certificate = latest.certificate if latest is not None else None
-        known = self._contexts.get(http2)
-        # Asked at every request, and nearly always nothing has changed: no lock, nothing compared but identity.
-        if known is not None and known[0][1] is certificate and self._clock.monotonic() < self._authorities_again_at:
-            return known[1]
-        with self._lock:
-            return self._renewed(http2, (self._tls_settings(), certificate))
-
-    def _renewed(self, http2: bool, made_of: tuple[TlsSettings, ClientCertificate | None]) -> SealedContext:
-        known = self._contexts.get(http2)
-        context = known[1] if known is not None and known[0] == made_of else _built(*made_of)
-        self._contexts[http2] = (made_of, context)
-        return context
-
-    def _tls_settings(self) -> TlsSettings:
-        cluster = self.selection.cluster
-        if self._clock.monotonic() >= self._authorities_again_at:
-            self._authorities = self._read_authorities()
-            self._authorities_again_at = self._clock.monotonic() + AUTHORITIES_SECONDS
-        return TlsSettings(self._authorities, cluster.insecure_skip_tls_verify, cluster.tls_server_name or None)
-
-    def _read_authorities(self) -> str | None:
-        cluster = self.selection.cluster
-        if cluster.certificate_authority_data:
-            return cluster.certificate_authority_data.decode("utf-8", "replace")
-        if not cluster.certificate_authority:
-            return None
-        try:
-            with open(cluster.certificate_authority, encoding="utf-8", errors="replace") as file:
-                return file.read()
-        except OSError as error:
-            if self._authorities is not None:
-                # It may be in the middle of being replaced.
-                return self._authorities
-            raise TransportError(
-                "the certificate authority of the server cannot be read",
-                cause=f"{cluster.certificate_authority}: {os.strerror(error.errno or 0)}",
-                where=cluster.place,
-                hint="correct certificate-authority in the kubeconfig",
-            ) from None
-
-    # --- one line for the user: a client of the library of his choice ---
 
     def httpx(self, **options: Any) -> Client:
         """An `httpx.Client` whose base URL is the cluster, always signed in."""
@@ -285,62 +147,3 @@ class Connection:
             from ostiary.client.adapters.kr8s import api
 
             return await api(self, **options)
-
-
-def _address(cluster: Cluster) -> ServerAddress:
-    try:
-        return parse_server(cluster.server)
-    except AddressError as error:
-        raise TransportError(
-            f"the server of cluster {cluster.name!r} is not an address",
-            cause=str(error),
-            where=cluster.place,
-            hint="write it as https://host:port in the kubeconfig",
-        ) from None
-
-
-def _warn_of_plain_http(server: str, selection: Selection, *, has_authorization: bool) -> None:
-    """As kubectl, we send no credential where anybody could read it; but not in silence."""
-    cluster = selection.cluster
-    why = "it is not https" if has_scheme(cluster.server) else "without https:// in front, its address means http"
-    if has_authorization or has_credentials(selection.user):
-        log.warning("no credential is sent to %s: %s", server, why)
-    if cluster.certificate_authority or cluster.certificate_authority_data or cluster.tls_server_name:
-        log.warning("the certificate authority or name of %s is not checked: %s", server, why)
-
-
-def _signs_with_a_header(user: User) -> bool:
-    return user.has_header or user.uses_exec or user.auth_provider is not None
-
-
-def _impersonation(user: User) -> Headers:
-    who = user.impersonate
-    if not who.user:
-        return ()
-    headers = [("Impersonate-User", who.user)]
-    if who.uid:
-        headers.append(("Impersonate-Uid", who.uid))
-    headers += [("Impersonate-Group", group) for group in who.groups]
-    for key, values in who.extra:
-        headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values]
-    if not all(fits_header(value) for _, value in headers):
-        raise ConfigurationError(
-            f"user {user.name!r} cannot impersonate",
-            cause="a name, group or extra holds a line break or another character that no header can carry",
-            where=user.place,
-            hint="correct as, as-groups and as-user-extra in the kubeconfig",
-        )
-    return tuple(headers)
-
-
-def _header_key(key: str) -> str:
-    # Percent-encodes what is not a token character of a header name, and the percent sign itself.
-    return quote(key, safe="!#$&'*+-.^_`|~")
-
-
-def _built(settings: TlsSettings, certificate: ClientCertificate | None) -> SealedContext:
-    try:
-        return build_context(settings, certificate)
-    except ValueError as error:
-        hint = "have the plugin, or the files of the kubeconfig, give a PEM certificate and the key that belongs to it"
-        raise TransportError("the client certificate cannot be used", cause=str(error), hint=hint) from None

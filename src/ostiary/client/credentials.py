@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Protocol, cast
 
-from ostiary.client.auth_provider import OidcProvider, oidc_issuer
+from ostiary.client.auth_provider.provider import OidcProvider, oidc_issuer
 from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared
 from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, check_api_version
 from ostiary.client.kubeconfig import AuthProvider, Cluster, ExecConfig, Selection, User
@@ -26,14 +26,16 @@ from ostiary.model import ClientCertificate, Credential, Secret
 from ostiary.wire.client_authentication import V1, ClusterInfo, ExecInfo, encode_info
 
 
-class Source(CredentialSource, Protocol):
+class LatestSource(CredentialSource, Protocol):
     """A `CredentialSource` that also tells what it gave last, for those who set up TLS."""
 
     @property
     def latest(self) -> Credential | None: ...
 
 
-def source_for(selection: Selection, *, settings: ExecSettings, metrics: ExecMetrics, clock: Clock) -> Source | None:
+def source_for(
+    selection: Selection, *, settings: ExecSettings, metrics: ExecMetrics, clock: Clock
+) -> LatestSource | None:
     """The source for the selected user; None when it has no credential at all."""
     user = selection.user
     if user.exec is not None:
@@ -62,7 +64,7 @@ def _oidc_authenticator(user: User, provider: AuthProvider, clock: Clock) -> Oid
     return cast("OidcAuthenticator", shared(("oidc", user, user.place.file, clock), make))
 
 
-def _static_source(user: User, clock: Clock) -> Source:
+def _static_source(user: User, clock: Clock) -> LatestSource:
     if user.token and not fits_token_header(user.token.reveal()):
         # Checked here because an HTTP library would quote it in its own complaint.
         raise ConfigurationError(

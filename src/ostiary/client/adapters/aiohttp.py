@@ -22,7 +22,7 @@ from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, Clie
 from multidict import CIMultiDict
 from yarl import URL
 
-from ostiary.client.connection import Connection
+from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, exchange_async
 from ostiary.core.tls import SealedContext
 from ostiary.errors import ConfigurationError, TransportError
@@ -39,7 +39,7 @@ SECURE = {"wss": "https", "ws": "http"}
 LINE_BYTES = 2 * 1024 * 1024
 
 
-def session(connection: Connection, **options: Any) -> aiohttp.ClientSession:
+def session(connection: ClusterAccess, **options: Any) -> aiohttp.ClientSession:
     """An `aiohttp.ClientSession` that is signed in to the cluster. Call it within a running event loop.
 
     Its base URL is the cluster: ``get("/api/v1/pods")`` asks it, below the path that its address may have.
@@ -69,7 +69,7 @@ def _below(base: URL, given: str | URL) -> URL:
     return base.join(URL(f".{text}", encoded=True) if text.startswith("/") else url)
 
 
-def sign(connection: Connection) -> ClientMiddlewareType:
+def sign(connection: ClusterAccess) -> ClientMiddlewareType:
     """A middleware that signs what goes to the cluster, and nothing else."""
 
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
@@ -87,7 +87,7 @@ class Connector(aiohttp.TCPConnector):
     connection of the old one. Those are closed: the idle ones at once, the others when they come back.
     """
 
-    def __init__(self, connection: Connection, **options: Any) -> None:
+    def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         self._proxy, self._proxy_authorization = _proxy(connection.proxy)
         self.connection = connection
         self._context: SealedContext | None = None
@@ -155,7 +155,7 @@ class _Carrier:
 
     __slots__ = ("_handler", "_own", "_request")
 
-    def __init__(self, connection: Connection, request: ClientRequest, handler: ClientHandlerType) -> None:
+    def __init__(self, connection: ClusterAccess, request: ClientRequest, handler: ClientHandlerType) -> None:
         self._request = request
         self._handler = handler
         # Never changed: what is sent is a copy.
@@ -215,7 +215,7 @@ def _abort(protocol: ResponseHandler) -> None:
         protocol.transport.abort()
 
 
-def _is_server(connection: Connection, url: URL) -> bool:
+def _is_server(connection: ClusterAccess, url: URL) -> bool:
     scheme = SECURE.get(url.scheme, url.scheme)
     if connection.is_server(scheme, url.host or "", url.port):
         return True
@@ -241,7 +241,7 @@ def _proxy(address: str | None) -> tuple[URL | None, dict[str, str]]:
     return url.with_user(None), {"Proxy-Authorization": _Hidden("Basic " + told)}
 
 
-def _checked(connection: Connection, options: dict[str, Any]) -> dict[str, Any]:
+def _checked(connection: ClusterAccess, options: dict[str, Any]) -> dict[str, Any]:
     refused = [name for name in DECIDED_BY_THE_CONNECTION if name in options]
     if refused:
         raise ConfigurationError(

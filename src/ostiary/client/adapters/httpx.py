@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ostiary.client.connection import Connection
+from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, exchange, exchange_async
 from ostiary.core.extras import needing
 from ostiary.core.tls import SealedContext
@@ -37,7 +37,7 @@ DECIDED_BY_THE_CONNECTION = ("base_url", "cert", "proxy", "transport", "verify")
 DRAINED_BYTES = 64 * 1024
 
 
-def client(connection: Connection, *, library: ModuleType | None = None, **options: Any) -> httpx.Client:
+def client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.Client:
     """An `httpx.Client` that is signed in to the cluster; ``get("/api")`` asks it.
 
     *library* is the module to use: httpx when it is None, or httpx2. *options* are those of `httpx.Client`,
@@ -49,7 +49,7 @@ def client(connection: Connection, *, library: ModuleType | None = None, **optio
     return made
 
 
-def async_client(connection: Connection, *, library: ModuleType | None = None, **options: Any) -> httpx.AsyncClient:
+def async_client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.AsyncClient:
     """`client` for an event loop, asyncio's or trio's."""
     library = _chosen(library)
     signed = async_transport(connection, library=library, **_shared(options))
@@ -57,7 +57,7 @@ def async_client(connection: Connection, *, library: ModuleType | None = None, *
     return made
 
 
-def transport(connection: Connection, *, library: ModuleType | None = None, **options: Any) -> httpx.BaseTransport:
+def transport(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.BaseTransport:
     """A transport for a client of your own. *options* are those of `httpx.HTTPTransport`.
 
     It may be a client's only transport, or be mounted: what is not meant for the cluster goes as a plain
@@ -68,7 +68,7 @@ def transport(connection: Connection, *, library: ModuleType | None = None, **op
 
 
 def async_transport(
-    connection: Connection, *, library: ModuleType | None = None, **options: Any
+    connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any
 ) -> httpx.AsyncBaseTransport:
     """`transport` for an event loop."""
     made: httpx.AsyncBaseTransport = _bound_to(_chosen(library)).async_transport(connection, options)
@@ -195,7 +195,7 @@ class _Signed:
     inner: str
     plain: str
 
-    def __init__(self, connection: Connection, options: dict[str, Any]) -> None:
+    def __init__(self, connection: ClusterAccess, options: dict[str, Any]) -> None:
         _check(options)
         self.connection = connection
         self._options = options
@@ -319,7 +319,7 @@ async def _aclose(spent: list[Any]) -> None:
         await closable.aclose()
 
 
-def _proxy(connection: Connection, library: ModuleType) -> Any:
+def _proxy(connection: ClusterAccess, library: ModuleType) -> Any:
     if connection.proxy is None:
         return None
     scheme = urlsplit(connection.proxy).scheme
@@ -426,8 +426,8 @@ class _AsyncStream:
 
 
 class _Bound(NamedTuple):
-    transport: Callable[[Connection, dict[str, Any]], Any]
-    async_transport: Callable[[Connection, dict[str, Any]], Any]
+    transport: Callable[[ClusterAccess, dict[str, Any]], Any]
+    async_transport: Callable[[ClusterAccess, dict[str, Any]], Any]
 
 
 @cache

@@ -25,13 +25,13 @@ import kr8s.asyncio
 from kr8s._async_utils import as_sync_func
 from kr8s._auth import KubeAuth
 
+from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.httpx import async_client
-from ostiary.client.connection import Connection
 
 HEADERS = {"User-Agent": f"kr8s/{kr8s.__version__}", "Content-Type": "application/json"}
 
 
-async def api(connection: Connection, **options: Any) -> AsyncApi:
+async def api(connection: ClusterAccess, **options: Any) -> AsyncApi:
     """A `kr8s.asyncio.Api` that is signed in to the cluster. Nothing is sent before its first use.
 
     *options* are those of `httpx.AsyncClient`, such as ``timeout``; see `ostiary.client.adapters.httpx`.
@@ -40,7 +40,7 @@ async def api(connection: Connection, **options: Any) -> AsyncApi:
     return AsyncApi(connection, options)
 
 
-def sync_api(connection: Connection, **options: Any) -> SyncApi:
+def sync_api(connection: ClusterAccess, **options: Any) -> SyncApi:
     """`api` for a program without an event loop. Close it with ``api.close()``, or use it in a ``with``."""
 
     async def make() -> SyncApi:
@@ -53,7 +53,7 @@ def sync_api(connection: Connection, **options: Any) -> SyncApi:
 class _Auth(KubeAuth):
     """What kr8s wants to know of a user, without any of his credentials. Reads no file, runs no plugin."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterAccess) -> None:
         super().__init__(url=connection.server, namespace=connection.namespace)
         self.server = connection.server
         self.active_context = connection.selection.context_name
@@ -68,7 +68,7 @@ class _OnConnection:
     _session: httpx.AsyncClient | None
     _timeout: Any
 
-    def __init__(self, connection: Connection, options: dict[str, Any]) -> None:
+    def __init__(self, connection: ClusterAccess, options: dict[str, Any]) -> None:
         super().__init__(bypass_factory=True, url=connection.server, namespace=connection.namespace)  # type: ignore[call-arg]
         self._connection = connection
         self._timeout = options.get("timeout")

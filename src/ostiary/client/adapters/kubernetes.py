@@ -21,8 +21,8 @@ import websocket
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import ws_client
 
+from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.urllib3 import pool_manager
-from ostiary.client.connection import Connection
 from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, exchange
 from ostiary.errors import TransportError
 
@@ -33,7 +33,7 @@ Transport = Callable[..., Any]
 Dial = Callable[[str], websocket.WebSocket]
 
 
-def api_client(connection: Connection, **options: Any) -> ApiClient:
+def api_client(connection: ClusterAccess, **options: Any) -> ApiClient:
     """An `ApiClient` that is signed in, for ``kubernetes.client.CoreV1Api(...)`` and all the others.
 
     *options* are those of `urllib3.PoolManager`: `retries`, `maxsize`, `socket_options`, ...
@@ -44,7 +44,7 @@ def api_client(connection: Connection, **options: Any) -> ApiClient:
 class ApiClient(kubernetes.client.ApiClient):
     """A `kubernetes.client.ApiClient` for one cluster. Threads may share it, streams included."""
 
-    def __init__(self, connection: Connection, **options: Any) -> None:
+    def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         self._connection = connection
         self._of_this_thread = threading.local()
         configuration = kubernetes.client.Configuration(host=connection.server)
@@ -87,7 +87,7 @@ class _Stream:
     # A command that is rejected at the handshake has not begun.
     replayable = True
 
-    def __init__(self, connection: Connection, headers: Mapping[str, str], call: Transport) -> None:
+    def __init__(self, connection: ClusterAccess, headers: Mapping[str, str], call: Transport) -> None:
         self._connection, self._call = connection, call
         self._headers = {name.lower(): value for name, value in headers.items()}
 
@@ -124,7 +124,7 @@ def _is_of_the_handshake(header: str) -> bool:
     return header in ("authorization", "sec-websocket-protocol") or header.startswith("impersonate-")
 
 
-def _dial_for(connection: Connection, headers: Headers) -> Dial:
+def _dial_for(connection: ClusterAccess, headers: Headers) -> Dial:
     """How to open the websocket of one call. Whatever is wrong with TLS or the proxy is raised here."""
     context = connection.ssl_context()
     options = {

@@ -10,14 +10,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.aiohttp import session
-from ostiary.client.connection import Connection
 from ostiary.errors import ConfigurationError
 
 LIBRARIES = ("kubernetes.aio", "kubernetes_asyncio")
 
 
-def api_client(connection: Connection, *, library: str, **options: Any) -> Any:
+def api_client(connection: ClusterAccess, *, library: str, **options: Any) -> Any:
     """An `ApiClient` of *library* that is signed in to the cluster. Call it within a running event loop.
 
     *library* is ``kubernetes.aio`` or ``kubernetes_asyncio``; *options* are those of
@@ -27,7 +27,7 @@ def api_client(connection: Connection, *, library: str, **options: Any) -> Any:
     return _signed(client.ApiClient(_configuration(connection, client)), connection, options)
 
 
-def ws_api_client(connection: Connection, *, library: str, heartbeat: float | None = None, **options: Any) -> Any:
+def ws_api_client(connection: ClusterAccess, *, library: str, heartbeat: float | None = None, **options: Any) -> Any:
     """`api_client` for what needs a WebSocket: ``connect_get_namespaced_pod_exec`` and its like."""
     made = _module(library, "stream").WsApiClient(
         _configuration(connection, _module(library, "client")), heartbeat=heartbeat
@@ -41,14 +41,14 @@ def _module(library: str, name: str) -> Any:
     return import_module(f"{library}.{name}")
 
 
-def _configuration(connection: Connection, client: Any) -> Any:
+def _configuration(connection: ClusterAccess, client: Any) -> Any:
     # A new one, and not a copy of the program's default: that may hold a token or a proxy.
     configuration = client.Configuration()
     configuration.host = connection.server
     return configuration
 
 
-def _signed(made: Any, connection: Connection, options: dict[str, Any]) -> Any:
+def _signed(made: Any, connection: ClusterAccess, options: dict[str, Any]) -> Any:
     unused = made.rest_client.pool_manager
     if unused is not None:
         # kubernetes_asyncio has made a session already. It never had a connection, so nothing needs closing

@@ -14,15 +14,15 @@ import lightkube
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, User
 
+from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.httpx import async_transport, transport
-from ostiary.client.connection import Connection
 from ostiary.errors import ConfigurationError
 
 # Each of these would lead requests past the connection's own settings.
 DECIDED_BY_THE_CONNECTION = ("config", "proxy", "transport")
 
 
-def client(connection: Connection, **options: Any) -> lightkube.Client:
+def client(connection: ClusterAccess, **options: Any) -> lightkube.Client:
     """A `lightkube.Client` that is signed in to the cluster.
 
     *options* are those of `lightkube.Client`, except for the configuration, the transport and the proxy,
@@ -34,7 +34,7 @@ def client(connection: Connection, **options: Any) -> lightkube.Client:
     return lightkube.Client(_config(connection), transport=signed, **options)  # type: ignore[arg-type]
 
 
-def async_client(connection: Connection, **options: Any) -> lightkube.AsyncClient:
+def async_client(connection: ClusterAccess, **options: Any) -> lightkube.AsyncClient:
     """`client` for asyncio."""
     _check(options)
     signed = async_transport(connection, library=httpx2, http2=options.get("http2", False))
@@ -51,7 +51,7 @@ def _check(options: dict[str, Any]) -> None:
         )
 
 
-def _config(connection: Connection) -> SingleConfig:
+def _config(connection: ClusterAccess) -> SingleConfig:
     name = connection.selection.context_name or "default"
     config = KubeConfig.from_one(
         cluster=Cluster(server=connection.server), user=User(), context_name=name, namespace=connection.namespace

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
+from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.urllib3 import absolute, pool_manager
-from ostiary.client.connection import Connection
 
 
-def session(connection: Connection, **options: Any) -> Session:
+def session(connection: ClusterAccess, **options: Any) -> Session:
     """A `requests.Session` that is signed in to the cluster: ``session.get("/api/v1/pods")``.
 
     *options* are those of `requests.adapters.HTTPAdapter`, for the cluster alone (`max_retries`,
@@ -30,7 +30,7 @@ def session(connection: Connection, **options: Any) -> Session:
 class Session(requests.Session):
     """A session for one cluster. Paths are relative to the cluster's address."""
 
-    def __init__(self, connection: Connection, **options: Any) -> None:
+    def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         super().__init__()
         self._connection = connection
         self._adapter = ClusterAdapter(connection, **options)
@@ -66,7 +66,7 @@ class Session(requests.Session):
 class ClusterAdapter(HTTPAdapter):
     """Sends to the cluster as the kubeconfig says, whatever the session's options and environment say."""
 
-    def __init__(self, connection: Connection, **options: Any) -> None:
+    def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         self._connection = connection
         super().__init__(**options)
 

@@ -17,7 +17,7 @@ import urllib3
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPHeaderDict
 from urllib3.poolmanager import SSL_KEYWORDS
 
-from ostiary.client.connection import Connection
+from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, exchange
 from ostiary.errors import ConfigurationError, TransportError
 
@@ -26,7 +26,7 @@ CONNECTIONS_KEPT = 10
 SOCKS_PORT = 1080
 
 
-def pool_manager(connection: Connection, **options: Any) -> PoolManager:
+def pool_manager(connection: ClusterAccess, **options: Any) -> PoolManager:
     """A `urllib3.PoolManager` that is signed in to the cluster; ``request("GET", "/api")`` asks it.
 
     *options* are those of `urllib3.PoolManager`, except for TLS, which is the kubeconfig's alone.
@@ -45,7 +45,7 @@ def pool_manager(connection: Connection, **options: Any) -> PoolManager:
 class PoolManager(urllib3.PoolManager):
     """A `urllib3.PoolManager` for one cluster. Paths are relative to the cluster's address."""
 
-    def __init__(self, connection: Connection, unsigned: urllib3.PoolManager) -> None:
+    def __init__(self, connection: ClusterAccess, unsigned: urllib3.PoolManager) -> None:
         super().__init__(headers=unsigned.headers)
         self.connection_pool_kw = unsigned.connection_pool_kw
         self.pools = unsigned.pools
@@ -82,7 +82,7 @@ class PoolManager(urllib3.PoolManager):
 class ServerPool(HTTPConnectionPool):
     """The cluster's address: it signs, and has the pool of the current TLS context send."""
 
-    def __init__(self, connection: Connection, manager: urllib3.PoolManager) -> None:
+    def __init__(self, connection: ClusterAccess, manager: urllib3.PoolManager) -> None:
         address = urlsplit(connection.server)
         # urllib3 wants the brackets of an IPv6 address, and takes them off where they do not belong.
         host = address.netloc.rpartition("@")[2].removesuffix(f":{address.port}")
@@ -212,7 +212,7 @@ class _Request:
         answer.release_conn()
 
 
-def absolute(connection: Connection, url: str) -> str:
+def absolute(connection: ClusterAccess, url: str) -> str:
     """The URL of a path at the cluster's address; any other URL as it is."""
     return connection.server + url if url.startswith("/") else url
 

@@ -1,6 +1,6 @@
 """The tokens of the ``oidc`` auth-provider: is the id-token still good, and asking the issuer for a new one.
 
-Pure but for `refresh`, which asks the issuer. Called by `auth_provider`; knows nothing of kubeconfig files. The rules
+Pure but for `refresh`, which asks the issuer. Called by `provider`; knows nothing of kubeconfig files. The rules
 are those of client-go's oidc plugin and of golang.org/x/oauth2.
 """
 
@@ -36,8 +36,8 @@ class TokenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Issuer:
-    """Who gives new tokens, and as which client we ask."""
+class IssuerSettings:
+    """The issuer of new tokens, and the client as which we ask it."""
 
     url: str
     client_id: str
@@ -46,7 +46,7 @@ class Issuer:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class OidcTokens:
     id_token: Secret | None = None
     refresh_token: Secret | None = None
 
@@ -79,7 +79,7 @@ def _decode_base64url(text: str) -> bytes:
 # --- asking the issuer ---
 
 
-def refresh(issuer: Issuer, refresh_token: Secret, *, environ: Mapping[str, str] = os.environ) -> Tokens:
+def refresh(issuer: IssuerSettings, refresh_token: Secret, *, environ: Mapping[str, str] = os.environ) -> OidcTokens:
     """New tokens for *refresh_token*; raises `TokenError`."""
     context = build_context(TlsSettings(issuer.authorities_pem))
     endpoint = _token_endpoint(issuer, context, environ)
@@ -100,7 +100,7 @@ class _Refused(TokenError):
     """The issuer answered, and not with 200."""
 
 
-def _token_endpoint(issuer: Issuer, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
+def _token_endpoint(issuer: IssuerSettings, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
     metadata = _ask(issuer.url.removesuffix("/") + "/.well-known/openid-configuration", context, environ)
     endpoint = metadata.get("token_endpoint")
     if not isinstance(endpoint, str) or not endpoint:
@@ -110,7 +110,7 @@ def _token_endpoint(issuer: Issuer, context: ssl.SSLContext, environ: Mapping[st
     return endpoint
 
 
-def _tokens(answer: Mapping[str, Any]) -> Tokens:
+def _tokens(answer: Mapping[str, Any]) -> OidcTokens:
     if not answer.get("access_token"):
         raise TokenError("the issuer's answer has no access_token")
     id_token, newer = answer.get("id_token"), answer.get("refresh_token")
@@ -119,7 +119,7 @@ def _tokens(answer: Mapping[str, Any]) -> Tokens:
             "the issuer's answer has no id_token: the scope openid was not asked for at login, "
             "or the issuer gives none at a refresh"
         )
-    return Tokens(Secret(id_token), Secret(newer) if isinstance(newer, str) and newer else None)
+    return OidcTokens(Secret(id_token), Secret(newer) if isinstance(newer, str) and newer else None)
 
 
 def _ask(

@@ -1,4 +1,4 @@
-"""Can the chosen cluster and user be used? Called by `kubeconfig.select` with one choice.
+"""Checks whether the chosen cluster and user can be used. Called by `selection` with one choice.
 
 Lists every mistake and not only the first. Only what was chosen is judged: people keep broken entries.
 Looks whether the named files can be read, and reads none of them.
@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ostiary.client.kubeconfig.model import Cluster, ExecConfig, User
 from ostiary.model import Place, Problem
-
-if TYPE_CHECKING:
-    from ostiary.client.kubeconfig import Cluster, ExecConfig, User
 
 INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")

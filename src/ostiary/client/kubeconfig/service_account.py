@@ -1,7 +1,7 @@
-"""What a pod finds about its own cluster: the service account that the kubelet mounted, and the server.
+"""Finds the pod's own cluster: the service account that the kubelet mounted, and the server.
 
-Called by kubeconfig, which makes a `Selection` of it. Reads the namespace; the token is read by whoever
-signs requests, again and again, because the kubelet renews it in place.
+Called by `selection` when nothing else is chosen. Reads the namespace; the token is read by what signs the requests,
+again and again, because the kubelet renews it in place.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ostiary.client.kubeconfig.model import DEFAULT_NAMESPACE, Cluster, Selection, User
+from ostiary.model import Place
+
 log = logging.getLogger("ostiary.client")
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAccount:
+class PodServiceAccount:
     """Where the cluster is, and which files of the pod speak for it."""
 
     server: str
@@ -29,13 +31,27 @@ class ServiceAccount:
     namespace: str
 
 
-def find_service_account(environ: Mapping[str, str], root: Path) -> ServiceAccount | None:
+def in_cluster(environ: Mapping[str, str], root: Path = SERVICE_ACCOUNT) -> Selection | None:
+    """The cluster that this program runs in, as its pod's service account; None outside of a cluster."""
+    account = _find_service_account(environ, root)
+    if account is None:
+        return None
+    name, place = "in-cluster", Place(str(root))
+    return Selection(
+        context_name=name,
+        cluster=Cluster(name, account.server, certificate_authority=account.certificate_authority, place=place),
+        user=User(name, token_file=account.token_file, place=place),
+        namespace=account.namespace,
+    )
+
+
+def _find_service_account(environ: Mapping[str, str], root: Path) -> PodServiceAccount | None:
     """The service account of this pod; None outside of one, or where no token is mounted."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     token = root / "token"
     if not host or not port or not os.path.exists(token) or os.path.isdir(token):
         return None
-    return ServiceAccount(
+    return PodServiceAccount(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         token_file=str(token),
         certificate_authority=_authority(root / "ca.crt"),
@@ -54,8 +70,8 @@ def _authority(path: Path) -> str | None:
 
 
 def _namespace(environ: Mapping[str, str], path: Path) -> str:
-    if found := environ.get("POD_NAMESPACE"):
-        return found
+    if namespace := environ.get("POD_NAMESPACE"):
+        return namespace
     try:
         return path.read_text(encoding="utf-8").strip() or DEFAULT_NAMESPACE
     except (OSError, UnicodeDecodeError):

@@ -1,0 +1,189 @@
+"""Reads one kubeconfig document into the model, and lists its mistakes.
+
+Called by `files`. *base* is what relative paths are relative to: the folder of the file, or None for a text from
+memory, whose paths stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ostiary.client.kubeconfig.model import (
+    AuthProvider,
+    Cluster,
+    Context,
+    ExecConfig,
+    Impersonation,
+    Kubeconfig,
+    User,
+)
+from ostiary.core.config import Document, Fields, Json, Reading
+from ostiary.core.text import printable
+from ostiary.model import Problem, Secret
+
+T = TypeVar("T")
+# The name of the cluster extension that is handed to an exec plugin.
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+# Before v1, interactiveMode could be left out.
+_MODE_OPTIONAL = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
+
+
+def read_kubeconfig(document: Document, *, base: str | None) -> tuple[Kubeconfig, list[Problem]]:
+    reading = Reading(document)
+    fields = reading.root
+    _check_version(fields)
+    _extensions(fields)
+    preferences = fields.section("preferences")
+    preferences.ignore("colors")
+    _extensions(preferences)
+    config = Kubeconfig(
+        current_context=fields.string("current-context"),
+        contexts=_by_name(fields, "contexts", lambda name, item: _context(name, item.section("context"))),
+        clusters=_by_name(fields, "clusters", lambda name, item: _cluster(name, item.section("cluster"), base)),
+        users=_by_name(fields, "users", lambda name, item: _user(name, item.section("user"), base)),
+        current_context_place=fields.place("current-context"),
+    )
+    return replace(config, unknown_fields=reading.unknown_fields()), reading.problems
+
+
+def _check_version(fields: Fields) -> None:
+    if fields.string("apiVersion") not in ("", "v1"):
+        fields.problem("unknown apiVersion", "apiVersion", "a kubeconfig has apiVersion v1")
+    if fields.string("kind") not in ("", "Config"):
+        fields.problem("this is not a kubeconfig", "kind", "a kubeconfig has kind Config")
+
+
+def _by_name(fields: Fields, key: str, build: Callable[[str, Fields], T]) -> dict[str, T]:
+    entries: dict[str, T] = {}
+    for item in fields.sections(key):
+        name = item.string("name")
+        if name in entries:
+            item.problem(f"duplicate entry {name!r}", "name")
+        entries.setdefault(name, build(name, item))
+    return entries
+
+
+def _extensions(fields: Fields) -> dict[str, Json]:
+    extensions: dict[str, Json] = {}
+    for item in fields.sections("extensions"):
+        name, extension = item.string("name"), item.plain("extension")
+        # As kubectl: an extension that holds nothing does not take the name.
+        if extensions.get(name) is not None:
+            item.problem(f"duplicate entry {name!r}", "name")
+        extensions[name] = extension
+    return extensions
+
+
+def _context(name: str, fields: Fields) -> Context:
+    _extensions(fields)
+    return Context(
+        name,
+        cluster=fields.string("cluster"),
+        user=fields.string("user"),
+        namespace=fields.string("namespace"),
+        place=fields.place(),
+    )
+
+
+def _cluster(name: str, fields: Fields, base: str | None) -> Cluster:
+    return Cluster(
+        name,
+        server=fields.string("server"),
+        tls_server_name=fields.string("tls-server-name"),
+        insecure_skip_tls_verify=fields.boolean("insecure-skip-tls-verify"),
+        certificate_authority=_path(fields, "certificate-authority", base),
+        certificate_authority_data=fields.base64("certificate-authority-data"),
+        proxy_url=fields.string("proxy-url"),
+        disable_compression=fields.boolean("disable-compression"),
+        exec_extension=_extensions(fields).get(EXEC_EXTENSION),
+        place=fields.place(),
+    )
+
+
+def _user(name: str, fields: Fields, base: str | None) -> User:
+    _extensions(fields)
+    exec_fields = fields.optional_section("exec")
+    return User(
+        name,
+        client_certificate=_path(fields, "client-certificate", base),
+        client_certificate_data=fields.base64("client-certificate-data"),
+        client_key=_path(fields, "client-key", base),
+        client_key_data=_key_data(fields),
+        token=_secret(fields, "token"),
+        token_file=_path(fields, "tokenFile", base),
+        username=fields.string("username"),
+        password=_secret(fields, "password"),
+        impersonate=_impersonation(fields),
+        exec=None if exec_fields is None else _exec(exec_fields, base),
+        auth_provider=_auth_provider(fields),
+        place=fields.place(),
+    )
+
+
+def _exec(fields: Fields, base: str | None) -> ExecConfig:
+    version, command = fields.string("apiVersion"), fields.string("command")
+    return ExecConfig(
+        api_version=version,
+        # A bare name is looked up in PATH; anything else is a path, relative to the kubeconfig.
+        command=_resolve(command, base) if os.sep in command else command,
+        args=fields.strings("args"),
+        env=tuple(_variable(item.string("name"), item.string("value")) for item in fields.sections("env")),
+        install_hint=printable(fields.string("installHint")),
+        provide_cluster_info=fields.boolean("provideClusterInfo"),
+        interactive_mode=fields.string("interactiveMode") or ("IfAvailable" if version in _MODE_OPTIONAL else ""),
+        place=fields.place(),
+        command_place=fields.place("command"),
+    )
+
+
+def _variable(name: str, value: str) -> tuple[str, str]:
+    # To a process, the name ends at the first equals sign. A policy must judge the name that takes effect.
+    name, equals, more = name.partition("=")
+    return name, more + equals + value if equals else value
+
+
+def _impersonation(fields: Fields) -> Impersonation:
+    extra = fields.section("as-user-extra")
+    return Impersonation(
+        user=fields.string("as"),
+        uid=fields.string("as-uid"),
+        groups=fields.strings("as-groups"),
+        extra=tuple((key, extra.strings(key)) for key in extra),
+    )
+
+
+def _auth_provider(fields: Fields) -> AuthProvider | None:
+    provider = fields.optional_section("auth-provider")
+    if provider is None:
+        return None
+    config = provider.section("config")
+    settings = tuple((key, config.string(key)) for key in config)
+    return AuthProvider(provider.string("name"), settings, provider.place())
+
+
+def _secret(fields: Fields, key: str) -> Secret | None:
+    text = fields.string(key)
+    return Secret(text) if text else None
+
+
+def _key_data(fields: Fields) -> Secret | None:
+    data = fields.base64("client-key-data")
+    try:
+        return Secret(data.decode()) if data else None
+    except UnicodeDecodeError:
+        fields.problem("it is not a PEM text", "client-key-data")
+        return None
+
+
+def _path(fields: Fields, key: str, base: str | None) -> str | None:
+    path = fields.string(key)
+    return _resolve(path, base) if path else None
+
+
+def _resolve(path: str, base: str | None) -> str:
+    if base is None or os.path.isabs(path):
+        return path
+    return os.path.normpath(os.path.join(base, path))
