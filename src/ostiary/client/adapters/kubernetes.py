@@ -2,35 +2,28 @@
 
 Ordinary calls, watches and the dynamic client need no more than that. `kubernetes.stream` (exec, attach,
 port-forward) dials by itself, with files for TLS, without impersonation, and would take the token along
-on a redirect. So for our clients, and no others, we dial its websockets.
-
-Its websockets know one kind of proxy, ``http://``; with any other, streams are refused.
+on a redirect. So for our clients, and no others, `kubernetes_websockets` dials.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import kubernetes.client
-import websocket
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import ws_client
 
 from ostiary.client.access import ClusterAccess
+from ostiary.client.adapters.kubernetes_websockets import DIALLING, dial_for
 from ostiary.client.adapters.urllib3 import pool_manager
 from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, exchange
-from ostiary.errors import TransportError
 
 SWITCHING_PROTOCOLS = 101
-NOWHERE = "unused.invalid"
 PROTOCOLS = {"sec-websocket-protocol": f"{ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}"}
 Transport = Callable[..., Any]
-Dial = Callable[[str], websocket.WebSocket]
 
 
 def api_client(connection: ClusterAccess, **options: Any) -> ApiClient:
@@ -97,13 +90,11 @@ class _Stream:
     def send(self, headers: Headers) -> Any:
         own = {name: value for name, value in self._headers.items() if _is_of_the_handshake(name)}
         lines = [*{**PROTOCOLS, **own}.items(), *headers]
-        mark = _dialling.set(_dial_for(self._connection, lines))
-        try:
-            return self._call()
-        except ApiException as error:
-            return error
-        finally:
-            _dialling.reset(mark)
+        with DIALLING.through(dial_for(self._connection, lines)):
+            try:
+                return self._call()
+            except ApiException as error:
+                return error
 
     def status(self, answer: Any) -> int:
         if not isinstance(answer, ApiException):
@@ -122,60 +113,3 @@ class _Stream:
 def _is_of_the_handshake(header: str) -> bool:
     # The generated code also sets headers for a body that a websocket does not have.
     return header in ("authorization", "sec-websocket-protocol") or header.startswith("impersonate-")
-
-
-def _dial_for(connection: ClusterAccess, headers: Headers) -> Dial:
-    """How to open the websocket of one call. Whatever is wrong with TLS or the proxy is raised here."""
-    context = connection.ssl_context()
-    options = {
-        "header": [f"{name}: {value}" for name, value in headers],
-        # The library would send the same headers to wherever it is redirected.
-        "redirect_limit": 0,
-        **_proxy_options(connection.proxy),
-    }
-
-    def dial(url: str) -> websocket.WebSocket:
-        # Its trace shows the headers of the handshake.
-        websocket.enableTrace(False)
-        opened = websocket.WebSocket(sslopt={} if context is None else {"context": context})
-        opened.connect(url, **options)  # type: ignore[no-untyped-call]
-        return opened
-
-    return dial
-
-
-def _proxy_options(proxy: str | None) -> dict[str, Any]:
-    if proxy is None:
-        # Told of no proxy at all, the library would look for one in the environment.
-        return {"http_proxy_host": NOWHERE, "http_proxy_port": 1, "http_no_proxy": ["*"]}
-    parts = urlsplit(proxy)
-    if parts.scheme != "http":
-        raise TransportError(
-            "the proxy for this server cannot be used for streams",
-            cause=f"the websockets of the official client know http:// proxies only, and this one is {parts.scheme}://",
-            hint="use an http:// proxy; all calls but exec, attach and port-forward go through this one too",
-            code="proxy-invalid",
-        )
-    return {
-        "http_proxy_host": parts.hostname,
-        "http_proxy_port": parts.port or 80,
-        "http_proxy_auth": (unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
-        # An empty list would let the environment's NO_PROXY in.
-        "http_no_proxy": [NOWHERE],
-    }
-
-
-_dialling: ContextVar[Dial | None] = ContextVar("dialling", default=None)
-_dial_as_ever = ws_client.create_websocket
-
-
-def _create_websocket(configuration: Any, url: str, headers: Any = None) -> websocket.WebSocket:
-    """In place of the library's own, which takes neither a TLS context nor most headers.
-
-    Only a call of one of our clients sets `_dialling`; everybody else gets what was there before.
-    """
-    dial = _dialling.get() or partial(_dial_as_ever, configuration, headers=headers)
-    return dial(url)
-
-
-ws_client.create_websocket = _create_websocket
