@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from ostiary.cli import main
-from ostiary.cli.get_token import file_name
+from ostiary.cli.cached_token import file_name
 from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl, newest_exec_version
@@ -151,7 +151,7 @@ def test_it_costs_no_import_that_the_interpreter_has_not_done_itself(desk: Desk)
         return set(done.stderr.split())
 
     run = f"from ostiary.cli import main; assert main(['get-token', '--server', {desk.server.url!r}]) == 0"
-    own = {"ostiary", "ostiary.cli", "ostiary.cli.get_token", "time", "posix"}
+    own = {"ostiary", "ostiary.cli", "ostiary.cli.cached_token", "time", "posix"}
     assert modules(run) - modules("pass") <= own
     assert modules(run, KUBERNETES_EXEC_INFO=told("v1beta1")) - modules("pass") <= own
 

@@ -17,8 +17,9 @@ import pytest
 import trustme
 
 from ostiary.cli import main
+from ostiary.cli.signin.person import Wishes
 from ostiary.cli.signin.sessions import Account, Sessions
-from ostiary.cli.signin.turn import Turn, Wishes
+from ostiary.cli.signin.turn import Turn
 from ostiary.model import Secret
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, ServedGateway, Site, password, role

@@ -78,7 +78,7 @@ INSIDE = {
         "matching": set(),
     },
     "cli": {
-        ".": {"signin"},
+        ".": set(),
         "exec": {"."},
         "gateway": {".", "signin"},
         "kubeconfig": {".", "signin"},
@@ -113,8 +113,6 @@ INSIDE = {
 # Imports between folders that the table above forbids and that exist today. Each is to be cut; nothing is added. An
 # entry that is no longer needed fails the test, so that the list shrinks.
 STILL_TO_CUT = {
-    ("cli/gateway", "cli/policy"),
-    ("cli/signin", "cli/gateway"),
     ("gateway/authenticate", "gateway/admit"),
     ("gateway/config", "gateway/admit"),
     ("gateway/config", "gateway/http1"),
@@ -125,7 +123,6 @@ STILL_TO_CUT = {
 
 # Folders in which modules import each other today. The same holds: nothing is added.
 CYCLES_STILL_TO_CUT = {
-    "cli",
     "client",
     "client/kubeconfig",
     "gateway/http1",

@@ -1,14 +1,13 @@
-"""The program ``ostiary``: finds the command's module and hands it the rest of the line.
+"""The program ``ostiary``: finds the module of the command and passes it the rest of the command line.
 
-Importing this costs nothing, and a command pays only for its own module: `get-token` is run before every
-kubectl command, and its start is what people wait for. So nothing but `sys` is imported here, not even for
-types, and a new command is one line in `COMMANDS`.
+A command is a module and a line in `COMMANDS`; only the module of the command that runs is imported. ``get-token`` runs
+before every kubectl command, so this module imports nothing but `sys`, not even for types.
 """
 
 import sys
 
-# name: (module, what it does). The module has `configure(parser)`, whose parser sets `run` as a default;
-# or, where even argparse would be too slow, `main(argv)`.
+# name: (module, what it does). The module has `configure(parser)`, whose parser sets `run` as a default. One that must
+# parse its command line itself has `main(argv)` as well.
 COMMANDS = {
     "serve": ("ostiary.cli.gateway.serve", "run the gateway: sign-in with your identity system, access by your policy"),
     "can-i": ("ostiary.cli.policy.can_i", "ask the gateway's policy whether a user may do something, and why"),
@@ -25,13 +24,11 @@ COMMANDS = {
     "logout": ("ostiary.cli.signin.logout", "end the session, here and at the gateway"),
     "whoami": ("ostiary.cli.signin.whoami", "show your user name and groups at the gateway, and their source"),
     "kubeconfig": ("ostiary.cli.kubeconfig.command", "make a kubectl context whose user signs in at a gateway"),
-    "get-token": ("ostiary.cli.get_token", "the exec plugin that kubectl runs to get a token"),
+    "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
 }
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 HELP = """\
 {program}: authentication for Kubernetes clients, image registries and APIs
@@ -60,9 +57,13 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
+        from ostiary.cli.exit_codes import FAILED
+
         _forget_stdout()
         return FAILED
     except KeyboardInterrupt:
+        from ostiary.cli.exit_codes import INTERRUPTED
+
         return INTERRUPTED
 
 
@@ -73,27 +74,38 @@ def program() -> str:
 
 def _run(argv: list[str]) -> int:
     name, rest = (argv[0], argv[1:]) if argv else ("", [])
-    if not name:
-        print(help_text(), file=sys.stderr, end="")
-        return USAGE
-    if name in ("-h", "--help", "help"):
-        print(help_text(), end="")
-        return OK
-    if name == "--version":
-        from ostiary import __version__
+    if name == "get-token":
+        from ostiary.cli.cached_token import print_cached
 
-        print(f"ostiary {__version__}")
-        return OK
+        if print_cached(rest):
+            return 0
     if name not in COMMANDS:
-        from ostiary.cli.arguments import refuse_command
-
-        return refuse_command(name, rest)
+        return _run_without_command(name, rest)
     module = command_module(name)
     if hasattr(module, "main"):
         return int(module.main(rest))
     from ostiary.cli.arguments import run_command
 
-    return run_command(name, rest)
+    return run_command(f"{program()} {name}", COMMANDS[name][1], module.configure, rest)
+
+
+def _run_without_command(name: str, rest: list[str]) -> int:
+    if not name:
+        from ostiary.cli.exit_codes import USAGE
+
+        print(help_text(), file=sys.stderr, end="")
+        return USAGE
+    if name in ("-h", "--help", "help"):
+        print(help_text(), end="")
+        return 0
+    if name == "--version":
+        from ostiary import __version__
+
+        print(f"ostiary {__version__}")
+        return 0
+    from ostiary.cli.arguments import refuse_command
+
+    return refuse_command(name, rest, program=program(), commands=list(COMMANDS))
 
 
 def command_module(name: str):  # type: ignore[no-untyped-def]  # naming the type would import `types`

@@ -1,18 +1,18 @@
 """Command lines for the commands that use argparse: parse, run, and report what went wrong.
 
-Called by the dispatcher for every command whose module has `configure`. `whole_parser` is all of them as
-one tree, from which the completions are made.
+Called by the dispatcher (`ostiary.cli`) for every command whose module has `configure`; it passes in all that depends
+on the command, so that nothing here knows the table of commands.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from ostiary.cli import COMMANDS, FAILED, USAGE, command_module, program
+from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import log_as_notes, print_error
 from ostiary.core.text import printable
 from ostiary.errors import OstiaryError
@@ -115,10 +115,12 @@ def environment(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def run_command(name: str, argv: Sequence[str]) -> int:
-    """Run the command *name*; what it raises is printed, and the exit code says which kind it was."""
-    parser = Parser(prog=f"{program()} {name}", description=COMMANDS[name][1])
-    command_module(name).configure(parser)
+def run_command(
+    prog: str, description: str, configure: Callable[[argparse.ArgumentParser], None], argv: Sequence[str]
+) -> int:
+    """Run the command that *configure* describes; print what it raises, and return the exit code."""
+    parser = Parser(prog=prog, description=description)
+    configure(parser)
     try:
         arguments = parser.parse_args(argv)
     except UsageError as error:
@@ -136,20 +138,10 @@ def run_command(name: str, argv: Sequence[str]) -> int:
         return FAILED
 
 
-def refuse_command(name: str, argv: Sequence[str]) -> int:
-    close = get_close_matches(name, COMMANDS, n=1)
-    hint = f"did you mean {program()} {close[0]}?" if close else f"{program()} --help lists the commands"
+def refuse_command(name: str, argv: Sequence[str], *, program: str, commands: Sequence[str]) -> int:
+    close = get_close_matches(name, commands, n=1)
+    hint = f"did you mean {program} {close[0]}?" if close else f"{program} --help lists the commands"
     return _usage(UsageError(f"unknown command {name!r}", hint=hint), argv)
-
-
-def whole_parser() -> argparse.ArgumentParser:
-    """Every command with all of its options, as one parser."""
-    parser = Parser(prog="ostiary")
-    parser.add_argument("--version", action="store_true")
-    commands = parser.add_subparsers()
-    for name, (_, does) in COMMANDS.items():
-        command_module(name).configure(commands.add_parser(name, help=does))
-    return parser
 
 
 def _usage(error: UsageError, argv: Sequence[str]) -> int:

@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ostiary.cli.arguments import whole_parser
+from ostiary.cli import COMMANDS, command_module
+from ostiary.cli.arguments import Parser
 
 HELP = """\
 Print a script that completes commands, options and values.
@@ -27,7 +28,7 @@ For every new shell, in a directory that must exist:
   fish   ostiary completion fish > ~/.config/fish/completions/ostiary.fish
 """
 
-FILES, COMMANDS = "files", "commands"
+FILES, PROGRAMS = "files", "programs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,16 @@ def print_script(arguments: argparse.Namespace) -> int:
 # --- the parsers as levels ---
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command with all of its options, as one parser."""
+    parser = Parser(prog="ostiary")
+    parser.add_argument("--version", action="store_true")
+    commands = parser.add_subparsers()
+    for name, (_, does) in COMMANDS.items():
+        command_module(name).configure(commands.add_parser(name, help=does))
+    return parser
+
+
 def levels(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Level]:
     """*parser* and all parsers below it."""
     below: dict[str, argparse.ArgumentParser] = {}
@@ -81,7 +92,7 @@ def levels(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
         elif action.choices:
             words += [(str(choice), "") for choice in action.choices]
         elif action.metavar == "COMMAND":
-            rest = COMMANDS
+            rest = PROGRAMS
     yield Level(path, tuple(words), tuple(options), rest)
     for name, inner in below.items():
         yield from levels(inner, (*path, name))
@@ -203,7 +214,7 @@ def _bash_reply(words: str) -> str:
 def _bash_offer(level: Level) -> str:
     names = [name for option in level.options for name in option.names]
     offer = _bash_reply(" ".join([*(word for word, _ in level.words), *names]))
-    if level.rest == COMMANDS:
+    if level.rest == PROGRAMS:
         offer = f"if [[ $current == -* ]]; then {offer}; else _ostiary_files -c -f; fi"
     return f'        "{_name(level.path)}") {offer} ;;'
 
@@ -264,7 +275,7 @@ def _zsh_values(option: Option) -> str:
 def _zsh_offer(level: Level) -> str:
     pairs = [*level.words, *((name, option.help) for option in level.options for name in option.names)]
     offers = " ".join(_zsh_quoted(f"{word}:{text}" if text else word) for word, text in pairs)
-    command = "[[ $PREFIX != -* ]] && _command_names; " if level.rest == COMMANDS else ""
+    command = "[[ $PREFIX != -* ]] && _command_names; " if level.rest == PROGRAMS else ""
     return f'        "{_name(level.path)}") {command}offers=({offers}) ;;'
 
 
@@ -315,7 +326,7 @@ def _fish_offers(level: Level) -> Iterator[str]:
         yield f"{start} -a {word} -d {_fish_quoted(text)}"
     for option in level.options:
         yield f"{start} {_fish_names(option)} -d {_fish_quoted(option.help)}{_fish_values(option)}"
-    if level.rest == COMMANDS:
+    if level.rest == PROGRAMS:
         yield f"{start} -F -a '(__fish_complete_command)'"
 
 

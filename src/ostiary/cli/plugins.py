@@ -6,8 +6,8 @@ import argparse
 from collections import Counter
 from dataclasses import asdict
 
-from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_json, print_note, print_table
 
 DESCRIPTION = """\

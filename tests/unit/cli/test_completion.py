@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.cli import COMMANDS, main
-from ostiary.cli.arguments import whole_parser
-from ostiary.cli.completion import SCRIPTS, levels
+from ostiary.cli.completion import SCRIPTS, levels, whole_parser
 
 PRESS_TAB = """
 source "$1"; shift

@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ostiary.cli.arguments import UsageError
-from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ostiary.cli.gateway.remote import RemoteGateway
@@ -74,15 +73,3 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     import asyncio
 
     return asyncio.run(work)
-
-
-def token_text(path: str) -> str:
-    """The text of a file that should hold a token; raises `ConfigurationError`, which does not quote it."""
-    try:
-        with open(path, encoding="utf-8") as opened:
-            return opened.read(1 << 20)
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
-        raise ConfigurationError(
-            "the token cannot be read", cause=why, where=path, code="token-file-unreadable"
-        ) from None

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.gateway.choice import token_text
-from ostiary.cli.gateway.http import GatewayHttp, checked_address
-from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT
+from ostiary.cli.gateway.token_file import token_text
+from ostiary.cli.gateway_http import GatewayHttp, checked_address
 from ostiary.cli.signin.options import chosen_authorities
 from ostiary.cli.signin.sessions import Account
 from ostiary.cli.signin.turn import login_command, signed_in

@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import UsageError
+from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import DEFAULT, run_async
 from ostiary.cli.output import print_note
 from ostiary.core.extras import needing

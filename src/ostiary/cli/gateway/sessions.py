@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ostiary.cli import OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
-from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async, token_text
+from ostiary.cli.exit_codes import OK
+from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async
+from ostiary.cli.gateway.token_file import token_text
 from ostiary.cli.output import print_json, print_note, print_table
 from ostiary.errors import ConfigurationError
 
@@ -186,7 +187,7 @@ async def _undo_in(tokens: Tokens, kind: str, value: str) -> int:
 
 
 async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) -> int:
-    from ostiary.cli.policy.can_i import login_name
+    from ostiary.cli.login_name import login_name
     from ostiary.interfaces.token_store import RevocationKind
 
     return await tokens.revoke(RevocationKind(kind), value, by=f"{login_name()} (ostiary sessions revoke)", at=at)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
-from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.kubeconfig.merge import Conflict, conflicts, merge
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account

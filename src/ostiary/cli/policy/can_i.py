@@ -7,9 +7,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import add_config, load, run_async
+from ostiary.cli.login_name import login_name
 from ostiary.cli.output import Style, painted, print_json, print_note
 from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
 from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
@@ -105,15 +106,3 @@ def _user(arguments: argparse.Namespace) -> UserInfo:
         # Whoever is in a group has signed in.
         return UserInfo("", groups=(*groups, AUTHENTICATED))
     return UserInfo(login_name())
-
-
-def login_name() -> str:
-    """Who runs this command."""
-    import getpass
-    import os
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # In a container the user often has a number and no name.
-        return f"uid {os.getuid()}"

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import DEFAULT, add_config, run_async
 from ostiary.cli.output import Style, painted, print_json, print_note, rows
 from ostiary.cli.policy.decision_output import object_text

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostiary.cli import OK
 from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async
 from ostiary.cli.output import print_json
 from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text

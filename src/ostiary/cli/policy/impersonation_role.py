@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ostiary.cli import OK
 from ostiary.cli.arguments import UsageError
+from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, config_path, load, run_async
 from ostiary.cli.output import print_note
 from ostiary.cli.policy.question import chosen_upstream

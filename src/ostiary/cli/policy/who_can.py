@@ -6,8 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ostiary.cli import FAILED, OK
 from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import add_config, load, run_async
 from ostiary.cli.output import print_json, print_note, print_table
 from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question

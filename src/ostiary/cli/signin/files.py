@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ostiary.cli.get_token import LARGEST, is_private, state_folder
+from ostiary.cli.cached_token import LARGEST, is_private, state_folder
 from ostiary.errors import ConfigurationError
 
 LOOK_AGAIN_SECONDS = 0.05

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ostiary.cli.gateway.http import SECONDS, GatewayHttp, Reply
+from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
 from ostiary.cli.signin.sessions import Grant
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import UsageError, seconds
 from ostiary.cli.authorities import authorities, checked_authorities
-from ostiary.cli.gateway.http import checked_address
-from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT
+from ostiary.cli.gateway_http import checked_address
+from ostiary.cli.signin.person import SECONDS, Wishes
 from ostiary.cli.signin.sessions import FILE, KEYRING, Account, known_accounts
-from ostiary.cli.signin.turn import SECONDS, Wishes
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:

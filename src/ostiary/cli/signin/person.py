@@ -1,15 +1,32 @@
-"""The person at the terminal: told things, and asked things. Never on stdout, which may be a client's to read."""
+"""The person who signs in: how they wish to, and how they are told and asked things at the terminal.
+
+Used by `turn`, `ways` and the commands. Nothing is written to stdout, which a client may read.
+"""
 
 from __future__ import annotations
 
 import getpass
 import os
 import sys
+from dataclasses import dataclass
 from typing import Protocol
 
 from ostiary.cli.output import print_note
 from ostiary.core.text import printable
 from ostiary.model import Secret
+
+SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the person asked for. `username` is offered when a password is asked for."""
+
+    provider: str | None = None
+    device: bool = False
+    no_browser: bool = False
+    seconds: float = SECONDS
+    username: str = ""
 
 
 class Person(Protocol):

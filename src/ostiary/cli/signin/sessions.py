@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
-from ostiary.cli.get_token import DEFAULT_ACCOUNT, file_content, file_name, usable_answer
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT, file_content, file_name, usable_answer
 from ostiary.cli.signin import files
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError

@@ -20,30 +20,18 @@ from datetime import datetime, timedelta
 
 from ostiary.cli.signin import files
 from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
-from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.person import Person, Wishes
 from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions, check_store
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import Answer
 
-SECONDS = 300.0
 LEFT_ALONE = timedelta(minutes=5)
 # For those who cannot be asked: most programs give up on a plugin after a minute.
 WAIT_SECONDS = 50.0
 # A second or so lies between two of them, and the gateway bears with a renewal token that was used before for ten.
 RENEWALS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the person asked for. `username` is offered when a password is asked for."""
-
-    provider: str | None = None
-    device: bool = False
-    no_browser: bool = False
-    seconds: float = SECONDS
-    username: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ import time
 import webbrowser
 from collections.abc import Mapping, Sequence
 
-from ostiary.cli.get_token import DEFAULT_ACCOUNT
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.signin import browser
 from ostiary.cli.signin.gateway import GatewayClient, Method, unanswered
-from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.person import Person, Wishes
 from ostiary.cli.signin.sessions import Account, Grant
-from ostiary.cli.signin.turn import Wishes
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, LoginRefused
 

@@ -16,9 +16,9 @@ import yaml
 
 from ostiary.cli import main
 from ostiary.cli.signin.gateway import GatewayClient
-from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.person import Person, Wishes
 from ostiary.cli.signin.sessions import Account, Grant, Sessions
-from ostiary.cli.signin.turn import Turn, Wishes
+from ostiary.cli.signin.turn import Turn
 from ostiary.cli.signin.ways import has_browser, sign_in
 from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret

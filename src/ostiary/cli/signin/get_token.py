@@ -1,7 +1,7 @@
-"""``ostiary get-token`` when no credential lies ready: renew, sign in, or say why neither is possible.
+"""``ostiary get-token`` without a usable cached credential: refresh it, sign in, or say why neither is possible.
 
-Called by `get_token`, which is why nothing here needs to be quick. Stdout is for the credential alone; what is told to
-a person goes to stderr, and only if that is a terminal.
+Called by the dispatcher after `ostiary.cli.cached_token` found nothing to print. Stdout is for the credential alone;
+messages for a person go to stderr, and only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import sys
 import time
 
-from ostiary.cli import FAILED, USAGE, program
+from ostiary.cli import program
 from ostiary.cli.arguments import Parser, UsageError
 from ostiary.cli.authorities import authorities
-from ostiary.cli.get_token import asks_again, believe
+from ostiary.cli.cached_token import asks_again, believe
+from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import print_error
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes
 from ostiary.cli.signin.person import AtTerminal

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.gateway.http import GatewayHttp, Reply, checked_address
+from ostiary.cli.gateway_http import GatewayHttp, Reply, checked_address
 from ostiary.errors import ProviderError
 from tests.support.serving import serving
 

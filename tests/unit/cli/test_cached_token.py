@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.cli import get_token
-from ostiary.cli.get_token import (
+from ostiary.cli import cached_token
+from ostiary.cli.cached_token import (
     BELIEVED_SECONDS,
     LARGEST_LIST,
     asks_again,
@@ -104,7 +104,7 @@ def test_the_folder_is_the_account_s_own(environ: dict[bytes, bytes], folder: st
 def test_options_that_are_not_understood_at_once_are_left_to_the_slow_way(
     argv: list[str], found: dict[str, str] | None
 ) -> None:
-    assert get_token._options(argv) == found
+    assert cached_token._options(argv) == found
 
 
 # --- who asked ---

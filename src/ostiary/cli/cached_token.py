@@ -1,16 +1,19 @@
-"""``ostiary get-token``: the exec plugin of those who sign in at a gateway; here, the way that is taken every time.
+"""The cached credential of ``ostiary get-token``: prints it, if it is still good, and defines the files that hold it.
 
-    kubectl -> get-token -> a credential that is still good lies ready in a file -> its bytes, as they are
+    kubectl -> get-token -> the token file holds a credential that is still good -> its bytes, unchanged
                   |
-                  +-> anything else at all: `get_token_slow`, which renews, signs in, and explains
+                  +-> otherwise: `ostiary.cli.signin.get_token`, which refreshes it, signs in, or says why it cannot
 
-One thing cannot be seen in that file: that the gateway has withdrawn the credential. No client tells its plugin of a
-401, but it runs it again, though what it was given is still good. So a second file remembers who asked (`asks_again`).
+Called by the dispatcher before anything else is imported. `ostiary.cli.signin` reads and writes the same files, and
+uses these functions for it.
 
-Somebody waits for this before every kubectl command, and each module that is imported here is waited for. So there
-are `time` and `posix`, which are part of the interpreter, and nothing else: no argparse, no json, not even `os`.
+The file cannot show that the gateway has revoked the credential. No client tells its exec plugin of a 401, but it runs
+the plugin again although the credential has not expired. So a second file remembers who asked (`asks_again`).
 
-A file holds one line, and then the finished ExecCredential in each version that a client may ask for:
+A person waits for this before every kubectl command, and for every module that is imported here. So there are only
+`time` and `posix`, which are part of the interpreter: no argparse, no json, not even `os`.
+
+A token file holds one line, and then the finished ExecCredential in each version that a client may ask for:
 
     ostiary 1 <obtained> <renew at> <length of v1> <length of v1beta1>
 """
@@ -23,10 +26,10 @@ FLAGS = ("--device", "--no-browser")
 DEFAULT_ACCOUNT = "default"
 LARGEST = 64 * 1024
 LONGEST_NAME = 200
-# Some clients run us for every request: they are not to make us ask the gateway more often than this.
+# Some clients run us for every request: we ask the gateway at most this often for one of them.
 BELIEVED_SECONDS = 30
 LARGEST_LIST = 1024
-# A clock that was set back would make an old credential look new for as long.
+# A credential from the future is one from before the clock was set back; small corrections are harmless.
 CLOCK_SLACK = 60
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
@@ -34,26 +37,18 @@ _REGULAR, _KIND, _OTHERS = 0o100000, 0o170000, 0o077
 _VERSION = b'"client.authentication.k8s.io/'
 
 
-def main(argv: list[str]) -> int:
-    found = _ready(argv)
-    if found is None:
-        from ostiary.cli.get_token_slow import main as slow
-
-        return slow(argv)
-    while found:
-        found = found[posix.write(1, found) :]
-    return 0
-
-
-def configure(parser):  # type: ignore[no-untyped-def]  # naming the type would import argparse
-    """The same options for argparse: for the help, for completions, and for everything that is not ready."""
-    from ostiary.cli.get_token_slow import configure as slow
-
-    slow(parser)
+def print_cached(argv: list[str]) -> bool:
+    """Print the cached credential that the command line *argv* asks for; False if there is none that is usable."""
+    answer = _cached_answer(argv)
+    if answer is None:
+        return False
+    while answer:
+        answer = answer[posix.write(1, answer) :]
+    return True
 
 
-def _ready(argv: list[str]) -> bytes | None:
-    """The answer, if it lies ready; None if there is anything to think about."""
+def _cached_answer(argv: list[str]) -> bytes | None:
+    """The ExecCredential to print; None if anything about the command line, the client or the file is unusual."""
     options = _options(argv)
     version = _asked_version()
     folder = state_folder()
@@ -62,30 +57,30 @@ def _ready(argv: list[str]) -> bytes | None:
     name = file_name(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
     data = None if name is None else _content(f"{folder}/{name}.token")
     now = time.time()
-    found = None if data is None else usable_answer(data, version, now)
-    return None if found is None or asks_again(f"{folder}/{name}.asked", now) else found
+    answer = None if data is None else usable_answer(data, version, now)
+    return None if answer is None or asks_again(f"{folder}/{name}.asked", now) else answer
 
 
 def _options(argv: list[str]) -> dict[str, str] | None:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")
         if option in WITH_VALUE:
-            found[option] = value if equals else next(words, "")
+            options[option] = value if equals else next(words, "")
         elif word not in FLAGS:
             return None
-    return found if found.get("--server") and found.get("--account", DEFAULT_ACCOUNT) else None
+    return options if options.get("--server") and options.get("--account", DEFAULT_ACCOUNT) else None
 
 
 def _asked_version() -> bytes | None:
-    """Found without reading the JSON: if the quoted name stands there once, its value is what is asked for.
+    """The version that the client asks for, without parsing the JSON: the quoted name must occur exactly once.
 
-    Inside of any string of the JSON its quotes would have backslashes.
+    Inside a JSON string its quotes would have backslashes.
     """
     info = posix.environ.get(b"KUBERNETES_EXEC_INFO")
     if info is None:
-        # Several clients tell their plugins nothing, and take v1.
+        # Several clients pass their plugins no information, and accept v1.
         return b"v1"
     _, name, rest = info.partition(b'"apiVersion"')
     start = rest.lstrip(b" :")
@@ -94,14 +89,14 @@ def _asked_version() -> bytes | None:
     return start[len(_VERSION) :].partition(b'"')[0]
 
 
-# --- the file; `get_token_slow` and `signin` use these too, so that both ways agree ---
+# --- the file ---
 
 
 def state_folder(environ: dict[bytes, bytes] = posix.environ) -> str | None:
-    """Where the credentials of this account of this machine lie; None without a home.
+    """The folder that holds the credentials of this account of this machine; None without a home.
 
-    The number is part of the name: whoever works as another with ``sudo`` and the same home must not leave files
-    that the first one can no longer read.
+    The user id is part of the name: with ``sudo`` and the same home, a second user would otherwise leave files that
+    the first one cannot read.
     """
     state = environ.get(b"XDG_STATE_HOME", b"")
     home = environ.get(b"HOME", b"")
@@ -117,17 +112,17 @@ def state_folder(environ: dict[bytes, bytes] = posix.environ) -> str | None:
 
 
 def file_name(server: str, account: str) -> str | None:
-    """One name for one account of one gateway, on file systems that ignore case as well; None if it is too long."""
-    name = f"{_spelled(server.rstrip('/'))}+{_spelled(account)}"
+    """A name for one account of one gateway that is unique even where case is ignored; None if it is too long."""
+    name = f"{_escape(server.rstrip('/'))}+{_escape(account)}"
     return name if len(name) <= LONGEST_NAME else None
 
 
-def _spelled(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(char if char in _SAFE else f"_{ord(char):x}_" for char in text)
 
 
 def _content(path: str) -> bytes | None:
-    """What is in the file, if it is ours and nobody else's. Why not, if not, is found out on the slow way."""
+    """The content of a file that only we can read; None otherwise. `signin.files` finds out why not."""
     try:
         descriptor = posix.open(path, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except (OSError, ValueError):
@@ -140,13 +135,13 @@ def _content(path: str) -> bytes | None:
         posix.close(descriptor)
 
 
-def is_private(seen: posix.stat_result) -> bool:
-    """Whether it is a file of ours that nobody else may read or write."""
-    return seen.st_mode & _KIND == _REGULAR and seen.st_uid == posix.geteuid() and not seen.st_mode & _OTHERS
+def is_private(status: posix.stat_result) -> bool:
+    """Whether it is a regular file that we own and nobody else may read or write."""
+    return status.st_mode & _KIND == _REGULAR and status.st_uid == posix.geteuid() and not status.st_mode & _OTHERS
 
 
 def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
-    """The ExecCredential in *version*, if the file is whole and its credential good for a while."""
+    """The ExecCredential in *version*, if the file is complete and the credential need not be refreshed yet."""
     head, _, rest = data.partition(b"\n")
     words = head.split(b" ")
     if len(words) != 6 or words[0] != b"ostiary" or words[1] != b"1":
@@ -164,7 +159,7 @@ def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
 
 
 def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes) -> bytes:
-    """What `usable_answer` reads."""
+    """The content of a token file, as `usable_answer` reads it."""
     return b"ostiary 1 %d %d %d %d\n%b%b" % (obtained, renew_at, len(v1), len(v1beta1), v1, v1beta1)
 
 
@@ -172,28 +167,28 @@ def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes) -> 
 
 
 def asks_again(path: str, now: float) -> bool:
-    """Whether the program that runs us got this credential before, and so may have been refused with it.
+    """Whether the program that runs us got this credential before, so that the server may have rejected it.
 
-    Remembers it if not. After `believe` it is no news for a while. A client that tells us nothing is taken for one that
-    runs us for every request, or for a person, and never counts.
+    Remembers the program if not. After `believe` the answer is False for a while, and always for a client that passes
+    us no information: it may run us for every request, or be a person.
     """
     if b"KUBERNETES_EXEC_INFO" not in posix.environ:
         return False
-    asker, asked = posix.getppid(), _askers(path)
-    if asker in asked:
+    asker, askers = posix.getppid(), _askers(path)
+    if asker in askers:
         # The clock may have been set back meanwhile.
-        return not 0 <= now - asked[asker] < BELIEVED_SECONDS
+        return not 0 <= now - askers[asker] < BELIEVED_SECONDS
     _remember(path, asker, 0)
     return False
 
 
 def believe(path: str, now: float) -> None:
-    """The gateway was asked just now about what this program gets."""
+    """Record that the gateway has just confirmed the credential for the program that runs us."""
     _remember(path, posix.getppid(), int(now))
 
 
 def _askers(path: str) -> dict[int, int]:
-    """Processes, and when the gateway was last asked for them; 0 for never. The last word on each counts."""
+    """Process ids, and when the gateway was last asked for each; 0 for never. The last entry of a process counts."""
     words = (_content(path) or b"").split()
     try:
         return {int(process): int(at) for process, _, at in (word.partition(b":") for word in words)}
@@ -202,18 +197,18 @@ def _askers(path: str) -> dict[int, int]:
 
 
 def _remember(path: str, asker: int, at: int) -> None:
-    # Appended in one piece: many may ask at the same moment, and none of them is lost.
+    # Appended with one write: entries of processes that ask at the same moment must not be lost.
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
     try:
         descriptor = posix.open(path, flags, 0o600)
     except OSError:
-        # A home that cannot be written to is no reason to keep a credential from anybody.
+        # Without a writable home we still return the credential.
         return
     try:
-        seen = posix.fstat(descriptor)
-        # A second name would be that of another file, which is not ours to change.
-        if is_private(seen) and seen.st_nlink == 1:
-            if seen.st_size > LARGEST_LIST:
+        status = posix.fstat(descriptor)
+        # A second hard link may be another program's file, which we must not change.
+        if is_private(status) and status.st_nlink == 1:
+            if status.st_size > LARGEST_LIST:
                 posix.ftruncate(descriptor, 0)
             posix.write(descriptor, b"%d:%d\n" % (asker, at))
     except OSError:
