@@ -36,7 +36,6 @@ from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authorize import impersonation
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
-from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
 from ostiary.gateway.http1.request_head import Refusal

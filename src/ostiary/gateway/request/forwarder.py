@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.authenticate.authenticator import Authenticator
-from ostiary.gateway.http1.client import FailureKind, UpstreamLost
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers

@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.chain import Authorizer, Link, OnError
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import OnError
 from ostiary.interfaces.authorization import Explanation, Rules, Subject
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.testing import FakeClock
