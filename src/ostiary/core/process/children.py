@@ -1,0 +1,147 @@
+"""The processes that are running now: their pipes, the signals they may get, and ending all of them.
+
+Called by `start.run` for each process it starts, and by the interpreter at its own end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import threading
+from contextlib import ExitStack, suppress
+from typing import IO
+
+from ostiary.core.process.outcome import DEFAULT_LIMITS
+
+# The largest pipe that Linux gives to an ordinary user: one read of this size empties any pipe.
+_WHOLE_PIPE = 1 << 20
+
+
+class Pipe:
+    """Our end of a pipe to the child, which never blocks; or of none, which is closed from the start."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self._stream = stream
+        if stream is not None:
+            os.set_blocking(stream.fileno(), False)
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None and not self._stream.closed
+
+    def fileno(self) -> int:
+        assert self._stream is not None
+        return self._stream.fileno()
+
+    def read(self) -> bytes:
+        """All that is in the pipe now; closes it at its end."""
+        try:
+            chunk = os.read(self.fileno(), _WHOLE_PIPE)
+        except BlockingIOError:
+            return b""
+        if not chunk:
+            self.close()
+        return chunk
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+class Child:
+    """A started process, its pipes, and the right to signal it, which is lost when it is reaped."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, own_group: bool) -> None:
+        self.process = process
+        self.own_group = own_group
+        self.unwanted = False
+        self.stdin, self.stdout, self.stderr = map(Pipe, (process.stdin, process.stdout, process.stderr))
+        self._exit_code: int | None = None
+        self._reaping = threading.RLock()
+        with _changed:
+            _running.add(self)
+
+    def signal(self, number: signal.Signals) -> None:
+        # PermissionError: it has become another user's, as with sudo, and is out of our reach.
+        with self._reaping, suppress(ProcessLookupError, PermissionError):
+            # A process has its number until it is reaped, which `_hold_until_end` may have done; a group
+            # has it while anybody is in it. After that, the number may be given to somebody else.
+            if self._exit_code is None and self.own_group:
+                os.killpg(self.process.pid, number)
+            elif self.process.returncode is None:
+                os.kill(self.process.pid, number)
+
+    def reap(self) -> int | None:
+        """What the process ended with; None if it runs on."""
+        with self._reaping:
+            self._exit_code = self.process.poll()
+            return self._exit_code
+
+    def close(self) -> None:
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
+        self.reap()
+        with _changed:
+            _running.discard(self)
+            _changed.notify_all()
+
+
+_running: set[Child] = set()
+_changed = threading.Condition()
+
+
+def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
+    """End every process that is running now, as a limit would. Also done when the interpreter ends."""
+    with _changed:
+        children = tuple(_running)
+        # Those at the terminal come later: the Ctrl-C that may be ending us has reached them too, and they
+        # may be putting the terminal in order again.
+        for own_group in (True, False):
+            for child in children:
+                if child.own_group is own_group:
+                    child.unwanted = True
+                    child.signal(signal.SIGTERM)
+            _changed.wait_for(lambda: _running.isdisjoint(children), timeout=grace_seconds)
+    for child in children:
+        child.signal(signal.SIGKILL)
+
+
+def _forget_the_parents_children() -> None:
+    """A fork has our tables but not our processes: its exit must neither end them nor wait for a lock."""
+    global _changed
+    _changed = threading.Condition()
+    _running.clear()
+
+
+atexit.register(end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parents_children)
+
+
+def end_notice(child: Child) -> int:
+    """A descriptor that is readable once the child has ended; it does not reap the child."""
+    # An older kernel, a sandbox, or another system may not know pidfd_open.
+    with suppress(AttributeError, OSError):
+        return os.pidfd_open(child.process.pid)
+    with ExitStack() as on_failure:
+        # No descriptor or no thread may be left to watch the child with.
+        on_failure.callback(child.process.wait)
+        on_failure.callback(child.signal, signal.SIGKILL)
+        readable, held = os.pipe()
+        on_failure.callback(os.close, readable)
+        on_failure.callback(os.close, held)
+        threading.Thread(target=_hold_until_end, args=(child.process, held), daemon=True).start()
+        on_failure.pop_all()
+    return readable
+
+
+def _hold_until_end(process: subprocess.Popen[bytes], held: int) -> None:
+    # ChildProcessError: a program that ignores SIGCHLD has no exit codes, only ends.
+    with suppress(ChildProcessError):
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
+    os.close(held)

@@ -1,0 +1,62 @@
+"""What a run is given and what comes of it: streams, limits, outcome. Values without behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Stdin(Enum):
+    """What the child reads when it is not given bytes: ``/dev/null``, or what we read ourselves."""
+
+    NOTHING = "nothing"
+    INHERIT = "inherit"
+
+
+class Stderr(Enum):
+    """Where the child's messages go.
+
+    TEE: to our own stderr as they come, and their tail into the `Outcome`. INHERIT: the child has our own
+    stderr, which may be a terminal, and there is no tail. CAPTURE: the tail, and nowhere else.
+    """
+
+    TEE = "tee"
+    INHERIT = "inherit"
+    CAPTURE = "capture"
+
+
+class Ending(Enum):
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIMED_OUT = "timed out"
+    TOO_MUCH_OUTPUT = "too much output"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how much. `seconds` is None where there is no limit: a person is typing.
+
+    `linger_seconds`: how long to read on after the child's end while a process it left behind holds its
+    stdout. `grace_seconds`: from SIGTERM to SIGKILL. `notice_seconds`: from one `while_waiting` to the next.
+    """
+
+    seconds: float | None = 60.0
+    stdout_bytes: int = 1 << 20
+    stderr_tail_bytes: int = 8192
+    linger_seconds: float = 0.25
+    grace_seconds: float = 1.0
+    notice_seconds: float = 10.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `exit_code` is negative when a signal ended the child, ours included."""
+
+    exit_code: int
+    # A plugin's stdout is a credential, and its stderr may quote one.
+    stdout: bytes = field(repr=False)
+    stderr_tail: bytes = field(repr=False)
+    ending: Ending

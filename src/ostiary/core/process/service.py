@@ -1,0 +1,171 @@
+"""Serves the pipes of one child until it has ended or passed a limit.
+
+Called by `start.run`. Every wait is one poll() over the pipes and a descriptor that tells of the child's end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import selectors
+import signal
+from collections.abc import Callable, Iterator
+
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.process.children import Child, Pipe
+from ostiary.core.process.outcome import Ending, Limits, Outcome
+
+# The real clock, always: the processes that are waited for do not live by a fake one.
+_now = SYSTEM_CLOCK.monotonic
+
+# poll() counts milliseconds in an int, so "for ever" has to be said in instalments.
+_LONGEST_WAIT = 3600.0
+
+# SIGKILL works at once, or not at all: on what is not ours to signal, and on what is stuck in the kernel.
+_KILL_SECONDS = 2.0
+
+
+class Service:
+    """Serves one child, from one thread, until it has ended."""
+
+    def __init__(self, child: Child, end_notice: int, echo: int | None, feed: bytes, limits: Limits) -> None:
+        self._child = child
+        self._end_notice = end_notice
+        self._echo = echo
+        self._limits = limits
+        self._ended = False
+        self._overflowed = False
+        self._unfed = memoryview(feed)
+        self._unsent = bytearray()
+        self._stdout = bytearray()
+        self._stderr_tail = bytearray()
+
+    def complete(self, while_waiting: Callable[[float], None]) -> Outcome:
+        try:
+            passed = self._live(while_waiting) or self._linger()
+            if passed or self._child.unwanted:
+                self._end()
+        except BaseException as error:
+            try:
+                if isinstance(error, KeyboardInterrupt) and not self._child.own_group:
+                    # The Ctrl-C has reached the child too, which may be putting the terminal in order again.
+                    self._serve(self._limits.grace_seconds, until=lambda: self._ended)
+            finally:
+                self._end()
+            raise
+        code = self._child.reap()
+        if code is None:
+            # There is no use in waiting longer for what SIGKILL could not end.
+            code = -signal.SIGKILL
+        ending = passed or (Ending.SIGNALLED if code < 0 else Ending.EXITED)
+        return Outcome(code, bytes(self._stdout), bytes(self._stderr_tail), ending)
+
+    def _live(self, while_waiting: Callable[[float], None]) -> Ending | None:
+        """Serve the child until it ends or passes a limit; says which limit."""
+        began = _now()
+        limit = math.inf if self._limits.seconds is None else began + self._limits.seconds
+        notice = began + self._limits.notice_seconds
+        while not self._serve(min(limit, notice) - _now(), until=lambda: self._ended or self._overflowed):
+            if limit <= notice:
+                return Ending.TIMED_OUT
+            while_waiting(_now() - began)
+            notice = _now() + self._limits.notice_seconds
+        return Ending.TOO_MUCH_OUTPUT if self._overflowed else None
+
+    def _linger(self) -> Ending | None:
+        """Take what is left after the child's end.
+
+        All that it wrote itself is in the pipes by now. Only processes it left behind can make us wait, and
+        only on stdout: what they have to say on stderr adds nothing to the answer.
+        """
+        stdout, stderr = self._child.stdout, self._child.stderr
+        self._serve(self._limits.linger_seconds, until=lambda: self._overflowed or not stdout.is_open)
+        if stderr.is_open:
+            self._read_stderr()
+        self._serve(self._limits.linger_seconds, until=lambda: not self._unsent)
+        return Ending.TOO_MUCH_OUTPUT if self._overflowed else None
+
+    def _end(self) -> None:
+        stdout, stderr = self._child.stdout, self._child.stderr
+        self._child.signal(signal.SIGTERM)
+        try:
+            self._serve(
+                self._limits.grace_seconds,
+                until=lambda: self._ended and not (stdout.is_open or stderr.is_open or self._unsent),
+            )
+        finally:
+            # For what is left of the group, even if its leader is gone. A second Ctrl-C comes here at once.
+            self._child.signal(signal.SIGKILL)
+            self._serve(_KILL_SECONDS, until=lambda: self._ended)
+
+    def _serve(self, seconds: float, *, until: Callable[[], bool]) -> bool:
+        """Serve for so many seconds, or *until* something is so; False when the time ran out first.
+
+        There is one round even when no time is left: what has happened is seen, however late we come.
+        """
+        deadline = _now() + seconds
+        while not until():
+            left = deadline - _now()
+            # Not epoll, which refuses files, and our stderr may be one.
+            with selectors.PollSelector() as selector:
+                for source, event, action in self._interests():
+                    selector.register(source, event, action)
+                for key, _ in selector.select(min(max(left, 0.0), _LONGEST_WAIT)):
+                    key.data()
+            if left <= 0:
+                return until()
+        return True
+
+    def _interests(self) -> Iterator[tuple[int | Pipe, int, Callable[[], None]]]:
+        child = self._child
+        if not self._ended:
+            yield self._end_notice, selectors.EVENT_READ, self._note_end
+        if child.stdin.is_open:
+            yield child.stdin, selectors.EVENT_WRITE, self._feed_stdin
+        if child.stdout.is_open:
+            yield child.stdout, selectors.EVENT_READ, self._read_stdout
+        if self._unsent and self._echo is not None:
+            # No more is read meanwhile: a slow reader of our stderr slows the child, as if it were its own.
+            yield self._echo, selectors.EVENT_WRITE, self._pass_on
+        elif child.stderr.is_open:
+            yield child.stderr, selectors.EVENT_READ, self._read_stderr
+
+    def _note_end(self) -> None:
+        self._ended = True
+
+    def _feed_stdin(self) -> None:
+        try:
+            self._unfed = self._unfed[os.write(self._child.stdin.fileno(), self._unfed) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            # It need not read what it is told.
+            self._unfed = self._unfed[:0]
+        if not self._unfed:
+            self._child.stdin.close()
+
+    def _read_stdout(self) -> None:
+        chunk = self._child.stdout.read()
+        room = self._limits.stdout_bytes - len(self._stdout)
+        self._stdout += chunk[:room]
+        self._overflowed = self._overflowed or len(chunk) > room
+
+    def _read_stderr(self) -> None:
+        chunk = self._child.stderr.read()
+        self._stderr_tail += chunk
+        del self._stderr_tail[: max(0, len(self._stderr_tail) - self._limits.stderr_tail_bytes)]
+        if self._echo is not None:
+            self._unsent += chunk
+
+    def _pass_on(self) -> None:
+        assert self._echo is not None
+        try:
+            # So little never blocks when poll() has promised that there is room.
+            del self._unsent[: os.write(self._echo, self._unsent[: select.PIPE_BUF])]
+        except BlockingIOError:
+            return
+        except OSError:
+            # Nobody reads our stderr any more. The child's tail is kept all the same.
+            self._echo = None
+            self._unsent.clear()

@@ -1,0 +1,84 @@
+"""Starts processes: one command that is run to its end within limits, or a program of our own beside this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from ostiary.core.process.children import Child, end_notice
+from ostiary.core.process.outcome import DEFAULT_LIMITS, Limits, Outcome, Stderr, Stdin
+from ostiary.core.process.service import Service
+
+_STDIN = {Stdin.NOTHING: subprocess.DEVNULL, Stdin.INHERIT: None}
+
+
+def run(
+    executable: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: Stdin | bytes = Stdin.NOTHING,
+    stderr: Stderr = Stderr.TEE,
+    limits: Limits = DEFAULT_LIMITS,
+    own_group: bool = True,
+    while_waiting: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run *executable* with exactly *argv* (its own name comes first) and exactly *env*, and wait for it.
+
+    *executable* is a file and is never searched for: see `find_executable`. When it cannot be started the
+    OSError of the system comes through unchanged, and a ValueError when *argv* or *env* hold what no
+    process can be given, such as a NUL.
+
+    With *own_group* the child leads a session of its own, and a limit ends everything it started there.
+    Without it the child stays in our group, where it can read the terminal and gets the terminal's Ctrl-C;
+    a limit then ends the child alone. A process that a child leaves behind when it ends by itself is left
+    alone too, but finds nobody reading its stdout.
+
+    *while_waiting* is called about every `Limits.notice_seconds` with the seconds waited so far. An
+    exception from it, or Ctrl-C, ends the child before it propagates.
+    """
+    with ExitStack() as at_end:
+        echo = _copy_of_our_stderr(at_end) if stderr is Stderr.TEE else None
+        process = subprocess.Popen(
+            list(argv),
+            # Popen would search the PATH of *env* for a bare name.
+            executable=executable if os.path.dirname(executable) else os.path.join(os.curdir, executable),
+            env=dict(env),
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else _STDIN[stdin],
+            stdout=subprocess.PIPE,
+            stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
+            start_new_session=own_group,
+            bufsize=0,
+        )
+        child = Child(process, own_group=own_group)
+        at_end.callback(child.close)
+        try:
+            notice = end_notice(child)
+            at_end.callback(os.close, notice)
+            service = Service(child, notice, echo, stdin if isinstance(stdin, bytes) else b"", limits)
+            return service.complete(while_waiting or (lambda seconds: None))
+        except BaseException:
+            # The service has ended the child already, unless Ctrl-C came before it or again and again.
+            child.signal(signal.SIGKILL)
+            raise
+
+
+ChildProcess = subprocess.Popen[bytes]
+
+
+def start_child(command: Sequence[str], *, keep_open: Sequence[int]) -> ChildProcess:
+    """Start a program of our own beside this one, with these descriptors open in it. The caller minds it to its end."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=tuple(keep_open))
+
+
+def _copy_of_our_stderr(at_end: ExitStack) -> int | None:
+    """Taken before there are pipes: if descriptor 2 is closed, one of them may get that number."""
+    try:
+        copy = os.dup(2)
+    except OSError:
+        return None
+    at_end.callback(os.close, copy)
+    return copy

@@ -1,0 +1,94 @@
+"""What a revocation ends: one place, for the stores and for the caches above them.
+
+Called by `tokens`, by the token stores and by the gateway's authenticator. `UnsavedRevocations` keeps those that a
+store could not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from ostiary.core.tokens.storable import check_text
+from ostiary.core.tokens.token_format import is_digest_hex
+from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
+
+MOST_UNSAVED = 10_000
+# How far the clocks of an operator and of a gateway may be apart.
+LARGEST_SKEW = timedelta(minutes=1)
+
+
+def ends(revocation: Revocation, session: Session) -> bool:
+    """Whether *revocation* ends *session*. Revoking one of its tokens does not."""
+    kind, value = revocation.kind, revocation.value
+    if kind is RevocationKind.SESSION:
+        return session.id == value
+    if kind is RevocationKind.TOKEN or _began_after(session, revocation):
+        return False
+    # At the same instant the revocation wins.
+    if revocation.at is not None and session.created_at > revocation.at:
+        return False
+    if kind is RevocationKind.USER:
+        return session.user.username == value
+    return kind is RevocationKind.BEFORE or value in session.user.groups
+
+
+def _began_after(session: Session, revocation: Revocation) -> bool:
+    # One without a number has not been written down yet: it is later than everything.
+    return bool(revocation.sequence) and session.sequence is not None and session.sequence >= revocation.sequence
+
+
+def ends_token(revocation: Revocation, token_digest: bytes, session: Session) -> bool:
+    """Whether *revocation* ends this token, by itself or with its session."""
+    if revocation.kind is RevocationKind.TOKEN:
+        return revocation.value == token_digest.hex()
+    return ends(revocation, session)
+
+
+def check_revocation(revocation: Revocation, now: datetime) -> None:
+    """Raise `ValueError` for a revocation that would match nothing, however it was meant, or that is not yet due."""
+    check_text(revocation.value)
+    check_text(revocation.by)
+    if revocation.at is not None:
+        if revocation.at.tzinfo is None:
+            raise ValueError("a time has no time zone")
+        if revocation.at - now > LARGEST_SKEW:
+            raise ValueError("the time is in the future: a revocation can only end sessions that have begun")
+    if revocation.kind is RevocationKind.TOKEN and not is_digest_hex(revocation.value):
+        raise ValueError("a token is revoked by the 64 hex digits of its digest")
+
+
+class UnsavedRevocations:
+    """Revocations that the store could not write down. They hold in this process until it can."""
+
+    def __init__(self, *, limit: int = MOST_UNSAVED) -> None:
+        self._kept: dict[tuple[RevocationKind, str], Revocation] = {}
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Revocation]:
+        return iter(list(self._kept.values()))
+
+    def add(self, revocation: Revocation) -> None:
+        if len(self._kept) >= self._limit:
+            del self._kept[next(iter(self._kept))]
+        self._kept[revocation.kind, revocation.value] = revocation
+
+    def remove(self, revocation: Revocation) -> None:
+        if self._kept.get((revocation.kind, revocation.value)) is revocation:
+            del self._kept[revocation.kind, revocation.value]
+
+    def end(self, entry: Found) -> bool:
+        """Whether one of them ends this token or its session."""
+        session = entry.session
+        keys = [
+            (RevocationKind.TOKEN, entry.token.digest.hex()),
+            (RevocationKind.SESSION, session.id),
+            (RevocationKind.USER, session.user.username),
+            (RevocationKind.BEFORE, ""),
+            *((RevocationKind.GROUP, group) for group in session.user.groups),
+        ]
+        kept = [self._kept[key] for key in keys if key in self._kept]
+        return any(ends_token(revocation, entry.token.digest, session) for revocation in kept)

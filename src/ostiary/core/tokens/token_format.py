@@ -1,0 +1,89 @@
+"""The form of a token: a prefix, 256 random bits in base62, and the CRC-32 of all that in hex; and its digest.
+
+Used by whoever makes a token, recognises one, or looks one up. Pure but for the random bits.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from hashlib import sha256
+from zlib import crc32
+
+from ostiary.model import Secret
+
+ACCESS_PREFIX = b"ost_"
+RENEWAL_PREFIX = b"osr_"
+BROWSER_PREFIX = b"osb_"
+
+_ALPHABET = string.digits + string.ascii_letters
+_SECRET_BITS = 256
+_SECRET_LENGTH = 43  # 62**43 is just above 2**256
+_CHECKSUM_LENGTH = 8
+LENGTH = len(ACCESS_PREFIX) + _SECRET_LENGTH + _CHECKSUM_LENGTH
+_SESSION_BITS = 128
+_SESSION_LENGTH = 22
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def new_token(prefix: bytes = ACCESS_PREFIX) -> Secret:
+    """One word to select with a double click, for scanners to recognise: ``ost_[0-9A-Za-z]{43}[0-9a-f]{8}``."""
+    body = prefix + _random_text(_SECRET_BITS, _SECRET_LENGTH).encode()
+    return Secret((body + _checksum(body)).decode())
+
+
+def well_formed(token: bytes, prefix: bytes = ACCESS_PREFIX) -> bool:
+    """Whether this can be a token of ours at all. Anybody can work this out, so answering sooner tells nothing."""
+    return (
+        len(token) == LENGTH
+        and token.startswith(prefix)
+        and token[len(prefix) :].isalnum()
+        and token[-_CHECKSUM_LENGTH:] == _checksum(token[:-_CHECKSUM_LENGTH])
+    )
+
+
+def digest(token: str | bytes) -> bytes:
+    """What a store keeps in place of *token*.
+
+    Not keyed: nobody finds 256 random bits by trying, so a key would protect nothing, and every replica and every
+    operator's command would have to share it. Looking up a digest also needs no comparison in constant time.
+    """
+    return sha256(as_bytes(token)).digest()
+
+
+def as_bytes(token: str | bytes) -> bytes:
+    return token if isinstance(token, bytes) else token.encode("utf-8", "surrogatepass")
+
+
+def digest_hex(text: str) -> str:
+    """The digest in hex of what an operator wrote: a token of any kind, or already its digest.
+
+    Raises `ValueError`, which does not quote the text: it may be a token with a letter missing.
+    """
+    if is_digest_hex(text.lower()):
+        return text.lower()
+    token = as_bytes(text)
+    if any(well_formed(token, prefix) for prefix in (ACCESS_PREFIX, RENEWAL_PREFIX, BROWSER_PREFIX)):
+        return digest(token).hex()
+    raise ValueError("it is neither a token nor the 64 hex digits of a token's digest")
+
+
+def is_digest_hex(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
+
+
+def new_session_id() -> str:
+    return _random_text(_SESSION_BITS, _SESSION_LENGTH)
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % crc32(body)
+
+
+def _random_text(bits: int, length: int) -> str:
+    number, digits = secrets.randbits(bits), []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)

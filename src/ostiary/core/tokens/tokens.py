@@ -1,0 +1,342 @@
+"""Issues, finds, renews and revokes tokens.
+
+Called by the gateway's login (issue, renew), by its authenticator (find) and by whoever revokes something. Below it is
+a `TokenStore`, which sees digests and never a token; nobody else adds to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.secrets.sealing import seal_text, unseal_text
+from ostiary.core.tokens.revocations import UnsavedRevocations
+from ostiary.core.tokens.storable import check_storable
+from ostiary.core.tokens.token_format import (
+    ACCESS_PREFIX,
+    BROWSER_PREFIX,
+    RENEWAL_PREFIX,
+    as_bytes,
+    digest,
+    new_session_id,
+    new_token,
+    well_formed,
+)
+from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.token_store import (
+    Found,
+    Revocation,
+    RevocationKind,
+    Session,
+    TokenKind,
+    TokenRecord,
+    TokenStore,
+)
+from ostiary.model import Secret, UserInfo
+
+LIFETIME = timedelta(minutes=15)
+SESSION_LIFETIME = timedelta(hours=24)
+SESSIONS_PER_USER = 100
+# How many sessions the beginning of one ends at most, where a lower limit was set.
+MOST_ENDED = 20
+# Two programs of one person may present the same renewal token at the same moment. The second is refused, and finds
+# what the first one brought; only later than this does a second use look like theft.
+REUSE_LEEWAY = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new pair of tokens. This is the only time that anybody sees them."""
+
+    session: Session
+    token: Secret
+    expires_at: datetime
+    renewal: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserSession:
+    """A session on the gateway's own pages, and the secret that its browser keeps."""
+
+    session: Session
+    secret: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What the providers say of a user: who it is, and for each group how it is known.
+
+    `kept` is what the identity provider wants to have again when the session is renewed.
+    """
+
+    user: UserInfo
+    sources: tuple[tuple[str, str], ...] = ()
+    kept: Secret | None = None
+
+
+Recheck = Callable[[Session], Awaitable[Attested]]
+_KEPT = b"kept by an identity provider"
+
+
+class Tokens:
+    """Issues, finds, renews and revokes tokens. One instance serves one event loop.
+
+    `on_unsaved` is told of revocations that the store could not write down: nobody else will tell of them.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        lifetime: timedelta = LIFETIME,
+        session_lifetime: timedelta = SESSION_LIFETIME,
+        sessions_per_user: int = SESSIONS_PER_USER,
+    ) -> None:
+        self.store = store
+        self.lifetime = lifetime
+        self.unsaved = UnsavedRevocations()
+        self.on_unsaved: Callable[[Revocation], None] = lambda revocation: None
+        self._clock = clock
+        self._session_lifetime = session_lifetime
+        self._sessions_per_user = sessions_per_user
+
+    async def issue(
+        self,
+        user: UserInfo,
+        *,
+        provider: str,
+        sources: tuple[tuple[str, str], ...] = (),
+        client: str = "",
+        at: datetime | None = None,
+        sequence: int | None = None,
+        kept: Secret | None = None,
+        session_lifetime: timedelta | None = None,
+    ) -> Issued:
+        """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
+
+        *at* is when the person signed in, if that was a while ago, and *sequence* what `sequence` said then: what was
+        revoked since then stays so. *kept* is sealed with the renewal token; *session_lifetime* is for a session that
+        shall end sooner than others.
+        """
+        now = self._clock.now()
+        began = now if at is None else min(at, now)
+        session = self._session(user, provider, sources, client, began, session_lifetime)
+        if sequence is None and at is None:
+            sequence = await self.sequence()
+        session = replace(session, sequence=sequence)
+        issued, records = self._pair(session, now, kept)
+        await self.store.add(issued.session, records)
+        await self._end_oldest(issued.session)
+        return issued
+
+    async def issue_browser(
+        self,
+        user: UserInfo,
+        *,
+        provider: str,
+        sources: tuple[tuple[str, str], ...] = (),
+        client: str = "",
+        kept: Secret | None = None,
+        session_lifetime: timedelta | None = None,
+    ) -> BrowserSession:
+        """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins."""
+        now = self._clock.now()
+        session = self._session(user, provider, sources, client, now, session_lifetime)
+        session = replace(session, sequence=await self.sequence())
+        secret = new_token(BROWSER_PREFIX)
+        session = _with_kept(session, kept, secret)
+        record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
+        await self.store.add(session, [record])
+        await self._end_oldest(session)
+        return BrowserSession(session, secret)
+
+    async def _end_oldest(self, new: Session) -> None:
+        """A user has only so many sessions: the oldest end when one more begins. Zero: any number."""
+        most, username = self._sessions_per_user, new.user.username
+        if not most:
+            return
+        sessions = await self.store.sessions(username=username, limit=most + MOST_ENDED)
+        for session in sessions[most:]:
+            # Of several that began in the same moment, the new one stays.
+            if session.id != new.id:
+                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: too many sessions of this user")
+
+    def _session(
+        self,
+        user: UserInfo,
+        provider: str,
+        sources: tuple[tuple[str, str], ...],
+        client: str,
+        at: datetime,
+        lifetime: timedelta | None,
+    ) -> Session:
+        session = Session(
+            id=new_session_id(),
+            user=user,
+            provider=provider,
+            created_at=at,
+            expires_at=at + min(self._session_lifetime, lifetime or self._session_lifetime),
+            sources=sources,
+            client=client,
+        )
+        _check_answer(session)
+        return session
+
+    async def find(self, token: str | bytes) -> Found | None:
+        """Who presents this access token. The unknown, the expired and the revoked cost the same one look-up."""
+        data = as_bytes(token)
+        return await self.find_digest(digest(data)) if well_formed(data) else None
+
+    async def sequence(self) -> int:
+        """The number of the last revocation: what begins now is ended by later ones only."""
+        return (await self.store.revocations_after(None)).head
+
+    async def lookup(self, token_digest: bytes) -> Found | None:
+        """The token of whatever kind, if it and its session are alive."""
+        entry = await self.store.find(token_digest)
+        return None if entry is None or (self.unsaved and self.unsaved.end(entry)) else entry
+
+    async def find_digest(self, token_digest: bytes) -> Found | None:
+        """The same for a token of which only the digest was kept."""
+        entry = await self.lookup(token_digest)
+        # The prefix says so already, but the store decides: a renewal token is no access token.
+        return entry if entry is not None and entry.token.kind is TokenKind.ACCESS else None
+
+    async def find_browser(self, secret: str | bytes) -> Session | None:
+        """Whose browser presents this secret."""
+        data = as_bytes(secret)
+        if not well_formed(data, BROWSER_PREFIX):
+            return None
+        entry = await self.lookup(digest(data))
+        return entry.session if entry is not None and entry.token.kind is TokenKind.BROWSER else None
+
+    async def renew(self, renewal: str | bytes, recheck: Recheck) -> Issued:
+        """A new pair for a renewal token, which is spent by that.
+
+        *recheck* asks the providers once more about the session's user. If it raises `LoginRefused`, the session
+        ends; after any other exception the renewal token is still good. The session keeps its end. A token that was
+        spent a moment ago is refused with `retry_after`: somebody else has what it brought.
+        """
+        spent = digest(renewal)
+        since = await self.sequence()
+        session = await self._renewable(renewal, spent)
+        try:
+            attested = await recheck(session)
+            if attested.user.username != session.user.username:
+                raise LoginRefused(
+                    "this session has expired or was revoked: sign in again", cause="the user name has changed"
+                )
+        except LoginRefused as refusal:
+            # "Wait a moment" is not a no: another program of this person is being served.
+            if refusal.retry_after is None:
+                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: refused at renewal")
+            raise
+        now = self._clock.now()
+        renewed = replace(session, user=attested.user, sources=attested.sources)
+        _check_answer(renewed)
+        issued, records = self._pair(renewed, now, attested.kept)
+        renewed = issued.session
+        if not await self.store.renew(spent, at=now, session=renewed, tokens=records, since=since):
+            # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
+            await self._renewable(renewal, spent)
+            raise _session_ended("it was revoked while it was being refreshed")
+        return issued
+
+    async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
+        """Withdraw, durably before this returns; says how many tokens or sessions ended.
+
+        With *at*, only what began until then. If the store cannot write it down this raises, and nothing that it ends
+        is good in this process any more; `save_unsaved` tries again.
+        """
+        revocation = Revocation(kind, value, at, by)
+        try:
+            return await self.store.revoke(revocation)
+        except ProviderError:
+            # Dated, so that it does not end what begins before it can be written down.
+            revocation = replace(revocation, at=self._clock.now() if at is None else at)
+            self.unsaved.add(revocation)
+            self.on_unsaved(revocation)
+            raise
+
+    async def save_unsaved(self) -> None:
+        """Write down what could not be written before. Raises if it still cannot."""
+        for revocation in self.unsaved:
+            await self.store.revoke(revocation)
+            self.unsaved.remove(revocation)
+
+    async def marks(self, kind: RevocationKind, value: str = "") -> list[Revocation]:
+        """The marks about this: they refuse whoever began to sign in before them."""
+        return [mark for mark in await self.store.marks() if mark.kind is kind and mark.value == value]
+
+    async def undo(self, kind: RevocationKind, value: str = "") -> int:
+        """Take all marks about this back; says how many. What has ended stays ended."""
+        return sum([await self.store.undo(mark.sequence) for mark in await self.marks(kind, value)])
+
+    async def sweep(self) -> int:
+        """Delete what has expired. Needed for space only: what has expired is found by nobody."""
+        return await self.store.sweep()
+
+    async def keep(self, session: Session, secret: str, kept: Secret | None, *, expires_at: datetime) -> Session:
+        """Replace what is kept for a session whose client has *secret*; without anything, it may end sooner."""
+        changed = replace(session, expires_at=min(session.expires_at, expires_at))
+        changed = _with_kept(changed, kept, Secret(secret))
+        await self.store.add(changed, [])
+        return changed
+
+    def _pair(self, session: Session, now: datetime, kept: Secret | None) -> tuple[Issued, list[TokenRecord]]:
+        token, renewal = new_token(ACCESS_PREFIX), new_token(RENEWAL_PREFIX)
+        session = _with_kept(session, kept, renewal)
+        expires_at = min(now + self.lifetime, session.expires_at)
+        records = [
+            TokenRecord(digest(token.reveal()), session.id, now, expires_at, TokenKind.ACCESS),
+            TokenRecord(digest(renewal.reveal()), session.id, now, session.expires_at, TokenKind.RENEWAL),
+        ]
+        return Issued(session, token, expires_at, renewal), records
+
+    async def _renewable(self, renewal: str | bytes, spent: bytes) -> Session:
+        """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
+        if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
+            raise _session_ended("this is not a refresh token")
+        entry = await self.lookup(spent)
+        if entry is None:
+            raise _session_ended("the refresh token is unknown, expired or revoked")
+        if entry.token.kind is TokenKind.SPENT:
+            raise await self._refuse_reuse(entry)
+        if entry.token.kind is not TokenKind.RENEWAL:
+            raise _session_ended("this is not a refresh token")
+        return entry.session
+
+    async def _refuse_reuse(self, entry: Found) -> LoginRefused:
+        if self._clock.now() - entry.token.issued_at <= REUSE_LEEWAY:
+            summary = "this session was refreshed a moment ago: use the new tokens"
+            return LoginRefused(summary, cause="the refresh token was used twice within moments", retry_after=1.0)
+        by = "ostiary: a renewal token was used twice"
+        await self.revoke(RevocationKind.SESSION, entry.session.id, by=by)
+        return _session_ended("the refresh token was used before")
+
+
+def kept_in(session: Session, secret: str | bytes) -> Secret | None:
+    """What the identity provider keeps for *session*, for the client that has *secret*."""
+    text = secret if isinstance(secret, str) else secret.decode("ascii", "replace")
+    kept = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
+    return None if kept is None else Secret(kept)
+
+
+def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session:
+    sealed = "" if kept is None else seal_text(kept.reveal(), _KEPT, secret.reveal())
+    return replace(session, sealed=sealed)
+
+
+def _session_ended(cause: str) -> LoginRefused:
+    return LoginRefused("this session has expired or was revoked: sign in again", cause=cause)
+
+
+def _check_answer(session: Session) -> None:
+    try:
+        check_storable(session)
+    except ValueError as error:
+        summary = f'the identity provider "{session.provider}" returned values that a token cannot hold'
+        raise ProviderError(summary, cause=str(error), code="provider-failed") from None
