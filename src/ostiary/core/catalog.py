@@ -1,22 +1,23 @@
-"""Finds the installed providers by their entry points, and builds those that the configuration names.
+"""Finds the installed providers by their entry points, and loads those that the configuration names.
 
     [project.entry-points."ostiary.authorization"]
     rbac = "ostiary.plugins.rbac:RbacAuthorization"
 
 Ours are declared exactly like anybody's. A plugin is imported only when it is named: installing a package must not
-be enough to run its code in an authentication server. Its life is: load, `from_config`, use, `close`.
+be enough to run its code in an authentication server. Its life is: load, `from_config`, use, `close`. What it can do
+beyond its contract is told by `ostiary.core.abilities`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self, cast, runtime_checkable
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
@@ -26,6 +27,8 @@ from ostiary.interfaces.shared_counts import ImmediateCounts
 OURS = "ostiary"
 
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
+# Not a type of plugin: it tells which authorization provider reads files with a certain ending.
+_POLICY_FILE = "policy_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Context:
         return self.directory / Path(text).expanduser()
 
 
+@runtime_checkable
 class Configurable(Protocol):
     """What an entry point must lead to.
 
@@ -69,15 +73,15 @@ class Installed:
 
 def installed(plugin_type: str) -> list[Installed]:
     """Every provider of a type that some installed package declares, by name."""
-    found = [_installed(plugin_type, point) for point in _declared(plugin_type)]
-    return sorted(found, key=lambda entry: (entry.name, entry.package))
+    entries = [_entry(plugin_type, point) for point in _entry_points(plugin_type)]
+    return sorted(entries, key=lambda entry: (entry.name, entry.package))
 
 
 def load(plugin_type: str, name: str) -> type[Configurable]:
     """The class behind *name*; raises `ConfigurationError` if there is none, two, or a broken one."""
-    point = _only(plugin_type, name, _declared(plugin_type).select(name=name))
+    point = _only(plugin_type, name, _entry_points(plugin_type).select(name=name))
     try:
-        found: Any = point.load()
+        target: object = point.load()
     except ImportError as error:
         raise ConfigurationError(
             f'the {plugin_type} provider "{name}" cannot be loaded',
@@ -89,28 +93,44 @@ def load(plugin_type: str, name: str) -> type[Configurable]:
         cause = f"{point.value} fails when it is imported: {type(error).__name__}"
         summary = f'the {plugin_type} provider "{name}" cannot be loaded'
         raise ConfigurationError(summary, cause=cause, code="plugin-broken") from error
-    if not callable(getattr(found, "from_config", None)):
+    if not isinstance(target, Configurable):
         summary = f'the {plugin_type} provider "{name}" cannot be used'
         raise ConfigurationError(summary, cause=f"{point.value} has no from_config", code="plugin-broken")
-    return found  # type: ignore[no-any-return]
+    return cast("type[Configurable]", target)
 
 
-def _declared(plugin_type: str) -> EntryPoints:
-    return _declared_on(tuple(sys.path), f"ostiary.{plugin_type}")
+def policy_endings() -> Mapping[str, str]:
+    """The authorization provider that reads policy files with an ending, as packages declare it. Nothing is loaded.
+
+        [project.entry-points."ostiary.policy_file"]
+        cedar = "ostiary.plugins.cedar:CedarAuthorization"
+
+    An ending that two packages claim for different providers is left out: somebody must say which one is meant.
+    """
+    names = {entry.target: entry.name for entry in installed("authorization")}
+    claims: dict[str, set[str]] = {}
+    for point in _entry_points(_POLICY_FILE):
+        if point.value in names:
+            claims.setdefault(f".{point.name}", set()).add(names[point.value])
+    return {ending: min(claimed) for ending, claimed in sorted(claims.items()) if len(claimed) == 1}
 
 
-@lru_cache(maxsize=len(TYPES))
-def _declared_on(path: tuple[str, ...], group: str) -> EntryPoints:
-    """The entry points of the packages on *path*. Found once, because a file of each package is read for it."""
+def _entry_points(group: str) -> EntryPoints:
+    return _entry_points_on(tuple(sys.path), f"ostiary.{group}")
+
+
+@lru_cache(maxsize=len((*TYPES, _POLICY_FILE)))
+def _entry_points_on(path: tuple[str, ...], group: str) -> EntryPoints:
+    """The entry points of the packages on *path*. Read once, because it takes a file of each package."""
     return entry_points(group=group)
 
 
 def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoint:
-    found = {(point.value, _package(point)): point for point in points}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
-        packages = " and ".join(sorted(package for _, package in found))
+    candidates = {(point.value, _package(point)): point for point in points}
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    if candidates:
+        packages = " and ".join(sorted(package for _, package in candidates))
         raise ConfigurationError(
             f'two {plugin_type} providers are called "{name}"',
             cause=f"the packages {packages} both declare it",
@@ -119,11 +139,11 @@ def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoi
         )
     names = sorted({entry.name for entry in installed(plugin_type)})
     close = get_close_matches(name, names, n=1)
-    meant = f"did you mean {close[0]}?" if close else "correct the type, or install the package that has it"
+    remedy = f"did you mean {close[0]}?" if close else "correct the type, or install the package that has it"
     raise ConfigurationError(
         f'unknown {plugin_type} provider "{name}"',
         cause=f"no installed package declares it; known: {', '.join(names) or 'none'}",
-        hint=f"{meant} (ostiary plugins lists them)",
+        hint=f"{remedy} (ostiary plugins lists them)",
         code="plugin-not-found",
     )
 
@@ -135,7 +155,7 @@ def _what_it_needs(point: EntryPoint) -> str:
     return f"pip install '{OURS}[{','.join(('gateway', point.name) if point.name in own else ('gateway',))}]'"
 
 
-def _installed(plugin_type: str, point: EntryPoint) -> Installed:
+def _entry(plugin_type: str, point: EntryPoint) -> Installed:
     version = point.dist.version if point.dist is not None else ""
     return Installed(plugin_type, point.name, point.value, _package(point), version)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ostiary.model import RequestInfo
 
@@ -36,8 +36,21 @@ class AttributesMapper(Protocol):
         """Whether the answer may take as long as it likes: a watch, a log that is followed, a terminal."""
 
 
+@runtime_checkable
 class RequiresMore(Protocol):
     """A mapper that knows requests for which one permission is not enough."""
 
     def also_required(self, info: RequestInfo) -> RequestInfo | None:
         """What else must be allowed for *info* to be, if anything."""
+
+
+@runtime_checkable
+class ReadsKubernetesPaths(Protocol):
+    """A trait: the mapper reads paths, verbs and resources as kube-apiserver does.
+
+    The gateway then treats the upstream as a Kubernetes API: the mapper gets paths without the upstream's prefix,
+    reviews about oneself are answered from the gateway's own policy, and a 401 is about the gateway's credential. Of a
+    mapper without it nothing of that is assumed: the policy sees whole paths, and the upstream answers for itself.
+    """
+
+    reads_kubernetes_paths: bool

@@ -28,12 +28,14 @@ class AuthorizationProvider(Protocol):
     async def relevant_groups(self) -> frozenset[str]: ...
 
 
+@runtime_checkable
 class DecidesAtOnce(Protocol):
     """A provider whose decision needs no waiting: the gateway calls this in place of `authorize`."""
 
     def decide(self, attributes: Attributes) -> Decision: ...
 
 
+@runtime_checkable
 class Revised(Protocol):
     """A provider that knows when its policy changes: decisions of an older revision are dropped at once."""
 
@@ -41,6 +43,7 @@ class Revised(Protocol):
     def revision(self) -> int: ...
 
 
+@runtime_checkable
 class ChoosesCacheKey(Protocol):
     """A provider that knows which attributes matter: equal keys get the same cached decision."""
 
@@ -71,7 +74,10 @@ class Rules:
     error: str = ""
 
 
+@runtime_checkable
 class ListsRules(Protocol):
+    """A provider that can list what a user may do in a namespace: ``kubectl auth can-i --list`` shows it."""
+
     def rules_for(self, user: UserInfo, namespace: str) -> Rules: ...
 
 
@@ -85,9 +91,11 @@ class Subject:
     via: str = ""
 
 
+@runtime_checkable
 class ListsSubjects(Protocol):
-    def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
-        """Everyone who may do this; the user in *attributes* does not matter."""
+    """A provider that can list everyone who may do something; the user in the attributes does not matter."""
+
+    def who_can(self, attributes: Attributes) -> tuple[Subject, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,10 @@ class Explanation:
     remedy: str = ""
 
 
+@runtime_checkable
 class Explains(Protocol):
+    """A provider that can say why it decides as it does: ``ostiary policy explain`` shows it."""
+
     def explain(self, attributes: Attributes) -> Explanation: ...
 
 
@@ -124,6 +135,7 @@ class Grant:
     upstream: str = ""
 
 
+@runtime_checkable
 class ListsGrants(Protocol):
     """A provider that can tell its whole policy: who has which rule. Two policies can then be compared."""
 
@@ -154,9 +166,21 @@ class Finding:
     problem: Problem
 
 
+@runtime_checkable
 class LintsPolicy(Protocol):
     """A provider whose policy lies in files: its class judges such files, which need not be in force."""
 
     @staticmethod
     def lint(paths: Iterable[str | os.PathLike[str]]) -> tuple[Finding, ...]:
         """What is wrong, or likely not what was meant. Never raises for what is wrong with the files."""
+
+
+@runtime_checkable
+class AllowsEverything(Protocol):
+    """A trait: the provider allows every request of every user.
+
+    The gateway warns of it at every start, and refuses to serve others than this machine where users prove nothing
+    either (`ostiary.interfaces.identity.ProvesNothing`). Of a provider without it we assume that it can refuse.
+    """
+
+    allows_everything: bool

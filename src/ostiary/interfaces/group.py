@@ -60,6 +60,7 @@ class ListsGroups(Protocol):
     def listed_groups(self) -> tuple[ListedGroup, ...]: ...
 
 
+@runtime_checkable
 class KeepsGroups(Protocol):
     """A group provider that hears of groups only while the person is there: from a claim, a header, a certificate.
 

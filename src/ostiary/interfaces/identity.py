@@ -97,6 +97,7 @@ class SignIn(Enum):
     AMBIENT = "ambient"  # by what comes with the request anyway: a certificate, a header, a cookie
 
 
+@runtime_checkable
 class TellsSignIn(Protocol):
     """An identity provider that says beforehand how people sign in, so that a program knows what to offer.
 
@@ -132,16 +133,38 @@ class TellsWhatItProduces(Protocol):
 
 @runtime_checkable
 class ReturnsByPost(Protocol):
-    """An identity provider to which browsers return with a form that the identity system's page posts.
+    """A trait: browsers return to the provider with a form that the identity system's page posts.
 
     So does the POST binding of SAML, and ``response_mode=form_post`` of OpenID Connect. `handle_provider` then gets a
     request with the method POST and the form, as it was sent. Each of its redirects must have the parameter that
     `Redirect.state_name` names, with a value that nobody can guess: a form of another site comes without the browser's
     cookies, so the gateway takes it in, has the browser come back by itself, and then compares that value with the one
-    that this very browser was sent away with.
+    that this very browser was sent away with. At a provider without the trait, forms of other sites are refused.
     """
 
     returns_by_post: bool
+
+
+@runtime_checkable
+class NeedsClientCertificate(Protocol):
+    """A trait: the provider judges `LoginRequest.peer_certificate`, be it a person's or that of a proxy in front.
+
+    The gateway then asks clients for a certificate, and a configuration without ``listen.tls.clientCA`` is refused. For
+    a provider without it nothing is required, and `peer_certificate` may always be None.
+    """
+
+    needs_client_certificate: bool
+
+
+@runtime_checkable
+class ProvesNothing(Protocol):
+    """A trait: everybody who can connect is signed in, without any proof.
+
+    Together with `ostiary.interfaces.authorization.AllowsEverything` this opens the gateway to all, so it then serves
+    this machine only, unless the operator says otherwise. A provider without it keeps the contract: it asks for proof.
+    """
+
+    proves_nothing: bool
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ostiary.model import UserInfo
 
@@ -179,6 +179,7 @@ MOST_RECORDS = 10_000
 LARGEST_RECORD = 64 * 1024
 
 
+@runtime_checkable
 class RecordStore(Protocol):
     """A token store that also keeps what logins under way must remember, so that any worker can finish them.
 
@@ -199,3 +200,35 @@ class RecordStore(Protocol):
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
         """What is kept under this key, and nobody else gets it: of many who take it at once, one does."""
+
+
+@runtime_checkable
+class KeptInFile(Protocol):
+    """A token store whose sessions lie in one file, at `path`.
+
+    ``ostiary sessions`` and ``ostiary revoke`` open a store only if its file exists: opening it would create an empty
+    one, which might then belong to another user than the gateway's. A reload that names another file needs a restart.
+    """
+
+    path: str
+
+
+@runtime_checkable
+class SharedBetweenProcesses(Protocol):
+    """A trait: what one process writes, every other process with the same settings reads at once.
+
+    A gateway with several workers needs it, and so do commands that open the store of a running gateway. A store
+    without it is taken for one in the memory of a single process: with several workers the start is refused.
+    """
+
+    shared_between_processes: bool
+
+
+@runtime_checkable
+class SurvivesRestart(Protocol):
+    """A trait: what the store has acknowledged is there again after a restart of the gateway, and after a crash.
+
+    Of a store without it we assume that a restart ends all sessions, and warn of that at every start.
+    """
+
+    survives_restart: bool

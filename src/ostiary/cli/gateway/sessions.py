@@ -270,23 +270,26 @@ def _moment(text: str) -> datetime | None:
 def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitable[T]]) -> T:
     import os
 
+    from ostiary.core.abilities import ability, has_trait
     from ostiary.core.tokens import Tokens
+    from ostiary.gateway.config.settings import DEFAULT_STORE_TYPE
+    from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
 
     config = load(arguments)
     store, where = config.store.instance, f"{config_path(arguments)}, store"
-    if config.store.type == "memory":
+    if not has_trait(store, SharedBetweenProcesses):
         raise ConfigurationError(
             "the sessions of this gateway are only in its memory",
             where=where,
-            hint="ask the running gateway with --server, or use the store sqlite",
+            hint=f"ask the running gateway with --server, or use the store {DEFAULT_STORE_TYPE}",
             code="token-store-unavailable",
         )
-    path = getattr(store, "path", None)
-    if isinstance(path, str) and not os.path.exists(path):
+    file = ability(store, KeptInFile)
+    if file is not None and not os.path.exists(file.path):
         # Opening it would make an empty one, which may then belong to another user than the gateway's.
         raise ConfigurationError(
             "there is no token store yet",
-            cause=f"{path} does not exist",
+            cause=f"{file.path} does not exist",
             where=where,
             hint="check that this gateway has been started once, and that this is its configuration",
             code="token-store-unavailable",

@@ -11,11 +11,11 @@ never kept, and it allows nothing.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
+from ostiary.core.abilities import ability
 from ostiary.core.caching.cache import Cache, size_of
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
@@ -74,10 +74,10 @@ class CachedProvider:
         self.name, self.on_error, self._upstreams = link.name, link.on_error, link.upstreams
         self._provider = provider
         self._ttl, self._timeout, self._clock = ttl, timeout, clock
-        self._decide_at_once = cast(DecidesAtOnce, provider).decide if _has(provider, "decide") else None
-        self._chosen_key = cast(ChoosesCacheKey, provider).cache_key if _has(provider, "cache_key") else None
-        # Looked at without calling it: reading a revision may fail, and that is told when it is needed.
-        self._revised = cast(Revised, provider) if inspect.getattr_static(provider, "revision", None) else None
+        deciding, choosing = ability(provider, DecidesAtOnce), ability(provider, ChoosesCacheKey)
+        self._decide_at_once = None if deciding is None else deciding.decide
+        self._chosen_key = None if choosing is None else choosing.cache_key
+        self._revised = ability(provider, Revised)
         self._revision: object = None
         self._epoch = 0
         self._decisions: Cache[Hashable, TimedDecision] = Cache(
@@ -156,9 +156,10 @@ class CachedProvider:
 
     async def explain(self, attributes: Attributes) -> Explanation:
         """Asked anew: an explanation of a remembered decision would explain nothing."""
-        if not _has(self._provider, "explain"):
+        explaining = ability(self._provider, Explains)
+        if explaining is None:
             return Explanation(await self._decide_anew(attributes))
-        explanation: object = self._call(lambda: cast(Explains, self._provider).explain(attributes))
+        explanation: object = self._call(lambda: explaining.explain(attributes))
         if not isinstance(explanation, Explanation):
             raise self._failure(f"explain returned {_kind(explanation)}")
         self._check_decision(explanation.decision)
@@ -166,15 +167,17 @@ class CachedProvider:
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...] | None:
         """None if the provider cannot tell."""
-        if not _has(self._provider, "who_can"):
+        listing = ability(self._provider, ListsSubjects)
+        if listing is None:
             return None
-        return self._call(lambda: tuple(cast(ListsSubjects, self._provider).who_can(attributes)))
+        return self._call(lambda: tuple(listing.who_can(attributes)))
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules | None:
         """None if the provider cannot tell."""
-        if not _has(self._provider, "rules_for"):
+        listing = ability(self._provider, ListsRules)
+        if listing is None:
             return None
-        rules: object = self._call(lambda: cast(ListsRules, self._provider).rules_for(user, namespace))
+        rules: object = self._call(lambda: listing.rules_for(user, namespace))
         if not isinstance(rules, Rules):
             raise self._failure(f"rules_for returned {_kind(rules)}")
         return rules
@@ -234,11 +237,7 @@ class CachedProvider:
         return ProviderError(summary, cause=what if error is None else f"{what}: {reason_of(error)}")
 
 
-def _has(provider: object, method: str) -> bool:
-    return callable(getattr(provider, method, None))
-
-
-async def _await(call: Callable[[], Awaitable[object]]) -> object:
+async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
     # In here, so that a method that is not async fails like one that raises.
     return await call()
 

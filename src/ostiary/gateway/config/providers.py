@@ -12,24 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ostiary.core import catalog
+from ostiary.core.abilities import ability
+from ostiary.core.abilities.flaws import flaws
 from ostiary.core.clock import Clock
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import Provider
+from ostiary.interfaces.closing import Closes
 from ostiary.interfaces.shared_counts import ImmediateCounts
-
-# What an object must have in order to be one.
-METHODS = {
-    "identity": ("handle_client", "handle_provider"),
-    "group": ("groups_of", "groups_from_provider"),
-    "authorization": ("authorize", "relevant_groups"),
-    "admission": ("admit", "settled"),
-    "token_store": (
-        *("add", "renew", "find", "session", "sessions", "sweep", "count", "heartbeat", "close"),
-        *("revoke", "marks", "undo", "revocations_after", "wait_for_revocations"),
-    ),
-    "attributes": ("request_info", "long_running"),
-}
 
 
 class Builder:
@@ -64,8 +54,8 @@ class Builder:
             fields.problem(f"the provider cannot read its settings ({type(error).__name__})", "type")
         else:
             self._built.append(instance)
-            if lacking := lacks(plugin_type, instance):
-                fields.problem(f"it is not a valid {plugin_type} provider: it has no {lacking}", "type")
+            for flaw in flaws(plugin_type, instance):
+                fields.problem(f"it is not a valid {plugin_type} provider: {flaw.message}", "type", flaw.hint)
             return Provider(name, chosen, instance, fields.place())
         fields.ignore(*fields)
         return None
@@ -84,16 +74,10 @@ class Builder:
 async def close_all(instances: Iterable[object]) -> None:
     """Close those that can be closed, each once. One that fails at it keeps nobody from going on."""
     for instance in {id(instance): instance for instance in instances}.values():
-        close = getattr(instance, "close", None)
-        if close is not None:
+        closing = ability(instance, Closes)
+        if closing is not None:
             with suppress(Exception):
-                await close()
-
-
-def lacks(plugin_type: str, instance: object) -> str | None:
-    """The first method of the contract that *instance* does not have."""
-    missing = (method for method in METHODS[plugin_type] if not callable(getattr(instance, method, None)))
-    return next(missing, None)
+                await closing.close()
 
 
 def _tell_no_type(plugin_type: str, fields: Fields) -> None:

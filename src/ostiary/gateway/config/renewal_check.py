@@ -5,11 +5,13 @@ Called by the checks of the configuration, and by `gateway.login` for the length
 
 from __future__ import annotations
 
+from ostiary.core.abilities import ability
 from ostiary.interfaces.identity import RenewalCheck, Revalidates, TellsRenewalCheck
 
 
 def renewal_check(instance: object) -> RenewalCheck:
     """What the provider says, or what follows from what it can do."""
-    if isinstance(instance, TellsRenewalCheck) and isinstance(instance.renewal_check, RenewalCheck):
-        return instance.renewal_check
-    return RenewalCheck.ASKED if isinstance(instance, Revalidates) else RenewalCheck.NOBODY
+    telling = ability(instance, TellsRenewalCheck)
+    if telling is not None and isinstance(telling.renewal_check, RenewalCheck):
+        return telling.renewal_check
+    return RenewalCheck.NOBODY if ability(instance, Revalidates) is None else RenewalCheck.ASKED

@@ -6,14 +6,24 @@ import re
 from datetime import timedelta
 from itertools import combinations
 
+from ostiary.core.abilities import has_trait
 from ostiary.core.config import Fields
 from ostiary.core.go.duration import format_duration
 from ostiary.core.net import is_loopback
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import ALL_UPSTREAMS, GatewayConfig, Identity, Upstream
+from ostiary.gateway.config.settings import (
+    ALL_UPSTREAMS,
+    DEFAULT_STORE_TYPE,
+    Authorization,
+    GatewayConfig,
+    Identity,
+    Upstream,
+)
 from ostiary.gateway.config.values import Values, parse_origin
-from ostiary.interfaces.identity import RenewalCheck
+from ostiary.interfaces.authorization import AllowsEverything
+from ostiary.interfaces.identity import ProvesNothing, RenewalCheck
+from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
 
 SYSTEM = "system:"
 
@@ -29,8 +39,9 @@ def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> N
     same = config.health == config.listen.address and config.health.port != 0
     if same and root.right_at("listen.address") and root.right_at("health.address"):
         problem("health probes need their own address, so that no request can be mistaken for a probe", "health")
-    if config.store.type == "memory" and config.listen.workers > 1:
-        problem("several workers cannot share a store in memory", "store", "use the type sqlite")
+    if config.listen.workers > 1 and not has_trait(config.store.instance, SharedBetweenProcesses):
+        message = f'several workers cannot share the store "{config.store.type}", which is for one process'
+        problem(message, "store", f"use the type {DEFAULT_STORE_TYPE}, or one worker")
     if not config.identity and (config.upstreams or config.webhooks.token_review):
         root.missing("identity", "required: without it nobody can sign in")
     _check_prefixes(config.identity, root.fields)
@@ -40,8 +51,12 @@ def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> N
 
 def is_open_to_all(config: GatewayConfig) -> bool:
     """Whether whoever can connect may do everything: one user without a proof, and nothing that says no."""
-    without_proof = any(identity.type == "single_user" for identity in config.identity)
-    return without_proof and any(link.type == "allow_all" for link in config.authorization.chain)
+    without_proof = any(has_trait(identity.instance, ProvesNothing) for identity in config.identity)
+    return without_proof and bool(_links_that_allow_everything(config))
+
+
+def _links_that_allow_everything(config: GatewayConfig) -> list[Authorization]:
+    return [link for link in config.authorization.chain if has_trait(link.instance, AllowsEverything)]
 
 
 def warnings(config: GatewayConfig) -> list[str]:
@@ -49,8 +64,8 @@ def warnings(config: GatewayConfig) -> list[str]:
     found = []
     if is_open_to_all(config):
         found.append("everybody who can connect may do everything: one user, and all actions allowed")
-    elif any(link.type == "allow_all" for link in config.authorization.chain):
-        found.append("everybody who can sign in may do everything: the authorization chain has allow_all")
+    elif links := _links_that_allow_everything(config):
+        found.append(f"everybody who can sign in may do everything: the authorization chain has {links[0].type}")
     if not config.listen.address.is_loopback and config.listen.tls is None:
         found.append(f"{config.listen.address} accepts tokens in plain text")
     tls = config.listen.tls
@@ -64,7 +79,7 @@ def warnings(config: GatewayConfig) -> list[str]:
     if not config.upstreams and not config.webhooks.enabled:
         found.append("there is no upstream and no webhook: this gateway can only sign users in")
     found += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
-    if config.store.type == "memory":
+    if not has_trait(config.store.instance, SurvivesRestart):
         found.append("sessions are kept in memory: a restart ends them all")
     return found
 

@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from ostiary.core.abilities import has_trait
+from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Node, Reading
 from ostiary.core.net import is_loopback
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
-from ostiary.gateway.config.providers import Builder, lacks
+from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (
     ALL_UPSTREAMS,
+    DEFAULT_STORE_TYPE,
     Address,
     Audit,
     AuditLog,
@@ -47,6 +50,7 @@ from ostiary.gateway.config.values import (
     unreadable,
 )
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
+from ostiary.interfaces.identity import NeedsClientCertificate
 from ostiary.wire.audit import load_policy
 
 T = TypeVar("T")
@@ -60,10 +64,8 @@ RESERVED_NAMES = frozenset(
         *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin"),
     )
 )
-# These ask for the client certificate of whoever is at the door: a person's, or that of the proxy in front.
-BY_CERTIFICATE = ("client_certificate", "trusted_header")
 HEALTH = Address("127.0.0.1", 8444)
-DEFAULT_STORE = {"type": Node("sqlite"), "path": Node(DEFAULT_STORE_FILE)}
+DEFAULT_STORE = {"type": Node(DEFAULT_STORE_TYPE), "path": Node(DEFAULT_STORE_FILE)}
 
 
 # --- where the gateway listens ---
@@ -198,7 +200,7 @@ def identities(root: Values, builder: Builder, listening: Listen) -> Known:
         if provider is None:
             found.setdefault(name, None)
             continue
-        if provider.type in BY_CERTIFICATE:
+        if has_trait(provider.instance, NeedsClientCertificate):
             _check_certificates(section, "type", listening)
         found.setdefault(
             name,
@@ -296,8 +298,10 @@ def shared(section: Values, plugin_type: str, name: str, own: str, known: Known)
     identity = known[own]
     if identity is None:
         return None  # it has been told
-    if lacking := lacks(plugin_type, identity.instance):
-        section.fields.problem(f'"{own}" is not a valid {plugin_type} provider: it has no {lacking}', "provider")
+    if found := flaws(plugin_type, identity.instance):
+        for flaw in found:
+            message = f'"{own}" is not a valid {plugin_type} provider: {flaw.message}'
+            section.fields.problem(message, "provider", flaw.hint)
         return None
     return Provider(name, identity.type, identity.instance, section.fields.place())
 

@@ -13,11 +13,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
+from ostiary.core.abilities import has_trait
 from ostiary.core.net import is_loopback
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.http1.headers import HeaderNames
 from ostiary.interfaces.admission import AdmissionProvider
-from ostiary.interfaces.attributes import AttributesMapper
+from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths
 from ostiary.interfaces.authorization import AuthorizationProvider
 from ostiary.interfaces.group import GroupProvider
 from ostiary.interfaces.identity import IdentityProvider
@@ -25,6 +26,9 @@ from ostiary.interfaces.token_store import TokenStore
 from ostiary.model import Place
 
 T_co = TypeVar("T_co", covariant=True)
+# The providers of a configuration that does not name any.
+DEFAULT_STORE_TYPE = "sqlite"
+DEFAULT_ATTRIBUTES = "kubernetes"
 Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 
 
@@ -202,7 +206,7 @@ class Upstream:
     @property
     def is_kubernetes(self) -> bool:
         """Whether it speaks the Kubernetes API, with its verbs, resources and reviews."""
-        return self.attributes.type == "kubernetes"
+        return has_trait(self.attributes.instance, ReadsKubernetesPaths)
 
 
 @dataclass(frozen=True, slots=True)

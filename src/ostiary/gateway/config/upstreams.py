@@ -9,7 +9,7 @@ from typing import Any, cast
 from ostiary.core.net import is_loopback
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import unique_names
-from ostiary.gateway.config.settings import IdentityMode, Provider, Upstream
+from ostiary.gateway.config.settings import DEFAULT_ATTRIBUTES, IdentityMode, Provider, Upstream
 from ostiary.gateway.config.values import Values, is_host, is_ip, parse_origin
 from ostiary.gateway.http1.headers import HeaderNames
 
@@ -58,7 +58,7 @@ def _attributes(values: Values, builder: Builder, name: str) -> Provider[Any] | 
     given = values.fields.plain("attributes")
     if isinstance(given, dict):
         return builder.build("attributes", values.section("attributes").fields, name=name)
-    chosen = values.text("attributes", "kubernetes")
+    chosen = values.text("attributes", DEFAULT_ATTRIBUTES)
     return builder.build_without_settings("attributes", chosen, values.fields, "attributes", name=name)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
@@ -56,7 +57,7 @@ from ostiary.gateway.login.visit import (
     wants_html,
 )
 from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
-from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
+from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn, TellsSignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 PROVIDER_SECONDS = 30.0
@@ -503,5 +504,5 @@ def _as_basic(request: LoginRequest) -> LoginRequest:
 
 
 def _kind(provider: Identity) -> str:
-    kind = getattr(provider.instance, "sign_in", SignIn.REDIRECT)
-    return kind.value if isinstance(kind, SignIn) else SignIn.REDIRECT.value
+    telling = ability(provider.instance, TellsSignIn)
+    return SignIn.REDIRECT.value if telling is None else telling.sign_in.value

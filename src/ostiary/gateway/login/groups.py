@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from ostiary.core.abilities import ability
 from ostiary.errors import ProviderError
 from ostiary.gateway.config.settings import Groups
-from ostiary.interfaces.group import Membership
+from ostiary.interfaces.group import KeepsGroups, Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 
@@ -72,8 +73,8 @@ class GroupChecks:
             user = signed.own if provider.own else signed.user
             if returning and index == position:
                 answer: object = await provider.instance.groups_from_provider(user, asked, request)
-            elif before is not None and (keep := getattr(provider.instance, "groups_at_renewal", None)) is not None:
-                answer = await keep(user, asked, _said_before(provider, before))
+            elif before is not None and (keeping := ability(provider.instance, KeepsGroups)) is not None:
+                answer = await keeping.groups_at_renewal(user, asked, _said_before(provider, before))
             else:
                 answer = await provider.instance.groups_of(user, asked, request)
                 if isinstance(answer, Redirect):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.secrets.sealing import derived_key, seal, unseal
 from ostiary.core.tokens.records import MemoryRecords
@@ -66,6 +67,4 @@ class Records:
 
 def record_store(store: TokenStore, clock: Clock) -> RecordStore:
     """*store*, if it keeps records too; else this worker's memory, and then no other worker can finish its logins."""
-    if all(callable(getattr(store, name, None)) for name in ("put_record", "find_record", "take_record")):
-        return store  # type: ignore[return-value]  # just found out
-    return MemoryRecords(clock=clock)
+    return ability(store, RecordStore) or MemoryRecords(clock=clock)

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from ostiary.core.abilities import ability, has_trait
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused, OstiaryError
@@ -138,11 +139,12 @@ class Steps:
             raise LoginRefused(_ENDED, cause="the stored state of the identity provider cannot be decrypted")
         own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
         before: tuple[tuple[str, str], ...] | None = session.sources
-        if kept is not None and isinstance(provider.instance, AsksAgain):
-            own, kept = await self._ask_again(provider.instance, provider, session, own, kept)
+        asking, revalidating = ability(provider.instance, AsksAgain), ability(provider.instance, Revalidates)
+        if kept is not None and asking is not None:
+            own, kept = await self._ask_again(asking, provider, session, own, kept)
             before = None
-        elif isinstance(provider.instance, Revalidates):
-            own = _user_of(provider, await self._within(provider.instance.revalidate(own)))
+        elif revalidating is not None:
+            own = _user_of(provider, await self._within(revalidating.revalidate(own)))
         signed = _signed(provider, own)
         # What the providers see of it has no token in it. Where everything is told anew, it is as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
@@ -189,7 +191,7 @@ class Steps:
 
 def returns_by_post(provider: Identity) -> bool:
     """Whether browsers come back to *provider* with a form of the identity system's page."""
-    return isinstance(provider.instance, ReturnsByPost) and provider.instance.returns_by_post is True
+    return has_trait(provider.instance, ReturnsByPost)
 
 
 @contextmanager
@@ -266,7 +268,7 @@ class _Known:
 def _identified_by(provider: Identity, said: object) -> _Known:
     if not isinstance(said, Identified):
         return _Known(_user_of(provider, said), None)
-    if not isinstance(said.kept, Secret) or not isinstance(provider.instance, AsksAgain):
+    if not isinstance(said.kept, Secret) or ability(provider.instance, AsksAgain) is None:
         raise _broken(provider, "it returned a value to keep that is not a Secret, or that it cannot use for a refresh")
     return _Known(_user_of(provider, said.user), said.kept)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ostiary.core.abilities import ability
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.group import ListedGroup, ListsGroups
@@ -115,14 +116,14 @@ def _near(name: str, sources: Iterable[NameSource], possible: Callable[[str], bo
 
 
 def _produces(identity: Identity) -> Produces:
-    provider = identity.instance
-    said = _said(provider.produces) if isinstance(provider, TellsWhatItProduces) else None
+    provider = ability(identity.instance, TellsWhatItProduces)
+    said = None if provider is None else _said(provider.produces)
     return said if isinstance(said, Produces) else Produces()
 
 
 def _members(groups: Groups) -> tuple[ListedGroup, ...] | None:
-    provider = groups.instance
-    said = _said(provider.listed_groups) if isinstance(provider, ListsGroups) else None
+    provider = ability(groups.instance, ListsGroups)
+    said = None if provider is None else _said(provider.listed_groups)
     return said if isinstance(said, tuple) else None
 
 

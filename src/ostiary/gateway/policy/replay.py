@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
+from ostiary.core.abilities import ability
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.recorded import Recorded
 from ostiary.gateway.authorize.chain import Authorizer
@@ -73,7 +73,8 @@ async def replay(records: Iterable[Recorded], authorizer: Authorizer, requiring:
 def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
     """The mappers of *config* that know requests for which one permission is not enough."""
     mappers = {upstream.attributes.type: upstream.attributes.instance for upstream in config.upstreams}
-    return tuple(cast(RequiresMore, mapper) for mapper in mappers.values() if hasattr(mapper, "also_required"))
+    found = (ability(mapper, RequiresMore) for mapper in mappers.values())
+    return tuple(mapper for mapper in found if mapper is not None)
 
 
 async def _decide(

@@ -7,28 +7,28 @@ command is the answer that the gateway would give.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from ostiary.core import catalog
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.config import Document, Node, Reading, read
 from ostiary.errors import ConfigurationError
 from ostiary.gateway import config as gateway_config
 from ostiary.gateway.authorize.chain import Authorizer
-from ostiary.gateway.config.providers import Builder
+from ostiary.gateway.config.providers import Builder, close_all
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings
 from ostiary.gateway.policy.possible_subjects import PossibleSubjects
 from ostiary.gateway.policy.unmatched import unmatched_subjects
-from ostiary.interfaces.authorization import Finding, Grant, NamesSubjects
+from ostiary.interfaces.authorization import Finding, Grant, LintsPolicy, ListsGrants, NamesSubjects
 
 AUTHORIZATION = "authorization"
-RBAC = "rbac"
-# Whose files have names of their own; all other files are manifests.
-ENDINGS = {".jsonl": "abac", ".cedar": "cedar"}
+# Whose files have no ending of their own: all other files are manifests.
+DEFAULT_TYPE = "rbac"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,16 @@ async def opened(settings: AuthorizationSettings, *, upstream: str = "") -> Asyn
         names = provider.upstreams
         if upstream and names is not None and upstream not in names:
             continue
-        list_grants = getattr(provider.instance, "grants", None)
-        if callable(list_grants):
-            places = ("",) if names is None or upstream else sorted(names)
-            grants += [replace(grant, upstream=place) for place in places for grant in list_grants()]
-        else:
+        listing = ability(provider.instance, ListsGrants)
+        if listing is None:
             unlisted.append(provider.name)
+        else:
+            places = ("",) if names is None or upstream else sorted(names)
+            grants += [replace(grant, upstream=place) for place in places for grant in listing.grants()]
     try:
         yield Policy(authorizer, tuple(grants), tuple(unlisted))
     finally:
-        for provider in settings.chain:
-            close = getattr(provider.instance, "close", None)
-            if close is not None:
-                with suppress(Exception):
-                    await close()
+        await close_all(provider.instance for provider in settings.chain)
 
 
 def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSettings:
@@ -92,14 +88,14 @@ def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Author
 def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding, ...]:
     """What the provider finds wrong with its policy at *paths*; raises `ConfigurationError` if it cannot judge it."""
     chosen = plugin_type or type_of(paths)
-    judge = getattr(catalog.load(AUTHORIZATION, chosen), "lint", None)
-    if not callable(judge):
+    judge = ability(catalog.load(AUTHORIZATION, chosen), LintsPolicy)
+    if judge is None:
         raise ConfigurationError(
             f'the authorization provider "{chosen}" has no lint rules',
             hint="ostiary serve --check reads the policy and reports its mistakes",
             code="config-invalid",
         )
-    return tuple(judge(paths))
+    return tuple(judge.lint(paths))
 
 
 def lint_subjects(
@@ -107,17 +103,18 @@ def lint_subjects(
 ) -> tuple[Finding, ...]:
     """The lines of the policy at *paths* that name nobody of *possible*. A policy with mistakes is not looked at."""
     try:
-        provider = _provider_of(paths, plugin_type).instance
+        naming = ability(_provider_of(paths, plugin_type).instance, NamesSubjects)
     except ConfigurationError:
         # They are told by `lint`.
         return ()
-    named = provider.named_subjects() if isinstance(provider, NamesSubjects) else ()
+    named = () if naming is None else naming.named_subjects()
     return tuple(unmatched_subjects(named, possible))
 
 
 def type_of(paths: Sequence[str]) -> str:
     """Whose policy this is, by the names of the files; raises `ConfigurationError` if they are of two kinds."""
-    found = {_type_of(path) for path in paths}
+    by_ending = catalog.policy_endings()
+    found = {_type_of(path, by_ending) for path in paths}
     if len(found) == 1:
         return found.pop()
     raise ConfigurationError(
@@ -128,20 +125,20 @@ def type_of(paths: Sequence[str]) -> str:
     )
 
 
-def _type_of(path: str) -> str:
+def _type_of(path: str, by_ending: Mapping[str, str]) -> str:
     if not os.path.isdir(path):
-        return ENDINGS.get(os.path.splitext(path)[1], RBAC)
+        return by_ending.get(os.path.splitext(path)[1], DEFAULT_TYPE)
     try:
         endings = {os.path.splitext(name)[1] for name in os.listdir(path) if not name.startswith(".")}
     except OSError:
         endings = set()
-    known = [name for ending, name in ENDINGS.items() if ending in endings]
-    return known[0] if len(known) == 1 and endings <= set(ENDINGS) else RBAC
+    known = [name for ending, name in by_ending.items() if ending in endings]
+    return known[0] if len(known) == 1 and endings <= set(by_ending) else DEFAULT_TYPE
 
 
 def is_gateway(path: str) -> bool:
     """Whether this is the configuration of a gateway, and not a policy."""
-    if os.path.isdir(path) or os.path.splitext(path)[1] in ENDINGS:
+    if os.path.isdir(path) or os.path.splitext(path)[1] in catalog.policy_endings():
         return False
     try:
         found = read(path).value

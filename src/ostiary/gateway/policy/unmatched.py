@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ostiary.core.abilities import ability
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.possible_subjects import SYSTEM, NameSource, PossibleSubjects
@@ -25,8 +26,9 @@ def unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
     possible = PossibleSubjects.from_config(config)
     found = [*unmatched_members(possible)]
     for link in config.authorization.chain:
-        if isinstance(link.instance, NamesSubjects):
-            found += unmatched_subjects(link.instance.named_subjects(), possible)
+        naming = ability(link.instance, NamesSubjects)
+        if naming is not None:
+            found += unmatched_subjects(naming.named_subjects(), possible)
     return tuple(found)
 
 

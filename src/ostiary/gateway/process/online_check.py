@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from ostiary.core.abilities import ability
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import GatewayConfig
@@ -41,10 +42,10 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
     seen: set[int] = set()
     for section, providers in sections:
         for provider in providers:
-            instance: object = provider.instance
-            if isinstance(instance, Probes) and id(instance) not in seen:
-                seen.add(id(instance))
-                questions[f'{section} "{provider.name}"'] = instance.probe()
+            probing = ability(provider.instance, Probes)
+            if probing is not None and id(probing) not in seen:
+                seen.add(id(probing))
+                questions[f'{section} "{provider.name}"'] = probing.probe()
     for upstream in config.upstreams:
         questions[f'upstream "{upstream.name}"'] = _ask_upstream(upstream)
     return list(await asyncio.gather(*(_probed(what, asking, seconds) for what, asking in questions.items())))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.gateway.config import settings
@@ -28,6 +29,7 @@ from ostiary.gateway.process.health import Report
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
 from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.token_store import KeptInFile
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -275,7 +277,8 @@ def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
 
 
 def _store_key(config: GatewayConfig) -> tuple[str, str]:
-    return config.store.type, str(getattr(config.store.instance, "path", ""))
+    kept = ability(config.store.instance, KeptInFile)
+    return config.store.type, "" if kept is None else kept.path
 
 
 def bind(address: settings.Address) -> socket.socket:

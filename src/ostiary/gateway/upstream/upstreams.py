@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import TransportError
@@ -23,6 +24,7 @@ from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
 from ostiary.gateway.upstream.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
+from ostiary.interfaces.attributes import RequiresMore
 from ostiary.model import ClientCertificate, RequestInfo, Secret, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
@@ -34,6 +36,8 @@ MOST_FAILURES = 3
 class Upstream:
     """An upstream in use by one worker. `failures` counts those in a row.
 
+    `is_kubernetes` tells whether questions about oneself are answered from our policy, as the Kubernetes API answers
+    them.
     `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
     """
 
@@ -41,6 +45,8 @@ class Upstream:
         self.settings = configured
         self.name = configured.name
         self.mapper = configured.attributes.instance
+        self.is_kubernetes = configured.is_kubernetes
+        self._requires_more = ability(self.mapper, RequiresMore)
         self.response_timeout = configured.response_timeout.total_seconds()
         address = _address(configured)
         self.pool = Pool(
@@ -57,11 +63,6 @@ class Upstream:
         self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)
         self._tls_files = TlsFiles(configured.tls, clock)
         self._log = RepeatedLog(log, clock)
-
-    @property
-    def is_kubernetes(self) -> bool:
-        """Whether it speaks the Kubernetes API, so that questions about oneself are answered from our policy."""
-        return self.settings.is_kubernetes
 
     def identity(self, user: UserInfo) -> bytes:
         """The header lines that say who asks; raises `BadHeader` for a name that cannot be said."""
@@ -169,8 +170,7 @@ class Upstream:
 
     def also_required(self, info: RequestInfo) -> RequestInfo | None:
         """A second thing that must be allowed for this request."""
-        ask = getattr(self.mapper, "also_required", None)
-        return None if ask is None else ask(info)
+        return None if self._requires_more is None else self._requires_more.also_required(info)
 
     def forwarded_target(self, target: bytes) -> bytes:
         """The target as the upstream gets it: the same bytes, or without the prefix where it is to be stripped."""

@@ -20,6 +20,8 @@ _ANY = ("*",)
 
 
 class AllowAll:
+    allows_everything = True
+
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
         return cls()

@@ -13,7 +13,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.client_certificate.certificates import read_certificate
@@ -27,6 +27,8 @@ class ClientCertificateIdentity(ClaimedGroups):
     """With *credential_id* the user's `extra` tells which certificate it was, by its digest."""
 
     sign_in = SignIn.AMBIENT
+    needs_client_certificate = True
+    renewal_check: RenewalCheck
 
     def __init__(
         self, *, credential_id: bool = True, renewal: Renewal = Renewal.DEFAULT, clock: Clock = SYSTEM_CLOCK

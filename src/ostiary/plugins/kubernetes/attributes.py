@@ -18,6 +18,8 @@ _TERMINALS = frozenset(("exec", "attach", "portforward"))
 
 
 class KubernetesAttributes:
+    reads_kubernetes_paths = True
+
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
         return cls()

@@ -37,6 +37,9 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 class MemoryTokenStore:
     """Implements `ostiary.interfaces.token_store.TokenStore` and its `RecordStore`."""
 
+    shared_between_processes = False
+    survives_restart = False
+
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._tokens: dict[bytes, TokenRecord] = {}

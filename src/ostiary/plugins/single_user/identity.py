@@ -22,6 +22,7 @@ class SingleUserIdentity:
     """Lets in everybody who connects over the loopback, as *username*; the user of this process by default."""
 
     sign_in = SignIn.AMBIENT
+    proves_nothing = True
 
     def __init__(self, *, username: str | None = None) -> None:
         self._user = UserInfo(username or _os_user())

@@ -49,6 +49,10 @@ class SqliteTokenStore:
     The file is opened when it is first needed: begin to use it after a fork, not before.
     """
 
+    shared_between_processes = True
+    survives_restart = True
+    path: str
+
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = os.fspath(path)
         self._clock = clock

@@ -17,7 +17,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.outbound import Outbound
@@ -44,6 +44,7 @@ class SsoCookieIdentity(ClaimedGroups):
     """Believes the token in the cookie *cookie*, if *issuer* signed it with one of *keys* for *audiences* alone."""
 
     sign_in = SignIn.AMBIENT
+    renewal_check: RenewalCheck
 
     def __init__(
         self,

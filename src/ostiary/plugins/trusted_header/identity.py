@@ -16,7 +16,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
+from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.client_certificate.certificates import read_certificate
@@ -34,6 +34,8 @@ class TrustedHeaderIdentity(ClaimedGroups):
     """Believes *user_header* and *group_header* (a line per group) of the proxies that are called one of *names*."""
 
     sign_in = SignIn.AMBIENT
+    needs_client_certificate = True
+    renewal_check: RenewalCheck
 
     def __init__(
         self,

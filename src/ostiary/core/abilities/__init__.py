@@ -1,0 +1,165 @@
+"""What a provider can do beyond its contract, and what it implies: looked up here, and checked when it is loaded.
+
+    contract   what a provider of a type must have          `ostiary.interfaces`
+    ability    methods or values that are used if it has them: `revalidate`, `decide`, `probe`
+    trait      a bool that says what it needs or implies: `shared_between_processes`, `proves_nothing`
+
+Everything that uses an ability or a trait asks here, with `ability` and `has_trait`; ``ostiary plugins`` shows what
+`describe` finds; `ostiary.core.abilities.flaws` checks a provider when it is built. Members are looked at without
+evaluating properties, which may fail.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from ostiary.interfaces.admission import AdmissionProvider
+from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths, RequiresMore
+from ostiary.interfaces.authorization import (
+    AllowsEverything,
+    AuthorizationProvider,
+    ChoosesCacheKey,
+    DecidesAtOnce,
+    Explains,
+    LintsPolicy,
+    ListsGrants,
+    ListsRules,
+    ListsSubjects,
+    NamesSubjects,
+    Revised,
+)
+from ostiary.interfaces.closing import Closes
+from ostiary.interfaces.group import GroupProvider, KeepsGroups, ListsGroups
+from ostiary.interfaces.identity import (
+    AsksAgain,
+    IdentityProvider,
+    NeedsClientCertificate,
+    ProvesNothing,
+    ReturnsByPost,
+    Revalidates,
+    TellsRenewalCheck,
+    TellsSignIn,
+    TellsWhatItProduces,
+)
+from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.token_store import (
+    KeptInFile,
+    RecordStore,
+    SharedBetweenProcesses,
+    SurvivesRestart,
+    TokenStore,
+)
+
+P = TypeVar("P")
+
+CONTRACTS: Mapping[str, type] = MappingProxyType(
+    {
+        "identity": IdentityProvider,
+        "group": GroupProvider,
+        "authorization": AuthorizationProvider,
+        "admission": AdmissionProvider,
+        "token_store": TokenStore,
+        "attributes": AttributesMapper,
+    }
+)
+# Mappers ask nobody, and a store must be closed by its contract.
+_OUTSIDE = (Probes, Closes)
+ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "identity": (Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces, *_OUTSIDE),
+        "group": (KeepsGroups, ListsGroups, *_OUTSIDE),
+        "authorization": (
+            *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
+            *(NamesSubjects, LintsPolicy),
+            *_OUTSIDE,
+        ),
+        "admission": _OUTSIDE,
+        "token_store": (RecordStore, KeptInFile),
+        "attributes": (RequiresMore, Closes),
+    }
+)
+TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost),
+        "group": (),
+        "authorization": (AllowsEverything,),
+        "admission": (),
+        "token_store": (SharedBetweenProcesses, SurvivesRestart),
+        "attributes": (ReadsKubernetesPaths,),
+    }
+)
+
+
+def members(protocol: type) -> tuple[str, ...]:
+    """The methods and values that *protocol* asks for, as they stand in its class."""
+    names = dict.fromkeys(name for name in vars(protocol) if not name.startswith("_"))
+    names |= dict.fromkeys(inspect.get_annotations(protocol))
+    return tuple(names)
+
+
+_PROTOCOLS = {
+    protocol for protocols in (CONTRACTS.values(), *ABILITIES.values(), *TRAITS.values()) for protocol in protocols
+}
+_MEMBERS = MappingProxyType({protocol: members(protocol) for protocol in _PROTOCOLS})
+# Names that mean something to the gateway, if only in a provider of another type.
+KNOWN_NAMES = frozenset(name for names in _MEMBERS.values() for name in names) | {"from_config"}
+
+
+# --- using them ---
+
+
+def ability(provider: object, protocol: type[P]) -> P | None:
+    """*provider* as *protocol*, if it has that ability. None stands for a method that is switched off."""
+    return provider if _has(provider, protocol) else None  # type: ignore[return-value]  # as the members say
+
+
+def has_trait(provider: object, protocol: type) -> bool:
+    """Whether *provider* declares the trait; a trait that is not declared is False."""
+    (name,) = _MEMBERS[protocol]
+    return _has(provider, protocol) and getattr(provider, name) is True
+
+
+def _has(provider: object, protocol: type) -> bool:
+    return all(raw_member(provider, name) is not None for name in _MEMBERS[protocol])
+
+
+def raw_member(provider: object, name: str) -> object:
+    """The member as it is stored: a property is not evaluated. None if there is none, or it is None."""
+    member: object = inspect.getattr_static(provider, name, None)
+    if member is None and inspect.getattr_static(type(provider), "__getattr__", None) is not None:
+        # It passes on what it does not have itself, as a wrapper around another provider does.
+        return getattr(provider, name, None)
+    return member
+
+
+# --- what the catalog shows ---
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a provider's class says: the members of its abilities, and its traits, None where settings decide."""
+
+    abilities: tuple[str, ...]
+    traits: Mapping[str, bool | None]
+
+
+def describe(plugin_type: str, provider: type) -> Description:
+    """What *provider* declares. What only an instance has is not seen, unless the class annotates it."""
+    annotated = {name for each in provider.__mro__ for name in inspect.get_annotations(each)}
+    abilities = tuple(
+        name
+        for protocol in ABILITIES[plugin_type]
+        for name in members(protocol)
+        if name in annotated or raw_member(provider, name) is not None
+    )
+    traits = {
+        name: value if isinstance(value := raw_member(provider, name), bool) else None
+        for protocol in TRAITS[plugin_type]
+        for name in members(protocol)
+        if name in annotated or raw_member(provider, name) is not None
+    }
+    return Description(abilities, traits)

@@ -1,0 +1,174 @@
+"""Whether a provider keeps its contract and its abilities, as far as their members tell: spelling, arguments, async.
+
+Called by `gateway.config.providers` for each provider that it builds, and by the suites of `ostiary.testing`. Without
+this check, a misspelt ability would be absent without a word, and one of another shape would fail when it is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import get_type_hints
+
+from ostiary.core.abilities import ABILITIES, CONTRACTS, KNOWN_NAMES, TRAITS, members, raw_member
+from ostiary.core.abilities.spelling import is_misspelt
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """How a provider fails its contract or one of its abilities, and what to do about it."""
+
+    message: str
+    hint: str | None = None
+
+
+def flaws(plugin_type: str, provider: object) -> tuple[Flaw, ...]:
+    """What is wrong with *provider*, an instance or a class: members missing, misspelt, or of another shape."""
+    contract, optional = CONTRACTS[plugin_type], (*ABILITIES[plugin_type], *TRAITS[plugin_type])
+    missing = [name for name in members(contract) if raw_member(provider, name) is None]
+    if missing:
+        hint = next(_likely_names(provider, missing[:1], contract), None)
+        return (Flaw(f"it has no {missing[0]}", None if hint is None else f"did you mean {missing[0]} by {hint}?"),)
+    found = [*_wrong_members(provider, contract)]
+    for protocol in optional:
+        present = [name for name in members(protocol) if raw_member(provider, name) is not None]
+        absent = [name for name in members(protocol) if name not in present]
+        if present and absent:
+            found.append(
+                Flaw(f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing")
+            )
+        elif present:
+            found += _wrong_members(provider, protocol)
+        else:
+            found += [
+                Flaw(
+                    f"{_owner(provider)}.{name} is not an ability of the gateway's providers",
+                    _spelling_hint(absent, name),
+                )
+                for name in _likely_names(provider, absent, protocol)
+            ]
+    return tuple(found)
+
+
+def _wrong_members(provider: object, protocol: type) -> Iterator[Flaw]:
+    hints = get_type_hints(protocol)
+    for name in members(protocol):
+        raw = raw_member(provider, name)
+        if isinstance(raw, property):
+            # Evaluated when it is needed: it may depend on what cannot be read yet.
+            continue
+        if name in hints:
+            yield from _wrong_value(provider, name, raw, hints[name])
+        elif not inspect.isdatadescriptor(inspect.getattr_static(protocol, name)):
+            yield from _wrong_method(provider, name, raw, protocol)
+
+
+def _wrong_value(provider: object, name: str, value: object, expected: object) -> Iterator[Flaw]:
+    if isinstance(provider, type) and inspect.isdatadescriptor(value):
+        # A slot: only an instance has the value.
+        return
+    actual = getattr(provider, name, None)
+    if isinstance(expected, type) and not isinstance(actual, expected):
+        choices = "True or False" if expected is bool else f"a {expected.__name__}"
+        yield Flaw(f"{_owner(provider)}.{name} is a {type(actual).__name__}", f"make it {choices}")
+
+
+def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> Iterator[Flaw]:
+    declared = getattr(protocol, name)
+    is_static = isinstance(inspect.getattr_static(protocol, name), staticmethod)
+    wanted = _without_annotations(inspect.signature(declared))
+    must_wait = inspect.iscoroutinefunction(declared)
+    hint = f"define it as: {'async ' if must_wait else ''}def {name}{wanted}"
+    where = f"{_owner(provider)}.{name}"
+    method = getattr(provider, name)
+    if not callable(method):
+        yield Flaw(f"{where} is not a method", hint)
+        return
+    if must_wait and not _may_be_awaited(method):
+        yield Flaw(f"{where} is not async", hint)
+    elif not must_wait and inspect.iscoroutinefunction(inspect.unwrap(method)):
+        yield Flaw(f"{where} is async, and is called without waiting", hint)
+    signature = _signature(provider, method, raw)
+    if signature is not None and not _accepts(signature, wanted if is_static else _without_self(wanted)):
+        yield Flaw(f"{where} cannot be called with the arguments of its contract", hint)
+
+
+def _may_be_awaited(method: Callable[..., object]) -> bool:
+    if inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(inspect.unwrap(method)):
+        return True
+    if inspect.iscoroutinefunction(type(method).__call__):
+        return True
+    # A plain function may return what another one made to be awaited, if it says so.
+    returned = str(getattr(inspect.unwrap(method), "__annotations__", {}).get("return", ""))
+    return any(word in returned for word in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def _signature(provider: object, method: Callable[..., object], raw: object) -> inspect.Signature | None:
+    """The parameters without ``self``; None where they cannot be known."""
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):
+        return None
+    if isinstance(provider, type) and not isinstance(raw, (staticmethod, classmethod)):
+        return _without_self(signature) if inspect.isfunction(raw) else None
+    return signature
+
+
+def _accepts(signature: inspect.Signature, wanted: inspect.Signature) -> bool:
+    """Whether every call that *wanted* allows fits: with all arguments, and with those alone that have no default."""
+    required = [parameter for parameter in wanted.parameters.values() if parameter.default is parameter.empty]
+    return all(_binds(signature, each) for each in (wanted.parameters.values(), required))
+
+
+def _binds(signature: inspect.Signature, parameters: Iterable[inspect.Parameter]) -> bool:
+    by_name = {parameter.name: None for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    positional = [parameter for parameter in parameters if parameter.name not in by_name]
+    try:
+        signature.bind(*(None for _ in positional), **by_name)
+    except TypeError:
+        return False
+    return True
+
+
+def _without_self(signature: inspect.Signature) -> inspect.Signature:
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _without_annotations(signature: inspect.Signature) -> inspect.Signature:
+    parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
+def _owner(provider: object) -> str:
+    return provider.__name__ if isinstance(provider, type) else type(provider).__name__
+
+
+# --- misspelt names ---
+
+
+def _likely_names(provider: object, absent: Iterable[str], protocol: type) -> Iterator[str]:
+    """Public names of *provider* that are nearly one of *absent*, and like it a method or a value."""
+    for name in _public_names(provider):
+        if any(
+            is_misspelt(name, meant) and _is_method(provider, name) == _is_method(protocol, meant) for meant in absent
+        ):
+            yield name
+
+
+def _spelling_hint(absent: Iterable[str], name: str) -> str:
+    meant = next(each for each in absent if is_misspelt(name, each))
+    return f"did you mean {meant}? If it is for your own use, rename it, or begin its name with an underscore"
+
+
+def _public_names(provider: object) -> Iterator[str]:
+    classes = provider.__mro__ if isinstance(provider, type) else type(provider).__mro__
+    names = dict.fromkeys(name for each in classes if each is not object for name in vars(each))
+    if not isinstance(provider, type):
+        names |= dict.fromkeys(getattr(provider, "__dict__", {}))
+    return (name for name in names if not name.startswith("_") and name not in KNOWN_NAMES)
+
+
+def _is_method(owner: object, name: str) -> bool:
+    raw = raw_member(owner, name)
+    return callable(raw) or isinstance(raw, (staticmethod, classmethod))

@@ -1,0 +1,86 @@
+"""Providers of other packages that differ from the bundled ones in one point each; `ENTRY_POINTS` declares them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ostiary.core.catalog import Context
+from ostiary.core.config import Fields
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.model import UserInfo
+from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.plugins.single_user.identity import SingleUserIdentity
+
+HERE = "tests.unit.gateway.foreign"
+ENTRY_POINTS = f"""
+[ostiary.identity]
+misspelt = {HERE}:Misspelt
+not_async = {HERE}:NotAsync
+anybody = {HERE}:Anybody
+by_certificate = {HERE}:ByCertificate
+[ostiary.authorization]
+everything = {HERE}:Everything
+[ostiary.token_store]
+dictionary = {HERE}:UndeclaredStore
+shared = {HERE}:SharedStore
+[ostiary.attributes]
+cluster = {HERE}:ClusterAttributes
+"""
+
+
+class Plain:
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Any:
+        return cls()
+
+    async def handle_client(self, request: LoginRequest) -> UserInfo:
+        return UserInfo("alice")
+
+    async def handle_provider(self, request: LoginRequest) -> UserInfo:
+        return UserInfo("alice")
+
+
+class Misspelt(Plain):
+    async def revalidates(self, user: UserInfo) -> UserInfo:
+        return user
+
+
+class NotAsync(Plain):
+    def revalidate(self, user: UserInfo) -> UserInfo:
+        return user
+
+
+class ByCertificate(Plain):
+    needs_client_certificate = True
+
+
+class Anybody(SingleUserIdentity):
+    pass
+
+
+class Everything(AllowAll):
+    pass
+
+
+class ClusterAttributes(KubernetesAttributes):
+    pass
+
+
+# As somebody writes it who has never heard of traits.
+_TRAITS = ("shared_between_processes", "survives_restart")
+UndeclaredStore = type(
+    "UndeclaredStore",
+    (),
+    {
+        name: value
+        for name, value in vars(MemoryTokenStore).items()
+        if name not in (*_TRAITS, "__dict__", "__weakref__")
+    },
+)
+
+
+class SharedStore(MemoryTokenStore):
+    shared_between_processes = True
+    survives_restart = True
