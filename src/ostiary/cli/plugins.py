@@ -1,34 +1,54 @@
-"""``ostiary plugins``: what the catalog finds, and which package it comes from."""
+"""``ostiary plugins``: what the catalog finds, which package it comes from, and what it says it can do."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
-from ostiary.cli.arguments import JSON, add_output
+from ostiary.cli.arguments import JSON, TEXT, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_json, print_note, print_table
+
+if TYPE_CHECKING:
+    from ostiary.core.catalog import Installed
 
 DESCRIPTION = """\
 List the providers that installed packages declare, by the type and name under which a gateway.yaml can use them. No
 provider is loaded: an installed package runs no code until a configuration names it.
+
+--output wide and json add what each provider declares: its abilities (optional methods that the gateway uses) and its
+traits (what it needs or implies). Only for these, the class of every listed provider is imported, which runs code of
+its package. ostiary serve imports only what its configuration names.
 
 Exit code 1 if two packages declare the same name: no configuration can use that name.
 """
 EPILOG = """\
 examples:
   ostiary plugins
+  ostiary plugins --type token_store --output wide
   ostiary plugins --type identity --output json
 """
 # As in `ostiary.core.catalog.TYPES`, which takes a while to import.
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
+WIDE = "wide"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a provider's class says of itself; `problems` where it cannot be loaded, or does not keep its contract."""
+
+    abilities: tuple[str, ...] = ()
+    traits: Mapping[str, bool | None] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--type", choices=TYPES, help="only those of this type")
-    add_output(parser)
+    add_output(parser, WIDE)
     parser.set_defaults(run=_run)
 
 
@@ -36,13 +56,55 @@ def _run(arguments: argparse.Namespace) -> int:
     from ostiary.core.catalog import installed
 
     types = (arguments.type,) if arguments.type else TYPES
-    found = [entry for plugin_type in types for entry in installed(plugin_type)]
-    if arguments.output == JSON:
-        print_json({"plugins": [asdict(entry) for entry in found]})
+    entries = [entry for plugin_type in types for entry in installed(plugin_type)]
+    if arguments.output == TEXT:
+        _print_columns(entries, ("type", "name", "package", "version", "target"))
+    elif arguments.output == JSON:
+        print_json({"plugins": [asdict(entry) | asdict(_declared_by(entry)) for entry in entries]})
     else:
-        columns = ("type", "name", "package", "version", "target")
-        print_table([name.upper() for name in columns], [[getattr(entry, key) for key in columns] for entry in found])
-    claims = Counter((entry.type, entry.name) for entry in set(found))
+        _print_wide(entries)
+    return _report_claims(entries)
+
+
+def _print_wide(entries: list[Installed]) -> None:
+    declared = [_declared_by(entry) for entry in entries]
+    abilities = [{"abilities": ",".join(each.abilities), "traits": _traits(each.traits)} for each in declared]
+    _print_columns(entries, ("type", "name", "package", "version", "abilities", "traits"), abilities)
+    for entry, each in zip(entries, declared, strict=True):
+        for problem in each.problems:
+            print_note(f'{entry.type} "{entry.name}": {problem}')
+
+
+def _print_columns(
+    entries: list[Installed], columns: tuple[str, ...], more: Iterable[Mapping[str, str]] | None = None
+) -> None:
+    rows = [asdict(entry) | dict(added) for entry, added in zip(entries, more or [{}] * len(entries), strict=True)]
+    print_table([name.upper() for name in columns], [[row[name] for name in columns] for row in rows])
+
+
+def _traits(traits: Mapping[str, bool | None]) -> str:
+    """Those that hold; a question mark after one that depends on the settings."""
+    return ",".join(name if value else f"{name}?" for name, value in traits.items() if value is not False)
+
+
+def _declared_by(entry: Installed) -> Declared:
+    """Imports the provider's class: installing it was not enough for that, being asked about it is."""
+    from ostiary.core.abilities import describe
+    from ostiary.core.abilities.flaws import flaws
+    from ostiary.core.catalog import load
+    from ostiary.errors import ConfigurationError
+
+    try:
+        provider = load(entry.type, entry.name)
+    except ConfigurationError as error:
+        return Declared(problems=(": ".join(filter(None, (error.summary, error.cause))),))
+    description = describe(entry.type, provider)
+    problems = tuple(flaw.message for flaw in flaws(entry.type, provider))
+    return Declared(description.abilities, dict(description.traits), problems)
+
+
+def _report_claims(entries: list[Installed]) -> int:
+    claims = Counter((entry.type, entry.name) for entry in set(entries))
     twice = [key for key, count in claims.items() if count > 1]
     for plugin_type, name in twice:
         print_note(f'two packages declare an {plugin_type} provider "{name}": uninstall one of the packages')

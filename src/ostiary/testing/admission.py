@@ -21,6 +21,7 @@ import pytest
 
 from ostiary.interfaces.admission import Admission, AdmissionProvider
 from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary.testing.abilities import check_members
 
 
 def _requests(user: UserInfo) -> Iterator[Attributes]:
@@ -48,6 +49,9 @@ class AdmissionContract:
     @pytest.fixture
     def refused(self) -> tuple[Attributes, int | None]:
         raise NotImplementedError("give a fixture `refused`: a request that the provider refuses, and its length")
+
+    def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: AdmissionProvider) -> None:
+        check_members("admission", provider)
 
     def test_it_answers_at_once(self, provider: AdmissionProvider) -> None:
         assert not inspect.iscoroutinefunction(provider.admit)

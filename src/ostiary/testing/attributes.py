@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ostiary.interfaces.attributes import AttributesMapper, RequestLine
+from ostiary.core.abilities import ability
+from ostiary.interfaces.attributes import AttributesMapper, RequestLine, RequiresMore
 from ostiary.model import RequestInfo
+from ostiary.testing.abilities import check_members
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW")
 PATHS = (
@@ -56,6 +58,9 @@ def lines() -> Iterator[RequestLine]:
 class AttributesMapperContract:
     """Inherit from it, and give the fixture `mapper`."""
 
+    def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, mapper: AttributesMapper) -> None:
+        check_members("attributes", mapper)
+
     def test_a_request_is_understood_or_refused_with_value_error(self, mapper: AttributesMapper) -> None:
         assert all(isinstance(info, RequestInfo) for _, info in _understood(mapper)), (
             "what is not refused has a meaning"
@@ -91,9 +96,9 @@ class AttributesMapperContract:
             assert isinstance(mapper.long_running(info), bool)
 
     def test_what_else_is_required_is_about_the_same_object(self, mapper: AttributesMapper) -> None:
-        also_required = getattr(mapper, "also_required", lambda info: None)
+        requiring = ability(mapper, RequiresMore)
         for _, info in _understood(mapper):
-            more = also_required(info)
+            more = None if requiring is None else requiring.also_required(info)
             assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
 
 

@@ -24,8 +24,21 @@ from typing import Any
 
 import pytest
 
-from ostiary.interfaces.authorization import Explanation, Rules, Subject
+from ostiary.core.abilities import ability
+from ostiary.interfaces.authorization import (
+    ChoosesCacheKey,
+    DecidesAtOnce,
+    Explains,
+    Explanation,
+    ListsRules,
+    ListsSubjects,
+    Revised,
+    Rules,
+    Subject,
+)
+from ostiary.interfaces.closing import Closes
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
+from ostiary.testing.abilities import check_members
 
 # Strings are opaque: none of these may be split, trimmed, folded or taken for a pattern.
 _NAMES = ("alice", "Alice", "a,b", "a|b", " alice ", "alice:x", "système", "*", "", 'x"y', "a\nb", "../a")
@@ -78,6 +91,9 @@ class AuthorizationContract:
     def change_policy(self) -> Callable[[], Any] | None:
         return None
 
+    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: Any) -> None:
+        check_members("authorization", provider)
+
     # --- deciding ---
 
     async def test_every_question_gets_a_decision(self, provider: Any) -> None:
@@ -89,7 +105,7 @@ class AuthorizationContract:
             assert not (decision.allowed and decision.hidden), "only a refusal can be hidden"
 
     async def test_what_is_decided_at_once_is_what_is_decided(self, provider: Any) -> None:
-        if not hasattr(provider, "decide"):
+        if ability(provider, DecidesAtOnce) is None:
             pytest.skip("it does not decide at once")
         for question in questions():
             assert provider.decide(question) == await provider.authorize(question), question
@@ -140,7 +156,7 @@ class AuthorizationContract:
     async def test_equal_cache_keys_mean_equal_decisions(
         self, provider: Any, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        if not hasattr(provider, "cache_key"):
+        if ability(provider, ChoosesCacheKey) is None:
             pytest.skip("it does not choose a cache key")
         known: dict[Hashable, tuple[Verdict, bool]] = {}
         for question in [*questions(), *filter(None, (allowed, refused))]:
@@ -148,7 +164,7 @@ class AuthorizationContract:
             assert known.setdefault(provider.cache_key(question), outcome) == outcome, question
 
     async def test_asking_does_not_change_the_revision(self, provider: Any) -> None:
-        if not hasattr(provider, "revision"):
+        if ability(provider, Revised) is None:
             pytest.skip("it has no revision")
         before = provider.revision
         assert isinstance(before, int)
@@ -161,7 +177,7 @@ class AuthorizationContract:
     ) -> None:
         if refused is None or change_policy is None:
             pytest.skip("no fixtures `refused` and `change_policy`")
-        before = getattr(provider, "revision", None)
+        before = None if ability(provider, Revised) is None else provider.revision
         assert not (await provider.authorize(refused)).allowed
         changed = change_policy()
         if inspect.isawaitable(changed):
@@ -174,7 +190,7 @@ class AuthorizationContract:
     async def test_an_explanation_explains_the_decision(
         self, provider: Any, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        if not hasattr(provider, "explain"):
+        if ability(provider, Explains) is None:
             pytest.skip("it does not explain")
         for question in [*questions(), *filter(None, (allowed, refused))]:
             explanation = provider.explain(question)
@@ -182,7 +198,7 @@ class AuthorizationContract:
             assert _outcome(explanation.decision) == _outcome(await provider.authorize(question)), question
 
     async def test_who_can_does_not_depend_on_who_asks(self, provider: Any, allowed: Attributes | None) -> None:
-        if not hasattr(provider, "who_can"):
+        if ability(provider, ListsSubjects) is None:
             pytest.skip("it does not list subjects")
         for question in [*questions()[::3], *filter(None, (allowed,))]:
             subjects = provider.who_can(question)
@@ -193,7 +209,7 @@ class AuthorizationContract:
             assert provider.who_can(allowed), "somebody can do what is allowed"
 
     async def test_rules_are_listed_for_anybody_anywhere(self, provider: Any, allowed: Attributes | None) -> None:
-        if not hasattr(provider, "rules_for"):
+        if ability(provider, ListsRules) is None:
             pytest.skip("it does not list rules")
         for question in questions():
             assert isinstance(provider.rules_for(question.user, question.request.namespace), Rules)
@@ -204,7 +220,7 @@ class AuthorizationContract:
     # --- the end ---
 
     async def test_closing_twice_is_harmless(self, provider: Any) -> None:
-        if not hasattr(provider, "close"):
+        if ability(provider, Closes) is None:
             pytest.skip("it has nothing to close")
         await provider.close()
         await provider.close()

@@ -20,6 +20,7 @@ from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import GroupProvider, Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
+from ostiary.testing.abilities import check_members
 
 REQUEST = LoginRequest(
     method="GET",
@@ -44,6 +45,9 @@ class GroupContract:
     @pytest.fixture
     def member(self) -> UserInfo:
         raise NotImplementedError("give a user who is in GROUP and not in OTHER_GROUP")
+
+    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: GroupProvider) -> None:
+        check_members("group", provider)
 
     async def test_a_member_is_in_the_group_and_not_in_another(self, provider: GroupProvider, member: UserInfo) -> None:
         assert await _groups(provider, member, {self.GROUP, self.OTHER_GROUP}) == {self.GROUP}

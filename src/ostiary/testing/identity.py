@@ -22,9 +22,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import Challenge, IdentityProvider, LoginRequest, Redirect
+from ostiary.interfaces.closing import Closes
+from ostiary.interfaces.identity import Challenge, IdentityProvider, LoginRequest, Redirect, Revalidates
 from ostiary.model import UserInfo
+from ostiary.testing.abilities import check_members
 
 NOBODY = LoginRequest(
     method="GET",
@@ -48,6 +51,9 @@ class IdentityContract:
     @pytest.fixture
     def wrong_proof(self) -> LoginRequest:
         raise NotImplementedError("give a request that is refused")
+
+    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: IdentityProvider) -> None:
+        check_members("identity", provider)
 
     async def test_a_proof_gives_a_user(self, provider: IdentityProvider, proof: LoginRequest) -> None:
         _check_user(await provider.handle_client(proof))
@@ -98,11 +104,11 @@ class IdentityContract:
             await _revalidate(provider, UserInfo("nobody-has-this-name"))
 
     async def test_a_second_close_is_harmless(self, provider: IdentityProvider) -> None:
-        close = getattr(provider, "close", None)
-        if close is None:
+        closing = ability(provider, Closes)
+        if closing is None:
             pytest.skip("this provider has nothing to close")
-        await close()
-        await close()
+        await closing.close()
+        await closing.close()
 
 
 _SECRET_HEADERS = ("authorization", "cookie")
@@ -115,10 +121,11 @@ async def _said(provider: IdentityProvider, request: LoginRequest) -> object:
         return refusal
 
 
-async def _revalidate(provider: Any, user: object) -> object:
-    if not hasattr(provider, "revalidate"):
+async def _revalidate(provider: IdentityProvider, user: Any) -> object:
+    revalidating = ability(provider, Revalidates)
+    if revalidating is None:
         pytest.skip("this provider cannot tell without the person")
-    return await provider.revalidate(user)
+    return await revalidating.revalidate(user)
 
 
 def _check_user(said: object) -> None:

@@ -22,6 +22,7 @@ from hashlib import sha256
 
 import pytest
 
+from ostiary.core.abilities import has_trait
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import (
     LARGEST_RECORD,
@@ -31,11 +32,13 @@ from ostiary.interfaces.token_store import (
     RevocationBatch,
     RevocationKind,
     Session,
+    SharedBetweenProcesses,
     TokenKind,
     TokenRecord,
     TokenStore,
 )
 from ostiary.model import UserInfo
+from ostiary.testing.abilities import check_members
 from ostiary.testing.clock import FakeClock
 
 # Names as identity systems really give them, and as nobody would: they all come back as they went in.
@@ -118,6 +121,9 @@ class TokenStoreContract:
     @pytest.fixture
     def clock(self) -> FakeClock:
         return FakeClock()
+
+    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, store: TokenStore) -> None:
+        check_members("token_store", store)
 
     # --- what goes in comes out ---
 
@@ -677,6 +683,9 @@ class TokenStoreContract:
 
 class SharedTokenStoreContract(TokenStoreContract):
     """For stores that several processes share. Give the fixture `other` too: a second store over the same data."""
+
+    async def test_it_says_that_processes_can_share_it(self, store: TokenStore) -> None:
+        assert has_trait(store, SharedBetweenProcesses), "declare shared_between_processes = True"
 
     async def test_what_one_adds_the_other_finds(self, store: TokenStore, other: TokenStore, clock: FakeClock) -> None:
         session = make_session(clock)

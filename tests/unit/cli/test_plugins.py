@@ -13,6 +13,16 @@ from ostiary.cli import main
 from ostiary.cli.plugins import TYPES
 from ostiary.core import catalog
 
+FOREIGN = """
+print("never loaded in serve")
+
+class Foreign:
+    @classmethod
+    def from_config(cls, fields, context): ...
+    async def handle_client(self, request): ...
+    async def handle_provider(self, request): ...
+    async def revalidates(self, user): ...
+"""
 Captured = pytest.CaptureFixture[str]
 
 
@@ -32,6 +42,49 @@ def test_one_type_can_be_asked_for_in_json(capsys: Captured) -> None:
     found = json.loads(capsys.readouterr().out)["plugins"]
     assert {one["type"] for one in found} == {"token_store"}
     assert {"memory", "sqlite"} <= {one["name"] for one in found}
+
+
+def test_the_list_loads_no_provider(tmp_path: Path) -> None:
+    assert "never loaded" not in _plugins_beside_a_foreign_one(tmp_path, "text").stdout
+
+
+@pytest.mark.parametrize("output", ["wide", "json"])
+def test_abilities_and_traits_are_shown_on_request(output: str, capsys: Captured) -> None:
+    assert main(["plugins", "--type", "token_store", "-o", output]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("put_record", "shared_between_processes", "survives_restart"))
+
+
+def test_json_tells_every_declared_trait(capsys: Captured) -> None:
+    assert main(["plugins", "--type", "token_store", "-o", "json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["plugins"]}
+    assert found["sqlite"]["traits"] == {"shared_between_processes": True, "survives_restart": True}
+    assert found["memory"]["traits"] == {"shared_between_processes": False, "survives_restart": False}
+    assert found["sqlite"]["abilities"] == ["put_record", "find_record", "take_record", "path"]
+    assert found["sqlite"]["problems"] == []
+
+
+def test_a_provider_with_flaws_is_told_with_them(tmp_path: Path) -> None:
+    done = _plugins_beside_a_foreign_one(tmp_path, "wide")
+    assert done.returncode == 0
+    assert 'identity "foreign": Foreign.revalidates is not an ability of the gateway\'s providers' in done.stderr
+    assert 'identity "missing": the identity provider "missing" cannot be loaded' in done.stderr
+
+
+def _plugins_beside_a_foreign_one(site: Path, output: str) -> subprocess.CompletedProcess[str]:
+    folder = site / "foreign-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    points = "[ostiary.identity]\nforeign = foreign:Foreign\nmissing = nowhere:Missing\n"
+    (folder / "entry_points.txt").write_text(points)
+    (site / "foreign.py").write_text(FOREIGN)
+    return subprocess.run(
+        [sys.executable, "-m", "ostiary", "plugins", "--type", "identity", "-o", output],
+        env={"PYTHONPATH": str(site), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
 
 
 def test_a_name_that_two_packages_claim_is_told(tmp_path: Path) -> None:

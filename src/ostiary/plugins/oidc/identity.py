@@ -26,7 +26,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect
+from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.authorization_code import Returned, begin, returned
@@ -71,6 +71,8 @@ class OidcIdentity(ClaimedGroups):
     from the issuer's UserInfo endpoint, and none of them from the ID token. A refresh token is kept if one is given;
     *prompt* is for issuers that give one only after consent.
     """
+
+    renewal_check: RenewalCheck
 
     def __init__(
         self,
