@@ -19,7 +19,7 @@ from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.door import Login
+from ostiary.gateway.login.routes import Login
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import TokenStore

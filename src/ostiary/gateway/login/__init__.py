@@ -1,1 +1,1 @@
-"""``/auth``: how people and their programs sign in. `door` is where it begins."""
+"""``/auth``: how people and their programs sign in. `routes` says which request is for whom."""

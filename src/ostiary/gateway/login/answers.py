@@ -70,7 +70,7 @@ def json_answer(status: int, value: Mapping[str, Any]) -> LoginAnswer:
     return LoginAnswer(status, (_JSON, *COMMON), body)
 
 
-def issued(pair: Issued) -> LoginAnswer:
+def token_pair(pair: Issued) -> LoginAnswer:
     session = pair.session
     return json_answer(
         200,
@@ -124,12 +124,12 @@ def whoami(found: Found) -> LoginAnswer:
     )
 
 
-def grant_refused(error: str, *, routine: bool = False) -> LoginAnswer:
+def grant_refusal(error: str, *, routine: bool = False) -> LoginAnswer:
     """What an OAuth client understands (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
     return replace(json_answer(400, {"error": error}), routine=routine)
 
 
-def done() -> LoginAnswer:
+def no_content() -> LoginAnswer:
     return LoginAnswer(204, COMMON)
 
 
@@ -141,14 +141,14 @@ def bearer_challenge() -> LoginAnswer:
     return challenge(www_authenticate(error=False))
 
 
-def refused(refusal: LoginRefused) -> LoginAnswer:
+def refusal(refused: LoginRefused) -> LoginAnswer:
     """The summary is for the person; cause and place are not."""
-    if refusal.retry_after is not None:
-        wait = str(max(1, math.ceil(refusal.retry_after)))
-        return error(429, refusal.summary).with_headers(("Retry-After", wait))
-    if refusal.www_authenticate:
-        return error(401, refusal.summary).with_headers(("WWW-Authenticate", refusal.www_authenticate))
-    return error(403, refusal.summary)
+    if refused.retry_after is not None:
+        wait = str(max(1, math.ceil(refused.retry_after)))
+        return error(429, refused.summary).with_headers(("Retry-After", wait))
+    if refused.www_authenticate:
+        return error(401, refused.summary).with_headers(("WWW-Authenticate", refused.www_authenticate))
+    return error(403, refused.summary)
 
 
 def not_renewed(refusal: LoginRefused) -> LoginAnswer:

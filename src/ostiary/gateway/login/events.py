@@ -12,7 +12,7 @@ from ostiary.errors import OstiaryError, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind, OnEvent
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.groups import ContractBroken
+from ostiary.gateway.login.sign_in.groups import ContractBroken
 from ostiary.gateway.login.visit import claimed_name, sent
 from ostiary.gateway.observe.reasons import reason_of
 from ostiary.interfaces.identity import LoginRequest

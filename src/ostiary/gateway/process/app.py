@@ -23,8 +23,8 @@ from ostiary.gateway.doors.admin_api import AdminApi
 from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
 from ostiary.gateway.doors.webhooks.handler import WebhookHandler
 from ostiary.gateway.http1.headers import HeaderFilter
-from ostiary.gateway.login.door import Login
 from ostiary.gateway.login.http_adapter import LoginHandler
+from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.audit_setup import open_auditor
 from ostiary.gateway.process.background import BackgroundTasks
 from ostiary.gateway.process.shared import Shared, open_shared

@@ -9,7 +9,7 @@ import pytest
 
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import Groups
-from ostiary.gateway.login.groups import GroupChecks, Signed, attest
+from ostiary.gateway.login.sign_in.groups import GroupChecks, Signed, attest
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo

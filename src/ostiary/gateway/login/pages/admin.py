@@ -16,9 +16,9 @@ from ostiary.gateway.authorize.chain import Authorizer, ChainExplanation, Step, 
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.browser import Visitor
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.pages.views import navigation, session_row, shown_time, time_text
+from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
 from ostiary.interfaces.attributes import RequestLine

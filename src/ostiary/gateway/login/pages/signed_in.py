@@ -11,17 +11,17 @@ from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.browser import Browsers, Visitor
 from ostiary.gateway.login.events import LoginEvents
-from ostiary.gateway.login.flows import CliGoal, Flow, Flows
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
 from ostiary.gateway.login.pages.views import Site
 from ostiary.gateway.login.programs.command_line import Codes, callback
 from ostiary.gateway.login.programs.device import Devices, normal_code
-from ostiary.gateway.login.renewal import SessionLengths
-from ostiary.gateway.login.sessions import SessionCalls
-from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
+from ostiary.gateway.login.sessions.calls import SessionCalls
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.flows import CliGoal, Flow, Flows
+from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field, has_form_token, only
 from ostiary.interfaces.identity import LoginRequest
 
@@ -35,7 +35,7 @@ class Pages:
         site: Site,
         *,
         tokens: Tokens,
-        browsers: Browsers,
+        browsers: BrowserSessions,
         flows: Flows,
         codes: Codes,
         devices: Devices,

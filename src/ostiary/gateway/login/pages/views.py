@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from ostiary.core.text import printable
 from ostiary.core.tokens import Issued
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.browser import Visitor
-from ostiary.gateway.login.flows import CliGoal, DeviceGoal, Goal
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.programs.device import Asked, shown_code
+from ostiary.gateway.login.sessions.browser import Visitor
+from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Goal
 from ostiary.interfaces.token_store import Session
 from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig, kubectl_commands, ostiary_command
 

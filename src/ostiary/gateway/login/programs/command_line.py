@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested, Issued, Tokens
 from ostiary.errors import LoginRefused
-from ostiary.gateway.login.flows import CliGoal, pairs, user_from_json, user_json
 from ostiary.gateway.login.records import Records
-from ostiary.gateway.login.renewal import SessionLengths
-from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.flows import CliGoal, pairs, user_from_json, user_json
+from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field, only, short
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RecordStore

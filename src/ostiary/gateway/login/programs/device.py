@@ -23,8 +23,8 @@ from ostiary.core.tokens import Issued, Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.login.programs.command_line import grant_json, issue_granted
 from ostiary.gateway.login.records import Records
-from ostiary.gateway.login.renewal import SessionLengths
-from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import field, short
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts

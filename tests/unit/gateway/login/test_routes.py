@@ -659,8 +659,7 @@ async def test_an_access_token_renews_nothing(make: Make) -> None:
 async def test_a_session_of_a_provider_that_is_gone_is_not_renewed(make: Make, clock: FakeClock) -> None:
     gateway = make(Says(UserInfo("alice")))
     first = body(await gateway.get())
-    renamed = Gateway([replace(gateway.identity[0], name="other")], clock)
-    renamed.login._tokens = gateway.tokens
+    renamed = Gateway([replace(gateway.identity[0], name="other")], clock, store=gateway.store)
     assert (await renamed.post("/auth/renew", renewal_token=first["renewal_token"])).status == 401
 
 

@@ -15,7 +15,7 @@ from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
-from ostiary.gateway.login.steps import Steps
+from ostiary.gateway.login.sign_in.providers import ProviderCalls
 from ostiary.gateway.login.visit import bearer, field
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Found, RevocationKind, Session, TokenKind
@@ -25,9 +25,9 @@ RENEWALS = 10_000
 
 
 class SessionCalls:
-    def __init__(self, tokens: Tokens, steps: Steps, events: LoginEvents, *, clock: Clock) -> None:
+    def __init__(self, tokens: Tokens, providers: ProviderCalls, events: LoginEvents, *, clock: Clock) -> None:
         self._tokens = tokens
-        self._steps = steps
+        self._providers = providers
         self._events = events
         self._renewed: Cache[bytes, Issued] = Cache(
             seconds=REUSE_LEEWAY.total_seconds(), clock=clock, entries=RENEWALS, share=RENEWALS
@@ -45,11 +45,11 @@ class SessionCalls:
             return self._events.record_refusal(refusal, request, answers.not_renewed(refusal))
         except Exception as error:
             return self._events.record_failure(error, request)
-        return answers.issued(pair)
+        return answers.token_pair(pair)
 
     async def _renew(self, renewal: str, request: LoginRequest) -> Issued:
         pair = await self._tokens.renew(
-            renewal, lambda session: self._steps.recheck(session, request, kept_in(session, renewal))
+            renewal, lambda session: self._providers.recheck(session, request, kept_in(session, renewal))
         )
         self._events.record_session(LoginEventKind.RENEWED, request, pair.session)
         return pair
@@ -61,15 +61,15 @@ class SessionCalls:
         if token is None:
             return answers.bearer_challenge()
         # The same for a token that nobody knows: what was asked for is so.
-        done = answers.done()
+        answer = answers.no_content()
         try:
             found = await self._tokens.store.find(digest(token))
             # A browser's secret is no token: what may be done with it is asked for on our own pages.
             if found is not None and found.token.kind is not TokenKind.BROWSER:
-                await self.end(found.session, request, done, everywhere=field(request, "everywhere") == "true")
+                await self.end(found.session, request, answer, everywhere=field(request, "everywhere") == "true")
         except Exception as error:
             return self._events.record_failure(error, request)
-        return done
+        return answer
 
     async def end(
         self, session: Session, request: LoginRequest, answer: LoginAnswer, *, everywhere: bool = False

@@ -17,8 +17,8 @@ from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested, Tokens, kept_in
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.cookies import Cookie
-from ostiary.gateway.login.renewal import SessionLengths
-from ostiary.gateway.login.steps import SignedIn
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import browser_text
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind, Session
@@ -41,7 +41,7 @@ class Visitor:
         return base64.urlsafe_b64encode(found).decode().rstrip("=")
 
 
-class Browsers:
+class BrowserSessions:
     def __init__(
         self, tokens: Tokens, recheck: Recheck, lengths: SessionLengths, *, secure: bool, clock: Clock
     ) -> None:

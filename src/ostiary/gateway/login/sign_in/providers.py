@@ -1,11 +1,13 @@
 """Asking the providers: who is it, which groups, and is that still so.
 
-    visit     handle_client        -> a user | elsewhere | a challenge
-    returned  handle_provider, or groups_from_provider          -> a user | elsewhere
-    user      -> groups, the relevant ones only                 -> `SignedIn` | elsewhere
+    visit             handle_client           -> a user | elsewhere | a challenge
+    finish_identity   handle_provider         -> a user | elsewhere
+    finish_groups     groups_from_provider    -> a user | elsewhere
+    a user            -> groups, the relevant ones only    -> `SignedIn` | elsewhere
+    recheck           at a renewal: is all that still so
 
-Called by `gateway.login`, which makes tokens and pages of what comes out. What is not exactly one whole answer is the
-provider's mistake, and nobody is signed in by it.
+Called by the sign-in routes and at renewals. An answer that breaks the contract is an error of the provider, and nobody
+is signed in by it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -26,9 +27,9 @@ from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
-from ostiary.gateway.login.flows import Flow, Goal, state_of
-from ostiary.gateway.login.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
 from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.sign_in.flows import Flow, Goal, state_of
+from ostiary.gateway.login.sign_in.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
 from ostiary.gateway.upstream.identity_headers import identity_lines
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
@@ -45,12 +46,6 @@ from ostiary.model import Secret, UserInfo
 
 T = TypeVar("T")
 _ENDED = "this session has expired or was revoked: sign in again"
-
-
-class Step(Enum):
-    VISIT = "visit"
-    RETURN = "return"
-    GROUPS = "groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class Elsewhere:
 Outcome = SignedIn | Elsewhere | Challenge
 
 
-class Steps:
+class ProviderCalls:
     def __init__(
         self,
         identity: Mapping[str, Identity],
@@ -90,7 +85,7 @@ class Steps:
         self._asking = Records(store, "asking again", timedelta(seconds=2 * provider_seconds), clock=clock)
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
-        request = self._shown(provider, request, Step.RETURN)
+        request = self._prepare(provider, request)
         said: object = await self._within(provider.instance.handle_client(request))
         if isinstance(said, Challenge):
             return Challenge(_header_value(provider, said.www_authenticate))
@@ -101,10 +96,10 @@ class Steps:
             return away
         return await self._identified(provider, _identified_by(provider, said), request, goal)
 
-    async def returned(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
+    async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         good = flow is not None and flow.identity == provider.name and flow.user is None
         remembered = flow.remember if flow is not None and good else ()
-        shown = replace(self._shown(provider, request, Step.RETURN), remembered=remembered)
+        shown = replace(self._prepare(provider, request), remembered=remembered)
         # The provider sees every return, also those that nobody in this browser began.
         said: object = await self._within(provider.instance.handle_provider(shown))
         identified = _identified_by(provider, said)
@@ -112,11 +107,11 @@ class Steps:
             raise _not_begun_here()
         return await self._identified(provider, identified, shown, flow.goal)
 
-    async def returned_with_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
+    async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
             raise _not_begun_here()
         signed = _signed(provider, flow.user)
-        shown = replace(self._shown(provider, request, Step.GROUPS), remembered=flow.remember)
+        shown = replace(self._prepare(provider, request, groups=True), remembered=flow.remember)
         with _about(signed.user.username):
             found = await self._within(
                 self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
@@ -173,16 +168,17 @@ class Steps:
     async def _identified(self, provider: Identity, identified: _Known, request: LoginRequest, goal: Goal) -> Outcome:
         signed = _signed(provider, identified.user)
         # Groups return to a path of their own, and what identity asked to remember is none of their business.
-        request = replace(request, callback_url=self._callback(provider, Step.GROUPS), remembered=())
+        request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
         with _about(signed.user.username):
             return _attested(signed, await self._within(self._checks.ask(signed, request)), goal, identified.kept)
 
-    def _shown(self, provider: Identity, request: LoginRequest, step: Step) -> LoginRequest:
-        return replace(without_ours(request), callback_url=self._callback(provider, step))
+    def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
+        """*request* as a provider may see it, with the URL that the browser comes back to."""
+        return replace(without_ours(request), callback_url=self._callback(provider, groups=groups))
 
-    def _callback(self, provider: Identity, step: Step) -> str:
+    def _callback(self, provider: Identity, *, groups: bool) -> str:
         name = f"/{provider.name}" if len(self._identity) > 1 else ""
-        return f"{self._external_url}/auth{name}{'/groups' if step is Step.GROUPS else ''}/provider"
+        return f"{self._external_url}/auth{name}{'/groups' if groups else ''}/provider"
 
     async def _within(self, asking: Awaitable[T]) -> T:
         async with asyncio.timeout(self._seconds):

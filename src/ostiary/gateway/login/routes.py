@@ -1,0 +1,272 @@
+"""The routes of ``/auth``: which request is for whom.
+
+    /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
+    /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
+    /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
+    /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
+    /auth/token, /auth/sessions, /auth/admin                       pages.signed_in
+
+With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
+pages and a session of their own: a form where a password is asked for, and in the end ``/auth/token``.
+
+Called by the HTTP adapter. A "no" is 401, 403 or 429; "could not ask" is 500 or 503; neither issues a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from ostiary.core.abilities import ability
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config.edit import dump
+from ostiary.core.counting.rates import Buckets
+from ostiary.core.tokens import Tokens
+from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.gateway.audit.sign_ins import OnEvent, log_event
+from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.config.settings import Groups, Identity
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.signed_in import Pages
+from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.programs.command_line import Codes, goal_of
+from ostiary.gateway.login.programs.device import Devices, normal_code
+from ostiary.gateway.login.programs.token_requests import TokenRequests
+from ostiary.gateway.login.records import record_store
+from ostiary.gateway.login.sessions.browser import BrowserSessions
+from ostiary.gateway.login.sessions.calls import SessionCalls
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, ParkedReturns
+from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
+from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
+from ostiary.gateway.login.sign_in.paths import SignInPaths
+from ostiary.gateway.login.sign_in.providers import ProviderCalls
+from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
+from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
+from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
+from ostiary.interfaces.shared_counts import ImmediateCounts
+
+PROVIDER_SECONDS = 30.0
+# Logins that are begun from one address, whether or not they are ever finished.
+STARTS_PER_MINUTE = 60.0
+UNCHECKED_SESSION = timedelta(hours=1)
+_PAGES = frozenset(("token", "sessions", "device", "admin"))
+
+
+class Login:
+    """One instance serves one event loop, and all its logins at once."""
+
+    def __init__(
+        self,
+        *,
+        identity: Sequence[Identity],
+        groups: Sequence[Groups] = (),
+        relevant_groups: RelevantGroups,
+        tokens: Tokens,
+        external_url: str,
+        authorities_pem: str | None = None,
+        authorizer: Authorizer | None = None,
+        ended: EveryEndedRequest | None = None,
+        refusals: EveryRefusal | None = None,
+        counts: ImmediateCounts | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        on_event: OnEvent = log_event,
+        provider_seconds: float = PROVIDER_SECONDS,
+        starts_per_minute: float = STARTS_PER_MINUTE,
+        unchecked_session: timedelta = UNCHECKED_SESSION,
+    ) -> None:
+        url = self._external_url = external_url.rstrip("/")
+        secure = url.startswith("https://")
+        store = record_store(tokens.store, clock)
+        checks = GroupChecks(groups, relevant_groups)
+        self._identity = {provider.name: provider for provider in identity}
+        self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
+        self._events = LoginEvents(on_event)
+        starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
+        self._starts = AddressLimit(starts)
+        lengths = SessionLengths(self._identity, unchecked=unchecked_session)
+        providers = ProviderCalls(
+            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
+        )
+        flows = self._flows = Flows(store, secure=secure, clock=clock)
+        codes = Codes(store, tokens, lengths, clock=clock)
+        devices = Devices(store, tokens, lengths, external_url=url, clock=clock, counts=counts)
+        self._token_requests = TokenRequests(codes, devices, self._events, self._starts)
+        self._sessions = SessionCalls(tokens, providers, self._events, clock=clock)
+        self._browsers = BrowserSessions(tokens, providers.recheck, lengths, secure=secure, clock=clock)
+        self._outcomes = SignInOutcomes(
+            tokens,
+            flows=flows,
+            codes=codes,
+            browsers=self._browsers,
+            events=self._events,
+            lengths=lengths,
+            starts=self._starts,
+        )
+        self._sign_in = SignInPaths(
+            self._identity,
+            self._site,
+            providers=providers,
+            outcomes=self._outcomes,
+            flows=flows,
+            parked=ParkedReturns(store, clock=clock),
+            events=self._events,
+            starts=self._starts,
+        )
+        self._pages = Pages(
+            self._site,
+            tokens=tokens,
+            browsers=self._browsers,
+            flows=flows,
+            codes=codes,
+            devices=devices,
+            sessions=self._sessions,
+            events=self._events,
+            lengths=lengths,
+            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended),
+        )
+
+    async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
+        """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
+        visit = Visit(replace(request, request_id=request_id), wants_html(request))
+        answer = self._events.record_answer(visit.request, await self._answer(visit))
+        return views.error(answer, request_id) if visit.html and answer.message else answer
+
+    def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
+        """A request to ``/auth`` was refused before it could be read."""
+        self._events.record_unreadable(request, status, reason)
+
+    async def _answer(self, visit: Visit) -> LoginAnswer:
+        request = visit.request
+        match request.path.split("/"):
+            case ["", "auth", *path]:
+                foreign = request.method == "POST" and not comes_from(request, self._external_url)
+                if foreign and not self._sign_in.accepts_foreign_form(path):
+                    return answers.error(403, "the form was sent from another site")
+                return await self._route(visit, path)
+        return answers.error(404, "page not found")
+
+    async def _route(self, visit: Visit, path: list[str]) -> LoginAnswer:
+        request = visit.request
+        match path:
+            case ["renew"]:
+                return await self._sessions.renew(request)
+            case ["logout"] if not visit.html:
+                return await self._sessions.logout(request)
+            case ["whoami"]:
+                return await self._sessions.whoami(request)
+            case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
+                return answers.method_not_allowed(["GET"])
+            case ["methods"]:
+                kinds = {name: _sign_in_kind(provider) for name, provider in self._identity.items()}
+                return answers.methods(kinds, self._external_url)
+            case ["kubeconfig"]:
+                return answers.download(dump(self._site.kubeconfig), f"{self._site.context}.kubeconfig")
+            case ["cli", "token"]:
+                return await self._token_requests.exchange_code(request)
+            case ["device", "token"]:
+                return await self._token_requests.poll_device(request)
+            case ["device"] if request.method == "POST" and not visit.html:
+                return await self._token_requests.begin_device(request)
+            case ["cli"] if request.method != "POST":
+                return await self._cli(visit)
+            case [first, *_] if first in _PAGES or first in ("logout", "cli"):
+                return await self._page(visit, path)
+            case []:
+                return await self._front(visit)
+        return await self._sign_in.answer(visit, path)
+
+    async def _front(self, visit: Visit) -> LoginAnswer:
+        """``/auth`` itself."""
+        if visit.html and visit.request.method == "GET" and await self._is_signed_in(visit):
+            return answers.redirect("/auth/token", 303)
+        if len(self._identity) == 1:
+            return await self._sign_in.answer(visit, [])
+        if visit.html:
+            urls = {name: f"/auth/{name}" for name in self._identity}
+            return views.choose(self._site, urls, None, (self._flows.forget(),))
+        return answers.choices({name: f"{self._external_url}/auth/{name}" for name in self._identity})
+
+    async def _is_signed_in(self, visit: Visit) -> bool:
+        try:
+            return await self._browsers.find(visit.request) is not None
+        except OstiaryError:
+            # The sign-in that follows fails as well, and then says why.
+            return False
+
+    # --- command lines ---
+
+    async def _cli(self, visit: Visit) -> LoginAnswer:
+        if visit.request.method != "GET":
+            return answers.method_not_allowed(["GET", "POST"])
+        try:
+            goal = goal_of(visit.request)
+        except ValueError as error:
+            return answers.error(400, str(error))
+        name = only(visit.request.query, "provider")
+        if name is not None and name not in self._identity:
+            return answers.error(404, "unknown identity provider")
+        return await self._begin(visit, goal, name)
+
+    async def _begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None = None) -> LoginAnswer:
+        """Sign in for *goal*. A person who is signed in already is only asked to confirm a command line."""
+        try:
+            visitor = await self._browsers.find(visit.request) if visit.html else None
+            if visitor is not None and isinstance(goal, CliGoal) and name in (None, visitor.session.provider):
+                if wait := self._starts.wait(visit.request):
+                    return answers.too_many(wait)
+                return await self._pages.confirm_cli(goal, visitor)
+        except Exception as error:
+            return self._outcomes.failure(error, visit.request, "", goal)
+        return await self._sign_in.begin(visit, goal, name)
+
+    # --- pages ---
+
+    async def _page(self, visit: Visit, path: list[str]) -> LoginAnswer:
+        request = visit.request
+        if not visit.html:
+            return answers.error(406, "this is a page for browsers")
+        if not is_page_load(request):
+            return answers.error(403, "this page does not accept requests from scripts")
+        try:
+            visitor = await self._browsers.find(request)
+            if visitor is not None:
+                answer = await self._pages.answer(path, request, visitor)
+                return self._events.record_answer(request, answer, visitor=visitor.session.user.username)
+        except LoginRefused as refusal:
+            return self._events.record_refusal(
+                refusal, request, answers.refusal(refusal).with_headers(self._browsers.forget())
+            )
+        except Exception as error:
+            return self._events.record_failure(error, request)
+        if request.method == "POST":
+            return answers.error(401, "you are not signed in any more: the session has expired").with_headers(_BEARER)
+        if path == ["device"]:
+            return await self._device_signed_out(visit)
+        to_sign_in = answers.redirect("/auth", 303)
+        if path[0] != "admin":
+            return to_sign_in
+        not_signed_in = LoginRefused(
+            "sign-in is required for this page", cause="not signed in: redirected to the sign-in page"
+        )
+        return self._events.record_refusal(not_signed_in, request, to_sign_in)
+
+    async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
+        code = normal_code(only(visit.request.query, "code") or "")
+        if code:
+            return await self._begin(visit, DeviceGoal(code))
+        problem = "this is not a device code: a code has eight letters" if visit.request.query else ""
+        return views.device_code(problem=problem)
+
+
+_BEARER = ("WWW-Authenticate", answers.bearer_challenge().header("WWW-Authenticate") or "")
+
+
+def _sign_in_kind(provider: Identity) -> str:
+    telling = ability(provider.instance, TellsSignIn)
+    return SignIn.REDIRECT.value if telling is None else telling.sign_in.value

@@ -1,0 +1,105 @@
+"""What comes of a sign-in: a token, a browser session, a redirect to another page, or a refusal.
+
+Called by the sign-in routes with what the providers answered. A command line that waits for the sign-in is told of a
+refusal as well, by the redirect that it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ostiary.core.tokens import Tokens
+from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.gateway.audit.sign_ins import LoginEventKind
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.programs.command_line import Codes, callback
+from ostiary.gateway.login.sessions.browser import BrowserSessions
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, Goal
+from ostiary.gateway.login.sign_in.providers import Elsewhere, Outcome, SignedIn
+from ostiary.gateway.login.visit import AddressLimit, Visit, client_text
+from ostiary.interfaces.identity import Challenge, LoginRequest
+
+
+class SignInOutcomes:
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        flows: Flows,
+        codes: Codes,
+        browsers: BrowserSessions,
+        events: LoginEvents,
+        lengths: SessionLengths,
+        starts: AddressLimit,
+    ) -> None:
+        self._tokens = tokens
+        self._flows = flows
+        self._codes = codes
+        self._browsers = browsers
+        self._events = events
+        self._lengths = lengths
+        self._starts = starts
+
+    async def answer(self, visit: Visit, outcome: Outcome, goal: Goal) -> LoginAnswer:
+        """What the client gets for *outcome*. Raises what the store raises: then nothing was issued."""
+        if isinstance(outcome, Challenge):
+            return answers.challenge(outcome.www_authenticate)
+        if isinstance(outcome, Elsewhere):
+            return await self._send_elsewhere(visit, outcome)
+        if goal is None and not visit.html:
+            return await self._issue(visit.request, outcome)
+        headers = [self._flows.forget()]
+        url = "/auth/token"
+        if isinstance(goal, DeviceGoal):
+            url = f"/auth/device?code={goal.user_code}"
+        elif isinstance(goal, CliGoal):
+            code = await self._codes.issue(goal, outcome, visit.request)
+            url = callback(goal, code=code)
+            # The command line goes on when the browser is closed: what the provider keeps is for its session.
+            outcome = replace(outcome, attested=replace(outcome.attested, kept=None))
+        if visit.html:
+            session, cookie = await self._browsers.begin(visit.request, outcome)
+            self._events.record_session(LoginEventKind.ISSUED, visit.request, session, status=303)
+            headers.append(cookie)
+        return answers.redirect(url, 303).with_headers(*headers)
+
+    async def _issue(self, request: LoginRequest, signed_in: SignedIn) -> LoginAnswer:
+        attested = signed_in.attested
+        pair = await self._tokens.issue(
+            attested.user,
+            provider=signed_in.provider,
+            sources=attested.sources,
+            client=client_text(request),
+            kept=attested.kept,
+            session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
+        )
+        self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
+        return answers.token_pair(pair).with_headers(self._flows.forget())
+
+    async def _send_elsewhere(self, visit: Visit, outcome: Elsewhere) -> LoginAnswer:
+        if wait := self._starts.wait(visit.request):
+            return answers.too_many(wait)
+        cookie = await self._flows.begin(outcome.flow)
+        if visit.html and visit.request.method == "POST":
+            return views.leaving(outcome.url, (cookie,))
+        return answers.redirect(outcome.url).with_headers(cookie)
+
+    def refusal(self, refusal: LoginRefused, goal: Goal) -> LoginAnswer:
+        """The answer to a sign-in that is refused. It is not recorded yet."""
+        return self._callback_with_error(goal, refusal.code) or answers.refusal(refusal)
+
+    def failure(self, error: Exception, request: LoginRequest, provider: str, goal: Goal) -> LoginAnswer:
+        """Records that nobody could be asked, or that a provider broke its contract; returns the answer."""
+        code = error.code if isinstance(error, OstiaryError) else "provider-failed"
+        instead = self._callback_with_error(goal, code)
+        return self._events.record_failure(error, request, provider, instead=instead)
+
+    def _callback_with_error(self, goal: Goal, code: str) -> LoginAnswer | None:
+        """Tells the command line that waits; None if none does."""
+        if not isinstance(goal, CliGoal):
+            return None
+        return answers.redirect(callback(goal, error=code), 303).with_headers(self._flows.forget())

@@ -1,0 +1,219 @@
+"""The paths of the identity providers: a visit, the return from an identity system, and the password form.
+
+    /auth, /auth/<name>                                    handle_client    -> user | redirect | challenge
+    /auth/<name>/start                                     the same, for what the browser has chosen before
+    /auth/provider, /auth/<name>/provider                  handle_provider  -> user
+    /auth/groups/provider, /auth/<name>/groups/provider    groups_from_provider
+
+Called by the routes. `providers` asks the providers, and `outcomes` says what comes of their answers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
+from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
+from ostiary.gateway.login.sign_in.providers import ProviderCalls, returns_by_post
+from ostiary.gateway.login.visit import AddressLimit, Visit, field
+from ostiary.interfaces.identity import Challenge, LoginRequest
+
+
+class SignInPaths:
+    def __init__(
+        self,
+        identity: Mapping[str, Identity],
+        site: Site,
+        *,
+        providers: ProviderCalls,
+        outcomes: SignInOutcomes,
+        flows: Flows,
+        parked: ParkedReturns,
+        events: LoginEvents,
+        starts: AddressLimit,
+    ) -> None:
+        self._identity = identity
+        self._site = site
+        self._providers = providers
+        self._outcomes = outcomes
+        self._flows = flows
+        self._parked = parked
+        self._events = events
+        self._starts = starts
+
+    async def answer(self, visit: Visit, path: list[str]) -> LoginAnswer:
+        """*path* is what follows ``/auth``."""
+        provider, rest = self._find_provider(path)
+        if provider is None:
+            return answers.error(404, "page not found")
+        match rest:
+            case []:
+                return await self._visit(visit, provider, None)
+            case ["start"]:
+                return await self._start(visit, provider)
+            case ["provider"] if returns_by_post(provider):
+                return await self._return_by_post(visit, provider)
+            case ["provider"]:
+                return await self._return(visit, provider)
+            case ["groups", "provider"]:
+                return await self._return(visit, provider, with_groups=True)
+        return answers.error(404, "page not found")
+
+    def accepts_foreign_form(self, path: list[str]) -> bool:
+        """Whether this is where an identity system's page sends a form to. The form is only parked then."""
+        provider, rest = self._find_provider(path)
+        return provider is not None and rest == ["provider"] and returns_by_post(provider)
+
+    def _find_provider(self, path: list[str]) -> tuple[Identity | None, list[str]]:
+        """The provider that *path* names, or the only one; and the rest of the path."""
+        if path and path[0] in self._identity:
+            return self._identity[path[0]], path[1:]
+        return (next(iter(self._identity.values())) if len(self._identity) == 1 else None), path
+
+    # --- a sign-in begins ---
+
+    async def begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None) -> LoginAnswer:
+        """Sign in for *goal*, with the provider *name*. Without a name, the person chooses if there are several."""
+        if name is None and len(self._identity) > 1:
+            try:
+                return await self._offer(visit, goal)
+            except Exception as error:
+                return self._outcomes.failure(error, visit.request, "", goal)
+        provider = self._identity[name] if name else next(iter(self._identity.values()))
+        return await self._visit(_as_provider_visit(visit, provider), provider, goal)
+
+    async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal) -> LoginAnswer:
+        if not visit.html:
+            return answers.error(400, "there are several identity providers: choose one with provider=")
+        if wait := self._starts.wait(visit.request):
+            return answers.too_many(wait)
+        urls = {name: f"/auth/{name}/start" for name in self._identity}
+        return views.choose(self._site, urls, goal, (await self._flows.begin(Flow(goal=goal)),))
+
+    async def _start(self, visit: Visit, provider: Identity) -> LoginAnswer:
+        """A visit for the goal that this browser has chosen before."""
+        try:
+            goal = await self._flows.goal(visit.request)
+        except OstiaryError as error:
+            return self._events.record_failure(error, visit.request, provider.name)
+        if goal is None:
+            return answers.error(400, "this sign-in has expired: start again")
+        return await self._visit(_as_provider_visit(visit, provider), provider, goal, pending=True)
+
+    async def _visit(self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool = False) -> LoginAnswer:
+        """Ask *provider* who is visiting. With *pending* the flow that remembers *goal* exists already."""
+        request, typed = visit.request, ""
+        if visit.html and request.method == "POST" and field(request, "username") is not None:
+            typed, request = field(request, "username") or "", _as_basic(request)
+        try:
+            outcome = await self._providers.visit(provider, request, goal)
+            if isinstance(outcome, Challenge) and visit.html and views.is_basic(outcome.www_authenticate):
+                problem = "wrong user name or password" if visit.request.method == "POST" else ""
+                return await self._form(visit, provider, goal, pending=pending, problem=problem, username=typed)
+            return await self._outcomes.answer(visit, outcome, goal)
+        except LoginRefused as refusal:
+            answer = self._outcomes.refusal(refusal, goal)
+            if visit.html and (typed or views.is_basic(refusal.www_authenticate)):
+                answer = await self._form_again(visit, provider, goal, pending=pending, refusal=refusal, username=typed)
+            return self._events.record_refusal(refusal, request, answer, provider.name)
+        except Exception as error:
+            return self._outcomes.failure(error, visit.request, provider.name, goal)
+
+    # --- the browser returns ---
+
+    async def _return_by_post(self, visit: Visit, provider: Identity) -> LoginAnswer:
+        """Park the form until the browser comes by itself, with the cookie that says which login it began."""
+        request = visit.request
+        try:
+            if request.method == "POST":
+                if wait := self._starts.wait(request):
+                    return answers.too_many(wait)
+                return answers.redirect(await self._parked.park(request), 303)
+            visit = replace(visit, request=await self._parked.claim(request))
+        except Exception as error:
+            return self._events.record_failure(error, request, provider.name)
+        return await self._return(visit, provider)
+
+    async def _return(self, visit: Visit, provider: Identity, *, with_groups: bool = False) -> LoginAnswer:
+        flow: Flow | None = None
+        calls = self._providers
+        finish = calls.finish_groups if with_groups else calls.finish_identity
+        try:
+            flow = await self._flows.finish(visit.request)
+            outcome = await finish(provider, visit.request, flow)
+            return await self._outcomes.answer(visit, outcome, None if flow is None else flow.goal)
+        except LoginRefused as refusal:
+            answer = self._outcomes.refusal(refusal, flow.goal if flow else None)
+            return self._events.record_refusal(refusal, visit.request, answer, provider.name)
+        except Exception as error:
+            return self._outcomes.failure(error, visit.request, provider.name, flow.goal if flow else None)
+
+    # --- the password form ---
+
+    async def _form(
+        self,
+        visit: Visit,
+        provider: Identity,
+        goal: Goal,
+        *,
+        pending: bool,
+        refusal: LoginAnswer | None = None,
+        problem: str = "",
+        username: str = "",
+    ) -> LoginAnswer:
+        """The page that asks for name and password. The flow remembers the goal."""
+        if goal is not None and not pending and (wait := self._starts.wait(visit.request)):
+            return answers.too_many(wait)
+        headers = [] if goal is None or pending else [await self._flows.begin(Flow(goal=goal))]
+        status = 200
+        if refusal is not None:
+            status = refusal.status
+            # Every 401 has a challenge. One for a password would make the browser ask with a window of its own.
+            source = refusal if status != 401 else answers.bearer_challenge()
+            headers += [header for header in source.headers if header[0] in ("Retry-After", "WWW-Authenticate")]
+        return views.password(
+            self._site,
+            provider=provider.name,
+            action=f"/auth/{provider.name}" + ("" if goal is None else "/start"),
+            goal=goal,
+            problem=problem,
+            username=username,
+            status=status,
+            headers=headers,
+        )
+
+    async def _form_again(
+        self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool, refusal: LoginRefused, username: str
+    ) -> LoginAnswer:
+        answer, problem = answers.refusal(refusal), refusal.summary
+        try:
+            return await self._form(
+                visit, provider, goal, pending=pending, refusal=answer, problem=problem, username=username
+            )
+        except Exception as error:
+            # The caller records the refusal all the same.
+            return self._outcomes.failure(error, visit.request, provider.name, goal)
+
+
+def _as_provider_visit(visit: Visit, provider: Identity) -> Visit:
+    """A provider sees the same path however the browser came to it."""
+    return replace(visit, request=replace(visit.request, path=f"/auth/{provider.name}", query=()))
+
+
+def _as_basic(request: LoginRequest) -> LoginRequest:
+    """A form with name and password as ``Authorization: Basic``, which is how programs send them."""
+    username, password = (field(request, name) or "" for name in ("username", "password"))
+    headers = tuple(header for header in request.headers if header[0] not in ("authorization", "content-type"))
+    # With a colon in it the name would end there, and be another name.
+    pair = f"{username}:{password}" if ":" not in username else ":"
+    encoded = base64.b64encode(pair.encode("utf-8", "surrogatepass")).decode()
+    return replace(request, method="GET", form=(), headers=(*headers, ("authorization", f"Basic {encoded}")))
