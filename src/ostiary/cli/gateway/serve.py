@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        print(resources.files("ostiary.gateway").joinpath("gateway.schema.json").read_text(), end="")
+        from ostiary.gateway.config.schema import gateway_schema
+
+        print(json.dumps(gateway_schema(), indent=2, ensure_ascii=False))
         return OK
     # A worker takes what it is given: the choice has been made.
     path = arguments.config if arguments.worker else _chosen(arguments.config)

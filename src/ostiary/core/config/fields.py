@@ -97,6 +97,18 @@ class Fields:
         close = get_close_matches(key, self._asked, n=1)
         return f"did you mean {close[0]}?" if close else None
 
+    def is_right(self, *keys: str) -> bool:
+        """Whether no mistake was noted about *keys*, in what stands below them, or in what they stand in.
+
+        Asked before something is concluded from them: a person who mistyped one thing would look for two.
+        """
+        return all(self.is_right_at(join(self._path, key)) for key in keys)
+
+    def is_right_at(self, path: str) -> bool:
+        """The same for a place anywhere in the document."""
+        noted = (problem.place.path for problem in self._reading.problems)
+        return not any(_is_within(path, other) or _is_within(other, path) for other in noted)
+
     def ignore(self, *keys: str) -> None:
         """These fields are known and not needed."""
         self._asked.update(dict.fromkeys(keys))
@@ -184,6 +196,10 @@ class Fields:
         message = f"expected {_KINDS[kind]}, found {_kind(node.value)}"
         self._reading.add(message, Place(self._reading.document.file, path, node.line), hint)
         return None
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return outer == "" or path == outer or path.startswith((f"{outer}.", f"{outer}["))
 
 
 _KINDS: dict[type, str] = {

@@ -1,6 +1,6 @@
-"""Reads ``gateway.yaml``: every mistake is told with its place, and before anything listens.
+"""Reads ``gateway.yaml``: every mistake is reported with its place, and before anything listens.
 
-    load     path -> Reading -> one function per section -> rules between them -> GatewayConfig
+    load              path -> Reading -> GatewayFile (as declared) -> providers -> rules -> GatewayConfig
     default_config    no file at all: one user, who may do everything, on this machine only
 
 Providers are built on the way, through the catalog. They open nothing yet; the server does that.
@@ -13,16 +13,15 @@ from pathlib import Path
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Reading, parse, read
+from ostiary.core.config.declare import read_settings
 from ostiary.gateway.config import sections
+from ostiary.gateway.config.audit import Audit
+from ostiary.gateway.config.gateway_file import API_VERSION, KIND, GatewayFile
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.rules import check
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.upstreams import upstreams
-from ostiary.gateway.config.values import Values
 from ostiary.interfaces.shared_counts import ImmediateCounts
-
-API_VERSION = "ostiary.dev/v1"
-KIND = "Gateway"
 
 _DEFAULT = f"""
 apiVersion: {API_VERSION}
@@ -92,36 +91,35 @@ def read_sections(
     counts: ImmediateCounts | None = None,
 ) -> GatewayConfig | None:
     """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
-    root = Values(reading.root, directory, reading.problems)
+    root = reading.root
     builder = Builder(directory, clock, built, counts)
-    _check_version(root)
-    listen = sections.listen(root.section("listen"))
-    known = sections.identities(root, builder, listen)
-    identity = tuple(provider for provider in known.values() if provider is not None)
-    store = sections.store(root, builder)
+    file = read_settings(GatewayFile, root, directory)
+    known = sections.identities(file, builder)
+    store = sections.store(file, builder)
     parts = {
-        "external_url": sections.external_url(root, listen),
-        "authorities_pem": sections.external_ca(root, listen),
-        "health": root.section("health").address("address", sections.HEALTH),
-        "tokens": sections.tokens(root.section("tokens")),
-        "groups": sections.groups(root, builder, known),
-        "authorization": sections.authorization(root.section("authorization"), builder, known),
-        "upstreams": upstreams(root, builder),
-        "webhooks": sections.webhooks(root.section("webhooks"), listen),
-        "audit": sections.audit(root),
-        "limits": sections.limits(root.section("limits")),
-        "admission": sections.admission(root, builder),
-        "log": sections.log(root.section("log")),
+        "external_url": sections.external_url(file, root),
+        "authorities_pem": sections.authorities_pem(file),
+        "groups": sections.groups(file, builder, known),
+        "authorization": sections.authorization(file.authorization, builder, known),
+        "upstreams": upstreams(file.upstreams, builder, directory),
+        "admission": sections.admission(file, builder),
     }
-    insecure_allow_all = root.flag("insecureAllowAll")
+    if file.webhooks.callers.names and sections.lacks_client_certificates(file.listen, root):
+        reading.add(sections.NO_CLIENT_CERTIFICATES, reading.document.place("webhooks", "callers", "names"))
     if store is None:
         return None
-    config = GatewayConfig(listen=listen, identity=identity, store=store, directory=directory, **parts)  # type: ignore[arg-type]
-    check(config, root, insecure_allow_all=insecure_allow_all)
+    config = GatewayConfig(
+        listen=file.listen,
+        health=file.health.address,
+        store=store,
+        tokens=file.tokens,
+        identity=tuple(provider for provider in known.values() if provider is not None),
+        webhooks=file.webhooks,
+        audit=file.audit or Audit(stdout=True),
+        limits=file.limits,
+        log=file.log,
+        directory=directory,
+        **parts,  # type: ignore[arg-type]
+    )
+    check(config, root, insecure_allow_all=file.insecure_allow_all)
     return config
-
-
-def _check_version(root: Values) -> None:
-    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if root.fields.string(key) != expected and root.right(key):
-            root.fields.problem(f"it must be {expected}", key)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
 from itertools import combinations
 
 from ostiary.core.abilities import has_trait
 from ostiary.core.config import Fields
-from ostiary.core.go.duration import format_duration
+from ostiary.core.config.kinds import short_duration
 from ostiary.core.net import is_loopback
 from ostiary.gateway.config.certificates import is_from_a_known_authority
+from ostiary.gateway.config.kinds import ALL_UPSTREAMS
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import (
-    ALL_UPSTREAMS,
-    DEFAULT_STORE_TYPE,
-    Authorization,
-    GatewayConfig,
-    Identity,
-    Upstream,
-)
-from ostiary.gateway.config.values import Values, parse_origin
+from ostiary.gateway.config.settings import DEFAULT_STORE_TYPE, Authorization, GatewayConfig, Identity, Upstream
+from ostiary.gateway.config.values import parse_origin
 from ostiary.interfaces.authorization import AllowsEverything
 from ostiary.interfaces.identity import ProvesNothing, RenewalCheck
 from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
@@ -28,25 +20,26 @@ from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesResta
 SYSTEM = "system:"
 
 
-def check(config: GatewayConfig, root: Values, *, insecure_allow_all: bool) -> None:
+def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> None:
     """Note in *root* what does not go together."""
-    problem = root.fields.problem
+    problem = root.problem
     # A proxy in front lets in whom it likes, wherever the gateway itself listens.
     reachable = not config.listen.address.is_loopback or config.listen.trusted_proxies
     if is_open_to_all(config) and reachable and not insecure_allow_all:
         hint = "configure identity and authorization, or set insecureAllowAll: true"
         problem("everybody who reaches this address could do everything", "listen", hint)
     same = config.health == config.listen.address and config.health.port != 0
-    if same and root.right_at("listen.address") and root.right_at("health.address"):
+    if same and root.is_right_at("listen.address") and root.is_right_at("health.address"):
         problem("health probes need their own address, so that no request can be mistaken for a probe", "health")
     if config.listen.workers > 1 and not has_trait(config.store.instance, SharedBetweenProcesses):
         message = f'several workers cannot share the store "{config.store.type}", which is for one process'
         problem(message, "store", f"use the type {DEFAULT_STORE_TYPE}, or one worker")
-    if not config.identity and (config.upstreams or config.webhooks.token_review):
-        root.missing("identity", "required: without it nobody can sign in")
-    _check_prefixes(config.identity, root.fields)
-    _check_routes(config.upstreams, root.fields)
-    _check_policies(config, root.fields)
+    needs_identity = bool(config.upstreams) or config.webhooks.token_review
+    if not config.identity and needs_identity and root.is_right("identity"):
+        problem("required: without it nobody can sign in", "identity")
+    _check_prefixes(config.identity, root)
+    _check_routes(config.upstreams, root)
+    _check_policies(config, root)
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:
@@ -91,7 +84,7 @@ def _asks_nobody(identity: Identity) -> bool:
 
 def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
     """Whoever is disabled at the identity system should not be in for longer than the operator knows."""
-    shorter, session = _duration(config.tokens.unchecked_session), _duration(config.tokens.session)
+    shorter, session = short_duration(config.tokens.unchecked_session), short_duration(config.tokens.session)
     match renewal_check(identity.instance):
         case RenewalCheck.ACCEPTED:
             return (
@@ -107,11 +100,6 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
         f'identity "{identity.name}" cannot check users again after sign-in: its sessions end after'
         f" {shorter} (tokens.uncheckedSession), and until then nobody notices a disabled account"
     )
-
-
-def _duration(duration: timedelta) -> str:
-    """As people write it: 1h, and not 1h0m0s."""
-    return re.sub(r"(?<=h)0m0s$|(?<=m)0s$", "", format_duration(duration))
 
 
 def _warnings_of_upstreams(upstreams: tuple[Upstream, ...]) -> list[str]:

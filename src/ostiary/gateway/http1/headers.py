@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from ostiary.core.config.kinds import header_name
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -135,10 +138,10 @@ class Scanned:
 class HeaderNames:
     """How an upstream is told who asks. The defaults are the ones kube-apiserver's documentation uses."""
 
-    user: str = "X-Remote-User"
-    group: str = "X-Remote-Group"
-    uid: str = "X-Remote-Uid"
-    extra_prefix: str = "X-Remote-Extra-"
+    user: Annotated[str, header_name("the username")] = "X-Remote-User"
+    group: Annotated[str, header_name("a group; one line each")] = "X-Remote-Group"
+    uid: Annotated[str, header_name("the uid")] = "X-Remote-Uid"
+    extra_prefix: Annotated[str, header_name("goes before each key of the extra fields")] = "X-Remote-Extra-"
 
 
 class HeaderFilter:

@@ -15,6 +15,7 @@ import httptools
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.gateway.http1.headers import LONGEST_NAME
+from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
@@ -25,23 +26,24 @@ KNOWN_BYTES = 32 * 1024 * 1024
 KNOWN_BYTES_PER_OWNER = 4 * 1024 * 1024
 LONGEST_KNOWN = 4096
 _FIXED_BYTES = 1500
+_LIMITS, _TIMEOUTS = ListenLimits(), ListenTimeouts()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """Bounds on what a client may send, and on how long it may take (seconds)."""
 
-    head_bytes: int = 64 * 1024
-    headers: int = 100
+    head_bytes: int = _LIMITS.header_bytes
+    headers: int = _LIMITS.headers
     pipelined: int = 16
     body_bytes: float = float("inf")
     connections: float = float("inf")
-    head_timeout: float = 10.0
-    body_timeout: float = 60.0
+    head_timeout: float = _TIMEOUTS.header.total_seconds()
+    body_timeout: float = _TIMEOUTS.body.total_seconds()
     # Bytes a second; 0: no least rate.
     body_rate: float = 0.0
     body_total: float = float("inf")
-    idle_timeout: float = 120.0
+    idle_timeout: float = _TIMEOUTS.idle.total_seconds()
 
 
 class Refusal(Exception):

@@ -56,7 +56,7 @@ class Worker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.app = App(config, self._loop, clock=clock, counts=counts)
-        self._http = Server(self.app.engine.handle, server_limits(config.listen.limits), self._loop)
+        self._http = Server(self.app.engine.handle, server_limits(config.listen), self._loop)
         self._http.on_refused = self.app.engine.record_unreadable
         self._connections = self._http.connections
         self._old: list[App] = []
@@ -79,7 +79,7 @@ class Worker:
         except BaseException:
             await new.close(keep_shared=True)
             raise
-        self._http.limits = server_limits(config.listen.limits)
+        self._http.limits = server_limits(config.listen)
         await old.stop_background()
         self.app = new
         self._http.handle = new.engine.handle
@@ -215,17 +215,18 @@ def _is_unfinished(connection: ServerConnection) -> bool:
     return connection.busy or connection.transport.get_write_buffer_size() > 0
 
 
-def server_limits(configured: settings.ListenLimits) -> ServerLimits:
+def server_limits(listen: settings.Listen) -> ServerLimits:
+    limits, timeouts = listen.limits, listen.timeouts
     return ServerLimits(
-        head_bytes=configured.header_bytes,
-        headers=configured.headers,
-        body_bytes=_NO_LIMIT if configured.body_bytes is None else configured.body_bytes,
-        connections=configured.connections,
-        head_timeout=configured.header_timeout.total_seconds(),
-        body_timeout=configured.body_timeout.total_seconds(),
-        body_rate=configured.body_rate,
-        body_total=configured.upload_timeout.total_seconds() or _NO_LIMIT,
-        idle_timeout=configured.idle_timeout.total_seconds(),
+        head_bytes=limits.header_bytes,
+        headers=limits.headers,
+        body_bytes=_NO_LIMIT if limits.body_bytes is None else limits.body_bytes,
+        connections=limits.connections,
+        head_timeout=timeouts.header.total_seconds(),
+        body_timeout=timeouts.body.total_seconds(),
+        body_rate=limits.body_rate,
+        body_total=timeouts.upload.total_seconds() or _NO_LIMIT,
+        idle_timeout=timeouts.idle.total_seconds(),
     )
 
 

@@ -47,15 +47,15 @@ class Upstream:
         self.mapper = configured.attributes.instance
         self.is_kubernetes = configured.is_kubernetes
         self._requires_more = ability(self.mapper, RequiresMore)
-        self.response_timeout = configured.response_timeout.total_seconds()
+        self.response_timeout = configured.timeouts.response.total_seconds()
         address = _address(configured)
         self.pool = Pool(
             address,
             loop,
             limit=configured.connections,
             queue=configured.queue,
-            connect_timeout=configured.connect_timeout.total_seconds(),
-            idle_timeout=configured.idle_timeout.total_seconds(),
+            connect_timeout=configured.timeouts.connect.total_seconds(),
+            idle_timeout=configured.timeouts.idle.total_seconds(),
         )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
         self.failures = 0

@@ -193,7 +193,9 @@ upstreams:
     assert isinstance(east.attributes.instance, acme.AcmeMapper)
     assert east.attributes.instance.root == "/east"
     assert (east.connections, east.queue, east.health) == (7, 0, "/readyz")
-    assert [east.connect_timeout, east.response_timeout, east.idle_timeout] == [timedelta(seconds=s) for s in (1, 2, 3)]
+    assert [east.timeouts.connect, east.timeouts.response, east.timeouts.idle] == [
+        timedelta(seconds=s) for s in (1, 2, 3)
+    ]
     assert local.socket == Path("/run/api.sock")
     assert local.token_file == files / "token"
 

@@ -18,10 +18,10 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.config import Reading, parse
 from ostiary.gateway.config import load, loading, warnings
 from ostiary.gateway.config.loading import read_sections
+from ostiary.gateway.config.schema import gateway_schema
 
 ROOT = Path(__file__).parents[4]
-SCHEMA_FILE = ROOT / "src/ostiary/gateway/gateway.schema.json"
-SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())
+SCHEMA: dict[str, Any] = gateway_schema()
 PAGE = (ROOT / "docs/reference/gateway-configuration.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(apiVersion.*?)```", PAGE, re.DOTALL)[0]
 

@@ -1,0 +1,80 @@
+"""Settings that are mappings: each is declared by a dataclass of its own, inside another declaration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ostiary.core.config.declare import read_settings, settings_of
+from ostiary.core.config.document import Json
+from ostiary.core.config.fields import Fields
+from ostiary.core.config.kinds import Kind
+from ostiary.core.config.schema import object_schema, required_names
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Section(Kind[S]):
+    """A mapping whose fields are declared by another dataclass. Left out, its defaults hold."""
+
+    of: type[S]
+
+    @property
+    def label(self) -> str:
+        return "section"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> S | None:
+        return read_settings(self.of, fields.section(key), directory)
+
+    def schema(self) -> dict[str, Json]:
+        return object_schema(self.of)
+
+    def blank(self) -> S:
+        raise AssertionError("a section is read even if it is left out")
+
+    def write(self, value: S) -> Json:
+        return None
+
+    def must_be_written(self, *, is_required: bool) -> bool:
+        return bool(required_names(settings_of(self.of)))
+
+
+@dataclass(frozen=True)
+class OptionalSection(Section[S]):
+    """The same, but left out it is None."""
+
+    def read(self, fields: Fields, key: str, directory: Path) -> S | None:
+        section = fields.optional_section(key)
+        return None if section is None else read_settings(self.of, section, directory)
+
+    def must_be_written(self, *, is_required: bool) -> bool:
+        return is_required
+
+
+@dataclass(frozen=True)
+class Sections(Kind[tuple[S, ...]]):
+    """A list of mappings; `entry` says what one of them is. With `least` 1 the list must not be empty."""
+
+    of: type[S]
+    entry: str
+    least: int = 0
+
+    @property
+    def label(self) -> str:
+        return "list"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> tuple[S, ...] | None:
+        entries = tuple(read_settings(self.of, section, directory) for section in fields.sections(key))
+        return entries or None
+
+    def schema(self) -> dict[str, Json]:
+        least: dict[str, Json] = {"minItems": self.least} if self.least else {}
+        return {"type": "array", **least, "items": {"description": self.entry, **object_schema(self.of)}}
+
+    def blank(self) -> tuple[S, ...]:
+        return ()
+
+    def write(self, value: tuple[S, ...]) -> Json:
+        return []

@@ -1,0 +1,124 @@
+"""The settings ``listen``, ``health`` and ``tls``: where the gateway listens, and how TLS is spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from ostiary.core.config import Fields
+from ostiary.core.config.kinds import Duration, FilePath, Flag, Holds, Integer, Names
+from ostiary.core.config.sections import OptionalSection, Section
+from ostiary.gateway.config.kinds import HostName, Networks, Pins, listen_address
+from ostiary.gateway.config.values import Address, Network, bad_authorities, bad_pair
+from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    certificate: Annotated[Path, FilePath("PEM, with the chain", holds=Holds.CERTIFICATES)]
+    key: Annotated[Path, FilePath("PEM, without a password", holds=Holds.SECRET)]
+    client_ca: Annotated[
+        Path | None,
+        FilePath(
+            "authorities (PEM) of the client certificates that are accepted", name="clientCA", holds=Holds.CERTIFICATES
+        ),
+    ] = None
+
+    def check(self, fields: Fields) -> None:
+        if fields.is_right("certificate", "key"):
+            _check_pair(self.certificate, self.key, fields)
+        if self.client_ca is not None and (mistake := bad_authorities(self.client_ca)):
+            fields.problem(mistake, "clientCA")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How to trust a server, and what to present to it. `pins`: SHA-256 in hex."""
+
+    SCHEMA: ClassVar[Mapping[str, object]] = {"dependentRequired": {"certificate": ["key"], "key": ["certificate"]}}
+
+    ca: Annotated[
+        Path | None, FilePath("authorities (PEM) of the server", unset="the system's", holds=Holds.CERTIFICATES)
+    ] = None
+    certificate: Annotated[
+        Path | None, FilePath("what the gateway presents (PEM)", holds=Holds.CERTIFICATES, unset="none")
+    ] = None
+    key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
+    server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None
+    pins: Annotated[
+        frozenset[str],
+        Pins(
+            "SHA-256 of the certificates that it may have: 64 hex digits, as `openssl x509 -fingerprint -sha256`"
+            " prints them"
+        ),
+    ] = frozenset()
+
+    def check(self, fields: Fields) -> None:
+        if (self.certificate is None) != (self.key is None):
+            fields.problem("set both the certificate and its key", "certificate" if self.key is None else "key")
+        if self.ca is not None and (mistake := bad_authorities(self.ca)):
+            fields.problem(mistake, "ca")
+        if self.certificate is not None and self.key is not None:
+            _check_pair(self.certificate, self.key, fields)
+
+
+def _check_pair(certificate: Path, key: Path, fields: Fields) -> None:
+    if mistake := bad_pair(certificate, key):
+        fields.problem(mistake, "certificate")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    address: Annotated[
+        Address,
+        listen_address(
+            "the host is an IP address (IPv6 in brackets) or `localhost`; port 0 is any free one",
+        ),
+    ] = field(default=Address("127.0.0.1", 8443))
+    tls: Annotated[ServerTls | None, OptionalSection("the listener's certificate; left out: plain HTTP", ServerTls)] = (
+        None
+    )
+    insecure: Annotated[bool, Flag("without `tls` only the loopback is listened on, unless this is `true`")] = False
+    workers: Annotated[
+        int,
+        Integer("processes; more than one need a store that they can share, so not `memory`", reload=False),
+    ] = 1
+    trusted_proxies: Annotated[
+        tuple[Network, ...],
+        Networks("addresses and networks whose `X-Forwarded-For` is believed; all addresses together are refused"),
+    ] = ()
+    drop_headers: Annotated[
+        tuple[str, ...],
+        Names(
+            "headers that a client cannot send to an upstream, besides those that say who somebody is (`X-Remote-*`,"
+            " `X-Forwarded-*`, `X-Authenticated-*`, `X-Auth-User`, `X-User`, `X-Goog-Authenticated-*`, `Client-Cert`"
+            " and the like): names, or beginnings with a star, as in `X-Employee-*`",
+            pattern=r"[A-Za-z0-9-]+\*?",
+            mistake="an entry is not a header name of letters, digits and dashes",
+            hint="write it as in X-Employee, or X-Employee-* for all that begin so",
+        ),
+    ] = ()
+    limits: Annotated[ListenLimits, Section("what a client may send", ListenLimits)] = field(default=ListenLimits())
+    timeouts: Annotated[ListenTimeouts, Section("how long a client may take", ListenTimeouts)] = field(
+        default=ListenTimeouts()
+    )
+    drain: Annotated[timedelta, Duration("how long requests may go on after SIGTERM", zero=True)] = timedelta(
+        seconds=30
+    )
+
+    def check(self, fields: Fields) -> None:
+        is_plain = self.tls is None and not self.address.is_loopback and not self.insecure
+        if is_plain and fields.is_right("tls", "insecure"):
+            hint = "set listen.tls, or listen.insecure: true if a proxy in front of it terminates TLS"
+            fields.problem("tokens would cross the network in plain text", "address", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    address: Annotated[
+        Address,
+        listen_address("probes and metrics, never on the address of `listen`: no header makes a request a probe"),
+    ] = field(default=Address("127.0.0.1", 8444))

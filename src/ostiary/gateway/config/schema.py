@@ -1,0 +1,76 @@
+"""The JSON Schema of ``gateway.yaml``, made from the declarations; printed by ``ostiary serve --schema``.
+
+What the types of providers add to their entries comes from the settings that they declare. A type that declares none
+may have any settings, as far as the schema knows.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import cast
+
+from ostiary.core import catalog
+from ostiary.core.config import Json
+from ostiary.core.config.plugin_settings import declared_settings
+from ostiary.core.config.schema import object_schema
+from ostiary.gateway.config.gateway_file import (
+    AdmissionEntry,
+    AttributesEntry,
+    AuthorizationEntry,
+    GatewayFile,
+    GroupEntry,
+    IdentityEntry,
+    StoreEntry,
+)
+
+# What all entries of a type of provider have, whatever else theirs are.
+ENTRIES: dict[str, type] = {
+    "identity": IdentityEntry,
+    "group": GroupEntry,
+    "authorization": AuthorizationEntry,
+    "admission": AdmissionEntry,
+    "token_store": StoreEntry,
+    "attributes": AttributesEntry,
+}
+
+
+def gateway_schema() -> dict[str, Json]:
+    undeclared = _undeclared()
+    definitions: dict[str, Json] = {name: undeclared[name] for name in ("duration", "name")}
+    for plugin_type, entry in ENTRIES.items():
+        names = sorted({installed.name for installed in catalog.installed(plugin_type)})
+        declared = {name: declaration for name in names if (declaration := declared_settings(plugin_type, name))}
+        for name, declaration in declared.items():
+            description = f"The settings of the type {name}."
+            definitions[f"{plugin_type}.{name}"] = {"description": description, **object_schema(entry, declaration)}
+        others = [name for name in names if name not in declared and f"{plugin_type}.{name}" in undeclared]
+        definitions.update({f"{plugin_type}.{name}": undeclared[f"{plugin_type}.{name}"] for name in others})
+        definitions[plugin_type] = _any_entry(entry, plugin_type, [*declared, *others])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:ostiary:gateway:v1",
+        "title": "The configuration of the ostiary gateway",
+        **object_schema(GatewayFile),
+        "$defs": definitions,
+    }
+
+
+def _undeclared() -> dict[str, Json]:
+    """The settings of the bundled types that do not declare theirs yet."""
+    text = resources.files("ostiary.gateway.config").joinpath("plugins.schema.json").read_text()
+    return cast("dict[str, Json]", json.loads(text))
+
+
+def _any_entry(entry: type, plugin_type: str, declared: list[str]) -> dict[str, Json]:
+    schema = object_schema(entry)
+    del schema["additionalProperties"]
+    schema["allOf"] = cast("Json", [_if_type(plugin_type, name) for name in declared])
+    return schema
+
+
+def _if_type(plugin_type: str, name: str) -> dict[str, Json]:
+    return {
+        "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+        "then": {"$ref": f"#/$defs/{plugin_type}.{name}"},
+    }
