@@ -237,7 +237,7 @@ class CachedProvider:
         return ProviderError(summary, cause=what if error is None else f"{what}: {reason_of(error)}")
 
 
-async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
+async def _await(call: Callable[[], Awaitable[object]]) -> object:
     # In here, so that a method that is not async fails like one that raises.
     return await call()
 

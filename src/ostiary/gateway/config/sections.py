@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ostiary.core.abilities import has_trait
 from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Fields, Node, Reading
-from ostiary.core.net import is_loopback
 from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.gateway_file import (

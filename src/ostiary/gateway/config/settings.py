@@ -16,7 +16,6 @@ from ostiary.core.abilities import has_trait
 from ostiary.core.config import Fields
 from ostiary.core.config.kinds import Choice, Duration, FilePath, Flag, Holds, Integer, Names, Text, Word
 from ostiary.core.config.sections import Section
-from ostiary.core.net import is_loopback
 from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.audit import Audit, AuditLog, AuditWebhook
 from ostiary.gateway.config.kinds import PLAIN_PATH, Hosts, Prefix

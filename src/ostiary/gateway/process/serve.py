@@ -16,7 +16,8 @@ import socket
 from collections.abc import Callable, Coroutine
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.settings import Address, GatewayConfig
+from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor

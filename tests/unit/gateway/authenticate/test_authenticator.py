@@ -17,9 +17,11 @@ from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, R
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
+from ostiary.wire.status import Answer
 
 ANN = UserInfo("ann", groups=("dev",))
 BOB = UserInfo("bob", groups=("ops",))
+ANSWER = Answer(200, b"{}")
 
 
 class Store(MemoryTokenStore):
@@ -296,13 +298,13 @@ async def test_a_revocation_ends_the_token_and_its_streams_and_nobody_elses(
     ann, bob = await sign_in(authenticator, tokens), await sign_in(authenticator, tokens, BOB)
     streams = [stream_of(authenticator, ann) for _ in range(2)]
     other = stream_of(authenticator, bob)
-    ann.plans["question"] = "ruling"
+    ann.review_answers["question"] = ANSWER
     assert authenticator.open_streams == 3
     await tokens.revoke(*ways()[way](ann))
     await authenticator.feed.confirm()
     assert [stream.cuts for stream in streams] == [1, 1]
     assert ann.revoked
-    assert not ann.plans, "what was worked out for a token dies with it"
+    assert not ann.review_answers, "what was worked out for a token dies with it"
     assert authenticator.known(ann.digest) is None
     assert await authenticator.find(ann.digest) is None
     assert (other.cuts, bob.revoked, authenticator.known(bob.digest)) == (0, False, bob)
@@ -431,11 +433,11 @@ async def test_a_stream_outlives_its_token_and_ends_with_its_session(
 ) -> None:
     live = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, live)
-    live.plans["question"] = "ruling"
+    live.review_answers["question"] = ANSWER
     clock.advance(minutes=15)
     authenticator.tick()
     assert (stream.cuts, authenticator.size, authenticator.open_streams) == (0, 0, 1)
-    assert not live.plans
+    assert not live.review_answers
     clock.advance(hours=24, minutes=-15, seconds=-1)
     authenticator.tick()
     assert stream.cuts == 0

@@ -830,7 +830,7 @@ def test_a_configured_chain_remembers_no_more_than_was_written(clock: FakeClock)
 def test_decisions_live_for_ten_seconds_unless_told_otherwise(clock: FakeClock) -> None:
     authorizer = Authorizer([Link("p", AtOnce(ALLOW))], clock=clock)
     assert authorizer.cache_seconds == 10
-    ruling = authorizer.ruling(GET_POD)
+    ruling = authorizer.decide(GET_POD)
     assert ruling is not None
     assert ruling.until == clock.monotonic() + 10
 

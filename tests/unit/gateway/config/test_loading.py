@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config, load, loads, warnings
-from ostiary.gateway.config.settings import Address, GatewayConfig, IdentityMode, OnError
-from ostiary.gateway.config.values import parse_address, parse_origin
+from ostiary.gateway.config.settings import GatewayConfig, IdentityMode, OnError
+from ostiary.gateway.config.values import Address, parse_address, parse_origin
 from ostiary.plugins.allow_all.authorization import AllowAll
 from ostiary.plugins.file.groups import FileGroups
 from ostiary.plugins.memory.token_store import MemoryTokenStore

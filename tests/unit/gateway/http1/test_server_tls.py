@@ -12,7 +12,7 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.config.settings import ServerTls
+from ostiary.gateway.config.listen import ServerTls
 from ostiary.gateway.process.worker import server_context
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

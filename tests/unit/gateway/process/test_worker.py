@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config
-from ostiary.gateway.config.settings import Address
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.health import Report
 from ostiary.gateway.process.worker import Worker, bind, listen_hint
 from ostiary.interfaces.token_store import Revocation, RevocationKind
