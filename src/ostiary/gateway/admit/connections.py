@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostiary.gateway.admit.limits import UserShare
+from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.http1.server import ServerConnection
 
 

@@ -16,7 +16,8 @@ from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens, ends_token
-from ostiary.gateway.admit.limits import Limits, UserShare
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.authenticate.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind, Session
 from ostiary.model import UserInfo

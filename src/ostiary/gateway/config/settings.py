@@ -16,9 +16,9 @@ from ostiary.core.abilities import has_trait
 from ostiary.core.config import Fields
 from ostiary.core.config.kinds import Choice, Duration, FilePath, Flag, Holds, Integer, Names, Text, Word
 from ostiary.core.config.sections import Section
-from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.audit import Audit, AuditLog, AuditWebhook
 from ostiary.gateway.config.kinds import PLAIN_PATH, Hosts, Prefix
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.http1.headers import HeaderNames

@@ -27,7 +27,8 @@ from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.admit.admission_chain import AdmissionChain
 from ostiary.gateway.admit.connections import charge_connection
-from ostiary.gateway.admit.limits import Limits, UserShare
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequests
 from ostiary.gateway.audit.source_ips import Network

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ostiary.gateway.admit.limits import Leave, no_place
+from ostiary.gateway.admit.share import Leave, no_place
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate.authenticator import LiveToken
 from ostiary.gateway.authorize.ruling import Ruling

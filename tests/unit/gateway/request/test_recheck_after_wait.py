@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.gateway.admit.limits import LimitSettings
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.interfaces.token_store import RevocationKind
 from tests.support.http1 import Client, Upstream, Upstreamed, connected, turn, until, upstream
 from tests.unit.gateway.request.streams.test_rejudge import Judged, Remote, deciding, judged

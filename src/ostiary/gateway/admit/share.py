@@ -1,0 +1,96 @@
+"""What one user holds of what all share: seats, streams, connections, unread bytes.
+
+Made by `admit.limits`, one for all tokens of a user; changed by the limits themselves, and by the user's connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Protocol
+
+# Gives a place back. To be called once.
+Leave = Callable[[], None]
+
+
+def no_place() -> None:
+    """The `Leave` of a request that takes no place."""
+
+
+class SeatsOfAll(Protocol):
+    """The seats, as a share gives one back."""
+
+    in_flight: int
+
+    @property
+    def waiters(self) -> Sized: ...
+
+    def serve_waiting(self) -> None: ...
+
+
+class StreamsOfAll(Protocol):
+    """The streams, as a share gives one back."""
+
+    def close(self, share: UserShare) -> None: ...
+
+
+class UnreadOfAll(Protocol):
+    """The unread bytes, as a share counts its own."""
+
+    def hold(self, share: UserShare, size: int) -> bool: ...
+
+
+class UserShare:
+    """The share of one user, as long as any of their tokens is in use."""
+
+    __slots__ = (
+        "__weakref__",
+        "_all_seats",
+        "_all_streams",
+        "_all_unread",
+        "connections",
+        "exempt",
+        "most_connections",
+        "name",
+        "seats",
+        "streams",
+        "unread",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seats: SeatsOfAll,
+        streams: StreamsOfAll,
+        unread: UnreadOfAll,
+        most_connections: int = 0,
+        exempt: bool = False,
+    ) -> None:
+        self.name = name
+        self.exempt = exempt
+        self._all_seats, self._all_streams, self._all_unread = seats, streams, unread
+        self.seats = 0
+        self.streams = 0
+        self.connections = 0
+        self.unread = 0
+        self.most_connections = most_connections or float("inf")
+
+    def leave_seat(self) -> None:
+        # Written out here: every request does it.
+        self.seats -= 1
+        seats = self._all_seats
+        seats.in_flight -= 1
+        if seats.waiters:
+            seats.serve_waiting()
+
+    def close_stream(self) -> None:
+        self._all_streams.close(self)
+
+    # --- called by the user's connections ---
+
+    def hold_unread(self, size: int) -> bool:
+        """A client does not read *size* bytes that we have for it; False if this user has too many of those."""
+        return self._all_unread.hold(self, size)
+
+    def release_unread(self, size: int) -> None:
+        self._all_unread.hold(self, -size)
