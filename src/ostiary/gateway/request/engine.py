@@ -32,8 +32,9 @@ from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequests
 from ostiary.gateway.audit.source_ips import Network
-from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
+from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.presented_token import presented_token
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize import impersonation
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
@@ -121,7 +122,7 @@ class Engine:
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
         )
         self._forward = Forwarder(
-            parts.authenticator, self._open, parts.auditor, parts.metrics, self._answers, self._records
+            parts.authenticator.in_use, self._open, parts.auditor, parts.metrics, self._answers, self._records
         ).forward
 
     @property
@@ -178,15 +179,15 @@ class Engine:
             assert head.open_path is not None
             self._open_paths.serve(head.open_path, passage)
             return
-        live = self._authenticator.known(head.scanned.digest)
-        if live is None:
+        token = self._authenticator.recall(head.scanned.digest)
+        if token is None:
             # What was worked out for a token is dropped with it, and not with the last head that came with it.
-            head.live = None
+            head.token = None
             self._tasks.start_for(passage, self._look_up_token(passage))
-        elif live is not head.live or not self._planner.is_current(plan, live, passage.received_at):
-            self._ask(passage, live)
+        elif token is not head.token or not self._planner.is_current(plan, token, passage.received_at):
+            self._ask(passage, token)
         else:
-            self._admit(passage, live, plan)
+            self._admit(passage, token, plan)
 
     def _begin(self, passage: Passage) -> None:
         request = passage.exchange.request
@@ -206,19 +207,19 @@ class Engine:
     def _identify(self, passage: Passage) -> None:
         scanned = passage.scanned
         try:
-            token = presented_token(scanned, passage.exchange.request)
+            presented = presented_token(scanned, passage.exchange.request)
         except BadHeader as error:
             self._answers.send_bad_request(passage, str(error))
             return
-        if token is None:
+        if presented is None:
             self._answers.send_unauthorized(passage, attempted=False)
             return
-        scanned.digest = digest(token)
-        live = self._authenticator.known(scanned.digest)
-        if live is not None:
-            self._ask(passage, live)
+        scanned.digest = digest(presented)
+        token = self._authenticator.recall(scanned.digest)
+        if token is not None:
+            self._ask(passage, token)
             return
-        if not well_formed(token):
+        if not well_formed(presented):
             # No token of ours has this form: the store need not be asked.
             scanned.digest = NO_DIGEST
         self._tasks.start_for(passage, self._look_up_token(passage))
@@ -227,7 +228,7 @@ class Engine:
         address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
         try:
             self._limits.failures.check(address)
-            live = None if token_digest is NO_DIGEST else await self._authenticator.find(token_digest)
+            token = None if token_digest is NO_DIGEST else await self._authenticator.find(token_digest)
         except TooManyRequests as error:
             self._answers.send_too_many(passage, error, "failures")
             return
@@ -236,20 +237,20 @@ class Engine:
             return
         if passage.exchange.gone:
             return
-        if live is None:
+        if token is None:
             self._limits.failures.failed(address)
             self._answers.send_unauthorized(passage, attempted=True)
         else:
-            self._ask(passage, live)
+            self._ask(passage, token)
 
     # --- question ---
 
-    def _ask(self, passage: Passage, live: LiveToken) -> None:
+    def _ask(self, passage: Passage, token: TokenInUse) -> None:
         request, impersonates = passage.exchange.request, bool(passage.scanned.impersonate)
-        plan = self._plans.find(live.known_user, request)
-        if plan is not None and not impersonates and self._planner.is_current(plan, live, passage.received_at):
-            self._heads.remember_plan(passage, live, plan)
-            self._admit(passage, live, plan)
+        plan = self._plans.find(token.known_user, request)
+        if plan is not None and not impersonates and self._planner.is_current(plan, token, passage.received_at):
+            self._heads.remember_plan(passage, token, plan)
+            self._admit(passage, token, plan)
             return
         try:
             question = self._questions.of(request)
@@ -260,35 +261,35 @@ class Engine:
             self._answers.send_no_route(passage)
             return
         if impersonates:
-            self._tasks.start_for(passage, self._decide_as_another(passage, live, question))
+            self._tasks.start_for(passage, self._decide_as_another(passage, token, question))
         else:
-            self._decide(passage, live, question)
+            self._decide(passage, token, question)
 
     # --- decide ---
 
-    def _decide(self, passage: Passage, live: LiveToken, question: Question) -> None:
-        ruling = self._judge.decide(live.user, question.required)
+    def _decide(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+        ruling = self._judge.decide(token.user, question.required)
         if ruling is None:
-            self._tasks.start_for(passage, self._wait_for_decision(passage, live, question))
+            self._tasks.start_for(passage, self._wait_for_decision(passage, token, question))
         else:
-            self._keep_plan(passage, live, question, ruling)
+            self._keep_plan(passage, token, question, ruling)
 
-    async def _wait_for_decision(self, passage: Passage, live: LiveToken, question: Question) -> None:
+    async def _wait_for_decision(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         try:
-            ruling = await self._judge.authorize(live.user, question.required)
+            ruling = await self._judge.authorize(token.user, question.required)
         except ProviderError as error:
-            self._answers.send_undecided(passage, live.user, question.info, error)
+            self._answers.send_undecided(passage, token.user, question.info, error)
             return
         if not passage.exchange.gone:
-            self._keep_plan(passage, live, question, ruling)
+            self._keep_plan(passage, token, question, ruling)
 
-    def _keep_plan(self, passage: Passage, live: LiveToken, question: Question, ruling: Ruling) -> None:
+    def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> None:
         request = passage.exchange.request
-        plan = self._planner.make(request, question, ruling, live.user)
-        self._plans.keep(live.known_user, request, plan)
-        self._admit(passage, live, plan)
+        plan = self._planner.make(request, question, ruling, token.user)
+        self._plans.keep(token.known_user, request, plan)
+        self._admit(passage, token, plan)
 
-    async def _decide_as_another(self, passage: Passage, live: LiveToken, question: Question) -> None:
+    async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         """``kubectl --as``: the user must be allowed to be the other, and the other to do what is asked."""
         try:
             user = impersonation.requested(list(passage.scanned.impersonate))
@@ -297,35 +298,35 @@ class Engine:
             return
         permissions = tuple(impersonation.questions(user, upstream=question.info.upstream))
         try:
-            refused = await self._judge.refused_permission(live.user, permissions)
+            refused = await self._judge.refused_permission(token.user, permissions)
             if refused is None:
                 user = impersonated(user)
                 ruling = await self._judge.authorize(user, question.required)
             else:
-                user, (permission, ruling) = live.user, refused
+                user, (permission, ruling) = token.user, refused
                 # Never hidden: the question names nothing but what the user wrote.
                 ruling = replace(ruling, hidden=False)
                 question = Question(permission, (), question.target)
         except ProviderError as error:
-            self._answers.send_undecided(passage, live.user, question.info, error)
+            self._answers.send_undecided(passage, token.user, question.info, error)
             return
         if not passage.exchange.gone:
             request = passage.exchange.request
-            plan = self._planner.make(request, question, ruling, user, actor=live.user, impersonation=permissions)
-            self._admit(passage, live, plan)
+            plan = self._planner.make(request, question, ruling, user, actor=token.user, impersonation=permissions)
+            self._admit(passage, token, plan)
 
     # --- admit ---
 
-    def _admit(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
-        passage.live, passage.plan = live, plan
-        if live.revoked:
+    def _admit(self, passage: Passage, token: TokenInUse, plan: Plan) -> None:
+        passage.token, passage.plan = token, plan
+        if token.revoked:
             # It was revoked while the request was being decided on.
             self._answers.send_unauthorized(passage, attempted=True)
             return
         if not plan.at_once and not plan.ruling.allowed and not plan.reviews_token:
             self._answers.send_refusal(passage, plan)
             return
-        share = live.share
+        share = token.share
         connection = passage.exchange.connection
         if connection.account is not share and not charge_connection(connection, share):
             self._answers.send_too_many_connections(passage)

@@ -7,7 +7,7 @@ the answer turns out to be a stream, and when the exchange ends.
 from __future__ import annotations
 
 from ostiary.gateway.audit.auditor import Auditor
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.tokens_in_use import TokensInUse
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
@@ -28,14 +28,14 @@ class Forwarder:
 
     def __init__(
         self,
-        authenticator: Authenticator,
+        tokens_in_use: TokensInUse,
         open_exchanges: OpenExchanges,
         auditor: Auditor,
         metrics: Metrics,
         answers: Answers,
         records: RequestRecords,
     ) -> None:
-        self._authenticator = authenticator
+        self._tokens_in_use = tokens_in_use
         self._open = open_exchanges
         self._seated = open_exchanges.seated
         self._auditor = auditor
@@ -73,7 +73,7 @@ class Forwarder:
         proxied = Proxied(exchange, upstream, head, audit_line, timeout, self, passage)
         proxied.credential = credential if upstream.knows_us else None
         proxied.relayed = plan.info.modifier == PROXY
-        self._authenticator.opened(passage.live, proxied)
+        self._tokens_in_use.add_stream(passage.token, proxied)
         if plan.stream:
             proxied.tells_when_started = True
             self._open.streams[proxied] = None
@@ -97,7 +97,7 @@ class Forwarder:
 
     def proxied_finished(self, proxied: Proxied[Passage], code: int, error: UpstreamLost | None) -> None:
         passage = proxied.context
-        self._authenticator.closed(passage.live, proxied)
+        self._tokens_in_use.remove_stream(passage.token, proxied)
         if self._seated.pop(proxied, _MISSING) is _MISSING:
             self._open.streams.pop(proxied, None)
         upstream = proxied.upstream

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.gateway.audit.auditor import Auditor, Prepared
-from ostiary.gateway.authenticate.authenticator import KnownUser, LiveToken
+from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
@@ -108,7 +108,7 @@ class Planner:
             plan.head = line + upstream.host_line + upstream.identity(user)
         return plan
 
-    def is_current(self, plan: Plan, live: LiveToken, now: float) -> bool:
+    def is_current(self, plan: Plan, token: TokenInUse, now: float) -> bool:
         """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
@@ -116,7 +116,7 @@ class Planner:
         ruling = plan.ruling
         if ruling.generation == self._generation and now < ruling.until:
             return True
-        renewed = self._judge.decide(live.user, plan.required) if plan.required else None
+        renewed = self._judge.decide(token.user, plan.required) if plan.required else None
         if renewed is None or renewed != ruling:
             # Another decision changes what follows from it, so the plan is made anew.
             return False

@@ -30,7 +30,7 @@ class RecheckAfterWait:
             passage.release()
             self._answers.send_undecided(passage, plan.user, plan.info, error)
             return False
-        if passage.live.revoked:
+        if passage.token.revoked:
             passage.release()
             self._answers.send_unauthorized(passage, attempted=True)
         elif ruling is None:

@@ -6,7 +6,7 @@ The engine asks it to remember a head that comes for the second time. The result
 
 from __future__ import annotations
 
-from ostiary.gateway.authenticate.authenticator import LiveToken
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.request.stages import OpenPath, Passage, Plan
 
@@ -17,28 +17,28 @@ MOST_HEADS = 8
 class RememberedHead:
     """What follows from a head: the plan of a token, or an open path. It counts only for the `memory` that made it."""
 
-    __slots__ = ("live", "memory", "open_path", "plan", "scanned")
+    __slots__ = ("memory", "open_path", "plan", "scanned", "token")
 
     def __init__(
         self,
         memory: RememberedHeads,
         scanned: Scanned,
-        live: LiveToken | None = None,
+        token: TokenInUse | None = None,
         plan: Plan | None = None,
         open_path: OpenPath | None = None,
     ) -> None:
-        self.memory, self.scanned, self.live, self.plan, self.open_path = memory, scanned, live, plan, open_path
+        self.memory, self.scanned, self.token, self.plan, self.open_path = memory, scanned, token, plan, open_path
 
 
 class RememberedHeads:
     """The heads that one engine has worked out. Another engine, with another configuration, believes none of them."""
 
-    def remember_plan(self, passage: Passage, live: LiveToken, plan: Plan) -> None:
+    def remember_plan(self, passage: Passage, token: TokenInUse, plan: Plan) -> None:
         request = passage.exchange.request
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             plan.heads += 1
-            request.known_owner, request.known_size = live.user.username, plan.size
-            self._remember(passage, RememberedHead(self, passage.scanned, live, plan))
+            request.known_owner, request.known_size = token.user.username, plan.size
+            self._remember(passage, RememberedHead(self, passage.scanned, token, plan))
 
     def remember_open_path(self, passage: Passage, open_path: OpenPath) -> None:
         if passage.exchange.request.known is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ostiary.gateway.admit.share import Leave, no_place
 from ostiary.gateway.audit.auditor import Prepared
-from ostiary.gateway.authenticate.authenticator import LiveToken
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import Scanned
@@ -23,7 +23,7 @@ from ostiary.model import RequestInfo, UserInfo, Verdict
 class Passage:
     """One request's way through the gateway, from its arrival to its end.
 
-    `live` and `plan` are there once it is decided on; a path that asks for no token of ours never has them.
+    `token` and `plan` are there once it is decided on; a path that asks for no token of ours never has them.
     """
 
     __slots__ = (
@@ -31,14 +31,14 @@ class Passage:
         "body_was_read",
         "exchange",
         "leave",
-        "live",
         "plan",
         "received_at",
         "recorder",
         "scanned",
+        "token",
     )
 
-    live: LiveToken
+    token: TokenInUse
 
     def __init__(self, exchange: Exchange, received_at: float, audit_id: str) -> None:
         self.exchange = exchange

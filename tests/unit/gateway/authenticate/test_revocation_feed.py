@@ -79,10 +79,10 @@ async def test_a_worker_that_cannot_confirm_the_latest_revocation_lets_nobody_in
     assert await authenticator.find(key(issued)) is not None
     store.failing = True
     clock.advance(4.9)
-    assert authenticator.known(key(issued)) is not None
+    assert authenticator.recall(key(issued)) is not None
     assert authenticator.feed.report() == ""
     clock.advance(0.1)
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     with pytest.raises(ProviderError):
         await authenticator.find(key(issued))
     assert authenticator.feed.report() == "not confirmed for 5 s: requests are refused"
@@ -93,7 +93,7 @@ async def test_a_worker_that_cannot_confirm_the_latest_revocation_lets_nobody_in
     ]
     store.failing = False
     assert await authenticator.find(key(issued)) is not None
-    assert authenticator.known(key(issued)) is not None
+    assert authenticator.recall(key(issued)) is not None
     assert authenticator.feed.report() == ""
 
 
@@ -104,7 +104,7 @@ async def test_when_all_notifications_are_lost_the_next_look_finds_what_is_new(
     issued = await tokens.issue(ANN, provider="staff")
     live, stream = await authenticator.find(key(issued)), Stream()
     assert live is not None
-    authenticator.opened(live, stream)
+    authenticator.in_use.add_stream(live, stream)
     following = asyncio.ensure_future(authenticator.follow_revocations())
     await tokens.revoke(RevocationKind.USER, "ann")
     async with asyncio.timeout(5):
@@ -149,7 +149,7 @@ async def test_what_was_applied_only_in_part_is_applied_again(
     assert authenticator.feed.applied == before
     await authenticator.feed.confirm()
     assert authenticator.feed.applied == await tokens.sequence()
-    assert all(live is not None and authenticator.known(live.digest) is None for live in lives)
+    assert all(live is not None and authenticator.recall(live.digest) is None for live in lives)
 
 
 async def test_a_token_that_expired_in_memory_is_not_good_again_when_the_clock_is_set_back(
@@ -158,10 +158,10 @@ async def test_a_token_that_expired_in_memory_is_not_good_again_when_the_clock_i
     issued = await tokens.issue(ANN, provider="staff")
     assert await authenticator.find(key(issued)) is not None
     clock.advance(minutes=15)
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     assert await authenticator.find(key(issued)) is None
     clock.set_back(hours=1)
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     assert await authenticator.find(key(issued)) is None
 
 
@@ -171,12 +171,12 @@ async def test_what_is_in_memory_lives_as_long_as_it_was_meant_to_when_the_clock
     issued = await tokens.issue(ANN, provider="staff")
     live, stream = await authenticator.find(key(issued)), Stream()
     assert live is not None
-    authenticator.opened(live, stream)
+    authenticator.in_use.add_stream(live, stream)
     clock.set_back(hours=1)
     await store.heartbeat()
     await authenticator.feed.confirm()
     clock.advance(minutes=15)
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     assert not stream.ended
     clock.advance(hours=24, minutes=-15)
     authenticator.tick()
@@ -208,7 +208,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
     other = await tokens.issue(UserInfo("bob"), provider="staff")
     live, stream = await authenticator.find(key(issued)), Stream()
     assert live is not None
-    authenticator.opened(live, stream)
+    authenticator.in_use.add_stream(live, stream)
     value = {
         RevocationKind.TOKEN: key(issued).hex(),
         RevocationKind.SESSION: issued.session.id,
@@ -220,7 +220,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
     with pytest.raises(ProviderError):
         await tokens.revoke(kind, value)
     assert stream.ended
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     assert await authenticator.find(key(issued)) is None
     assert await tokens.find(issued.token.reveal()) is None
     if kind is not RevocationKind.BEFORE:
@@ -246,7 +246,7 @@ async def test_a_token_that_has_expired_or_ended_takes_no_room_any_more(tokens: 
         assert live is not None
         if ended == "expired":
             clock.advance(tokens.lifetime.total_seconds() + 1)
-            assert authenticator.known(token_digest) is None
+            assert authenticator.recall(token_digest) is None
         else:
             authenticator.end_at_once(Revocation(RevocationKind.USER, "ann", None, ""))
-        assert (authenticator._live.held, authenticator._live.held_by("ann")) == (0, 0), ended
+        assert (authenticator.in_use.by_digest.held, authenticator.in_use.by_digest.held_by("ann")) == (0, 0), ended

@@ -116,7 +116,7 @@ async def test_what_is_remembered_holds_no_token_and_dies_with_it(tmp_path: Path
         await tokens.revoke(RevocationKind.USER, "alice")
         await until(lambda: not site.worker.app.shared.authenticator.size)
         assert (await site.client.ask(site.request())).status == 401
-        assert head.known.live is None
+        assert head.known.token is None
         assert (await site.client.ask(site.request())).status == 401
 
 

@@ -16,7 +16,8 @@ from ostiary.core.caching.bounded import Bounded
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
-from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
+from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.headers import NO_DIGEST
@@ -74,9 +75,9 @@ class TokenReviews:
                 asked = _asked(decode_token_review(body))
             except ReviewError as error:
                 return status.bad_request(str(error))
-            if len(body) <= LONGEST_QUESTION and self._authenticator.known(asked.token) is not None:
+            if len(body) <= LONGEST_QUESTION and self._authenticator.recall(asked.token) is not None:
                 self._asked.keep(key, asked)
-        live = self._authenticator.known(asked.token)
+        live = self._authenticator.recall(asked.token)
         return self._look_up(asked) if live is None else self._answer(asked, live)
 
     async def _look_up(self, asked: _Asked) -> Answer:
@@ -86,7 +87,7 @@ class TokenReviews:
             return _could_not_ask("a token cannot be looked up", error)
         return self._answer(asked, live)
 
-    def _answer(self, asked: _Asked, live: LiveToken | None) -> Answer:
+    def _answer(self, asked: _Asked, live: TokenInUse | None) -> Answer:
         if live is None:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
         # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
@@ -98,7 +99,7 @@ class TokenReviews:
                 live.review_answers[key] = answer
         return answer
 
-    def _work_out(self, asked: _Asked, live: LiveToken) -> Answer:
+    def _work_out(self, asked: _Asked, live: TokenInUse) -> Answer:
         audiences: tuple[str, ...] = ()
         if asked.audiences and self._audiences:
             audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
-from ostiary.gateway.authenticate.authenticator import LiveToken
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest, review_request, send_review
@@ -67,21 +67,21 @@ async def review_own_token(passage: Passage) -> ReviewAnswer | None:
     except BodyTooLarge:
         code, text = status.too_large()
         return ReviewAnswer(code, "application/json", text)
-    answer = answer_about_own_token(passage.live, review_request(passage, body))
+    answer = answer_about_own_token(passage.token, review_request(passage, body))
     if answer is None:
         exchange.return_body(body)
     return answer
 
 
-def answer_about_own_token(live: LiveToken, request: ReviewRequest) -> ReviewAnswer | None:
-    """The answer to whoever presents *live*; None if they ask about something else, or cannot be understood."""
+def answer_about_own_token(token: TokenInUse, request: ReviewRequest) -> ReviewAnswer | None:
+    """The answer to whoever presents *token*; None if they ask about something else, or cannot be understood."""
     representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
     try:
         review = read_review(TOKEN, request.body, content_type=request.content_type, query=request.query)
     except ReviewRefused:
         return None
-    token = str(review.spec.get("token", "")).encode("utf-8", "surrogatepass")
-    if representation is None or not well_formed(token) or digest(token) != live.digest:
+    reviewed = str(review.spec.get("token", "")).encode("utf-8", "surrogatepass")
+    if representation is None or not well_formed(reviewed) or digest(reviewed) != token.digest:
         return None
-    answer = token_answer(review, with_implied_groups(live.user), f"OSTIARY={live.session.id}")
+    answer = token_answer(review, with_implied_groups(token.user), f"OSTIARY={token.session.id}")
     return ReviewAnswer(201, *encode(answer, representation), review.warnings)

@@ -48,7 +48,7 @@ class OpenExchanges:
         if proxied not in self.seated:
             return True
         passage = proxied.context
-        leave = self._limits.streams.try_open(passage.live.share)
+        leave = self._limits.streams.try_open(passage.token.share)
         if leave is None:
             return False
         passage.release()

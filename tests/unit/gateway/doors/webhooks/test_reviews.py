@@ -247,7 +247,7 @@ async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, aut
         _, body = await told(asks.answer(token_review(issued.token.reveal(), "x" * (LONGEST_QUESTION + 1))))
         assert body["status"]["authenticated"] is True
     assert len(asks._asked) == 0
-    live = authenticator.known(digest(issued.token.reveal()))
+    live = authenticator.recall(digest(issued.token.reveal()))
     assert live is not None
     assert live.review_answers == {}
 

@@ -1,0 +1,142 @@
+"""What is kept of tokens in use, and what ends with them."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+
+import pytest
+
+from ostiary.core.tokens import Tokens, digest
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse, TokensInUse
+from ostiary.interfaces.token_store import Found
+from ostiary.model import UserInfo
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.testing import FakeClock
+from ostiary.wire.status import Answer
+
+ANN, BOB = UserInfo("ann", groups=("dev",)), UserInfo("bob")
+
+
+class Stream:
+    cuts = 0
+
+    def cut(self) -> None:
+        self.cuts += 1
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def tokens(clock: FakeClock) -> Tokens:
+    return Tokens(MemoryTokenStore(clock=clock), clock=clock)
+
+
+@pytest.fixture
+def in_use(clock: FakeClock) -> TokensInUse:
+    return TokensInUse(Limits(clock=clock))
+
+
+async def stored(tokens: Tokens, user: UserInfo = ANN) -> Found:
+    issued = await tokens.issue(user, provider="staff")
+    found = await tokens.find_digest(digest(issued.token.reveal()))
+    assert found is not None
+    return found
+
+
+async def remembered(in_use: TokensInUse, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
+    return in_use.remember(await stored(tokens, user))
+
+
+async def test_a_token_that_is_looked_up_twice_is_one_object(in_use: TokensInUse, tokens: Tokens) -> None:
+    found = await stored(tokens)
+    assert in_use.remember(found) is in_use.remember(found)
+    assert len(in_use) == 1
+
+
+async def test_a_revoked_token_is_not_taken_for_the_one_that_the_store_finds(
+    in_use: TokensInUse, tokens: Tokens
+) -> None:
+    found = await stored(tokens)
+    token = in_use.remember(found)
+    in_use.end(token)
+    again = in_use.remember(found)
+    assert again is not token
+    assert not again.revoked
+
+
+async def test_all_tokens_of_a_user_share_one_user_which_is_gone_with_the_last(
+    in_use: TokensInUse, tokens: Tokens
+) -> None:
+    first, second = await remembered(in_use, tokens), await remembered(in_use, tokens)
+    other = await remembered(in_use, tokens, BOB)
+    assert first.known_user is second.known_user
+    assert first.known_user is not other.known_user
+    assert (first.user, first.share.name) == (ANN, "ann")
+    for token in (first, second):
+        in_use.forget(token)
+    del first, second, token
+    gc.collect()
+    assert len(in_use._users) == 1
+
+
+async def test_a_token_ends_with_its_session_if_that_ends_first(in_use: TokensInUse, tokens: Tokens) -> None:
+    token = await remembered(in_use, tokens)
+    assert token.expires_at <= token.session.expires_at
+
+
+async def test_a_users_tokens_evict_only_their_own(tokens: Tokens, clock: FakeClock) -> None:
+    in_use = TokensInUse(Limits(clock=clock), size_per_user=5000)
+    bobs = await remembered(in_use, tokens, BOB)
+    for _ in range(20):
+        last = await remembered(in_use, tokens, ANN)
+    assert in_use.by_digest.get(bobs.digest) is bobs
+    assert in_use.by_digest.get(last.digest) is last
+    assert len(in_use) < 5
+
+
+async def test_what_ends_cuts_its_streams_once_and_is_good_for_nothing(in_use: TokensInUse, tokens: Tokens) -> None:
+    token, first, second = await remembered(in_use, tokens), Stream(), Stream()
+    for stream in (first, second):
+        in_use.add_stream(token, stream)
+    token.review_answers["question"] = Answer(200, b"yes")
+    assert in_use.open_streams == 2
+    assert in_use.end(token) == 2
+    assert (first.cuts, second.cuts) == (1, 1)
+    assert (token.revoked, token.review_answers, in_use.open_streams) == (True, {}, 0)
+    assert in_use.end(token) == 0
+
+
+async def test_a_stream_that_is_over_is_not_cut(in_use: TokensInUse, tokens: Tokens) -> None:
+    token, over, open_ = await remembered(in_use, tokens), Stream(), Stream()
+    in_use.add_stream(token, over)
+    in_use.add_stream(token, open_)
+    in_use.remove_stream(token, over)
+    in_use.end(token)
+    assert (over.cuts, open_.cuts) == (0, 1)
+
+
+async def test_a_forgotten_token_is_still_there_while_it_has_a_stream(in_use: TokensInUse, tokens: Tokens) -> None:
+    token, stream = await remembered(in_use, tokens), Stream()
+    in_use.add_stream(token, stream)
+    in_use.forget(token)
+    assert (len(in_use), in_use.every()) == (0, {token})
+    in_use.remove_stream(token, stream)
+    assert in_use.every() == set()
+
+
+async def test_an_expired_token_is_forgotten_and_its_stream_lasts_as_long_as_the_session(
+    in_use: TokensInUse, tokens: Tokens
+) -> None:
+    token, stream = await remembered(in_use, tokens), Stream()
+    in_use.add_stream(token, stream)
+    in_use.expire(token.expires_at - timedelta(seconds=1))
+    assert len(in_use) == 1
+    in_use.expire(token.expires_at)
+    assert (len(in_use), stream.cuts) == (0, 0)
+    in_use.expire(token.session.expires_at)
+    assert stream.cuts == 1
