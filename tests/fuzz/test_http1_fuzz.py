@@ -24,7 +24,7 @@ from ostiary.gateway.http1.client.whole_answer import WholeAnswers
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.outbox import Outbox
 from ostiary.gateway.http1.request_head import UPGRADES, KnownHeads, ServerLimits
-from ostiary.gateway.http1.server import Server
+from ostiary.gateway.http1.server.connection import Server
 from tests.support.http1 import Headers, Malformed, parse_head
 
 CORPUS = Path(__file__).parent / "corpus" / "http1"

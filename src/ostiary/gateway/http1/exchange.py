@@ -1,17 +1,17 @@
 """One request and its answer, as whoever answers it sees them.
 
-Made by `http1.server`, which says when the request has come and whose turn it is; handed to a `Responder`.
+Made by `http1.server`, which says when the request has come and whose turn it is; handed to a `Responder`. The
+Protocols here are the two sides of an exchange: the connection below it, and whoever answers it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from ostiary.gateway.http1.outbox import OutgoingTransport
 from ostiary.gateway.http1.request_head import RequestHead
-
-if TYPE_CHECKING:
-    from ostiary.gateway.http1.server import ServerConnection
 
 # Reading pauses while more of a body than this waits for whoever consumes it.
 BODY_HIGH_WATER = 128 * 1024
@@ -36,6 +36,72 @@ class Responder(Protocol):
         """The client keeps up again."""
 
 
+class Tunnel(Protocol):
+    """A connection that has switched protocols: bytes both ways, until one side ends."""
+
+    def from_client(self, data: bytes) -> None: ...
+
+    def client_full(self) -> None: ...
+
+    def client_ready(self) -> None: ...
+
+    def client_lost(self) -> None: ...
+
+
+class Account(Protocol):
+    """Whoever a connection is used by, as the connection sees it.
+
+    The account of a connection changes only while nothing waits to be read: before that, no request is begun.
+    """
+
+    connections: int
+
+    def hold_unread(self, size: int) -> bool:
+        """So many bytes wait for the client to read them; False if they are too many."""
+
+    def release_unread(self, size: int) -> None: ...
+
+
+class ClientConnection(Protocol):
+    """The connection that a request came on, as its exchange and whoever answers it see it."""
+
+    transport: OutgoingTransport
+    loop: asyncio.AbstractEventLoop
+    remote_address: str
+    # What the upstream is told about where its request came from.
+    forwarded_lines: bytes
+    peer_certificate: bytes | None
+    draining: bool
+    tunnel: Tunnel | None
+    account: Account | None
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client does not keep up with what is written."""
+
+    def charge(self, account: Account) -> None:
+        """From here on the connection is used by *account*; nobody has used it before."""
+
+    def finish(self, exchange: Exchange) -> None:
+        """The answer is written: go on with the next request, or end the connection."""
+
+    def expect_body(self, exchange: Exchange) -> None:
+        """The body of this request is the client's turn from now on."""
+
+    def hold_reading(self) -> None: ...
+
+    def read_on(self) -> None: ...
+
+    def must_read_within(self, seconds: float) -> None:
+        """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
+
+    def reset(self) -> None:
+        """End the connection so that nobody takes what was written for the whole of it."""
+
+    def close_soon(self) -> None:
+        """End the connection when what was written has been read, or when that takes too long."""
+
+
 class Exchange:
     """One request and its answer. `request` is what was asked; the rest is how far it has come."""
 
@@ -55,7 +121,7 @@ class Exchange:
         "responder",
     )
 
-    def __init__(self, connection: ServerConnection, request: RequestHead) -> None:
+    def __init__(self, connection: ClientConnection, request: RequestHead) -> None:
         self.connection = connection
         self.request = request
         self.body_complete = False
@@ -80,7 +146,7 @@ class Exchange:
     @property
     def gone(self) -> bool:
         """Whether nobody is there any more to read an answer."""
-        return bool(self.connection.transport.is_closing())
+        return self.connection.transport.is_closing()
 
     # --- the request's body ---
 
@@ -154,7 +220,7 @@ class Exchange:
         """The answer is complete."""
         self.responder = None
         self._waiting = None
-        self.connection.finished(self)
+        self.connection.finish(self)
 
     def abort(self) -> None:
         """Cut the connection: the answer cannot be completed, and the client must notice."""

@@ -7,7 +7,7 @@ are bounded. A body must come at a least rate, and be there after a time; while 
 
 from __future__ import annotations
 
-from ostiary.gateway.http1.request_head import Refusal, ServerLimits
+from ostiary.gateway.http1.request_head import RequestRefused, ServerLimits
 
 # So many chunks at any rate, one more for each so many bytes of data, and so many more a second: for a program that
 # sends what somebody types, a chunk a key.
@@ -20,7 +20,7 @@ OVERHEAD_RATIO = 16
 
 
 class IncomingBody:
-    """One request's body on its way. Times are the event loop's; the methods that check raise `Refusal`."""
+    """One request's body on its way. Times are the event loop's; the methods that check raise `RequestRefused`."""
 
     __slots__ = (
         "_allowed",
@@ -60,7 +60,7 @@ class IncomingBody:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._chunks += len(pieces)
         if self._received > self._limits.body_bytes:
-            raise Refusal(413, "the request's body is too large")
+            raise RequestRefused(413, "the request's body is too large")
         return data
 
     def after_read(self, size: int, now: float) -> None:
@@ -68,7 +68,7 @@ class IncomingBody:
         self._wire += size
         if self._chunked:
             if self._wire - self._received > FREE_OVERHEAD + OVERHEAD_RATIO * self._received:
-                raise Refusal(400, "the request's body has too much beside its data")
+                raise RequestRefused(400, "the request's body has too much beside its data")
             self._by_time = int((now - self._began) * CHUNKS_PER_SECOND)
             self._allowed = self._allowed_chunks()
 
@@ -80,7 +80,7 @@ class IncomingBody:
         # The data that came with this read counts as well.
         self._allowed = self._allowed_chunks()
         if self._chunked and len(self._pieces) > self._allowed:
-            raise Refusal(400, "the request's body has too many small chunks")
+            raise RequestRefused(400, "the request's body has too many small chunks")
 
     # --- time ---
 

@@ -22,6 +22,8 @@ log = logging.getLogger("ostiary.gateway")
 # A part as large as this leaves at once, with all before it: flow control must notice what it brings about.
 LARGE_PART = 16 * 1024
 MOST_PARTS = 16
+# How long a connection that is being closed may take to deliver what was written, in seconds.
+LINGER_SECONDS = 10.0
 # Closing with this tells the other side that the end is no good one: RST, not FIN.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -99,6 +101,10 @@ class OutgoingTransport:
     def get_extra_info(self, name: str) -> object:
         extra: object = self._inner.get_extra_info(name)
         return extra
+
+    @property
+    def is_tls(self) -> bool:
+        return self._inner.get_extra_info("ssl_object") is not None
 
     def peer_certificate(self) -> bytes | None:
         """The other side's certificate (DER); None without TLS, or if it showed none."""

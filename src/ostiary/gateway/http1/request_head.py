@@ -46,7 +46,7 @@ class ServerLimits:
     idle_timeout: float = _TIMEOUTS.idle.total_seconds()
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """The bytes are no request that can be served; the connection ends with this status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -102,7 +102,7 @@ class RequestHead:
         return self.chunked or bool(self.content_length)
 
     def add(self, name: bytes, value: bytes) -> None:
-        """The next header; raises `Refusal` if it cannot stand there."""
+        """The next header; raises `RequestRefused` if it cannot stand there."""
         self.headers.append((name, value))
         special = _SPECIAL.get(name)
         if special is None:
@@ -111,23 +111,23 @@ class RequestHead:
             self._note(special, value)
 
     def complete(self, parser: httptools.HttpRequestParser, limits: ServerLimits) -> None:
-        """All headers are there; raises `Refusal` if they make no request that we serve."""
+        """All headers are there; raises `RequestRefused` if they make no request that we serve."""
         version = parser.get_http_version()
         self.http10 = version == "1.0"
         self.method = parser.get_method()
         if version != "1.1":
             self._check_old_version(version)
         elif not self.host:
-            raise Refusal(400, "the request has no Host")
+            raise RequestRefused(400, "the request has no Host")
         if len(self.headers) > limits.headers:
-            raise Refusal(431, "the request has too many headers")
+            raise RequestRefused(431, "the request has too many headers")
         self.keep_alive = parser.should_keep_alive()
         if self.method in _NOT_SERVED:
-            raise Refusal(405, "this method is not served")
+            raise RequestRefused(405, "this method is not served")
         if self.upgrade:
             self._settle_upgrade(parser)
         if self.content_length and self.content_length > limits.body_bytes:
-            raise Refusal(413, "the request's body is too large")
+            raise RequestRefused(413, "the request's body is too large")
         self.bare = not (self.chunked or self.upgrade) and self.content_length is None
 
     @property
@@ -138,17 +138,17 @@ class RequestHead:
     def _note(self, special: int, value: bytes) -> None:
         if special == _HOST:
             if self.host or not value:
-                raise Refusal(400, "the request must have one Host")
+                raise RequestRefused(400, "the request must have one Host")
             self.host = value.rstrip(b" \t")
         elif special == _LENGTH:
             self.content_length = int(value)
         elif special == _ENCODING:
             if self.chunked or value.lower() != b"chunked":
-                raise Refusal(400, "only one transfer encoding is understood: chunked")
+                raise RequestRefused(400, "only one transfer encoding is understood: chunked")
             self.chunked = True
         elif special == _EXPECT:
             if value.rstrip(b" \t").lower() != b"100-continue":
-                raise Refusal(417, "the expectation cannot be met")
+                raise RequestRefused(417, "the expectation cannot be met")
             self.expects_continue = True
         elif special == _UPGRADE:
             # All that is offered; `_settle_upgrade` chooses when the whole head is known.
@@ -156,9 +156,9 @@ class RequestHead:
 
     def _check_old_version(self, version: str) -> None:
         if version != "1.0":
-            raise Refusal(505, "only HTTP/1.1 is served")
+            raise RequestRefused(505, "only HTTP/1.1 is served")
         if self.chunked:
-            raise Refusal(400, "HTTP/1.0 has no transfer encoding")
+            raise RequestRefused(400, "HTTP/1.0 has no transfer encoding")
         # It knows no interim answers (RFC 9110, 10.1.1).
         self.expects_continue = False
 
@@ -170,7 +170,7 @@ class RequestHead:
             return
         if self.has_body:
             # httptools stops after the head, and would not read it.
-            raise Refusal(400, "a request that switches protocols has no body")
+            raise RequestRefused(400, "a request that switches protocols has no body")
         if self.http10:
             return
         for offer in map(bytes.strip, offers.split(b",")):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server import Server, ServerConnection
+from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.metrics import CONTENT_TYPE, Snapshot, merge, render
 
 log = logging.getLogger("ostiary.gateway")

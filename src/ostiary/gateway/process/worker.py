@@ -21,8 +21,8 @@ from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server import Server, ServerConnection
-from ostiary.gateway.http1.server_tls import ListenerContext
+from ostiary.gateway.http1.server.connection import Server, ServerConnection
+from ostiary.gateway.http1.server.tls import ListenerContext
 from ostiary.gateway.observe.metrics import Snapshot
 from ostiary.gateway.process.app import App
 from ostiary.gateway.process.health import Report

@@ -40,8 +40,8 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
-from ostiary.gateway.http1.request_head import Refusal
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.request_head import RequestRefused
+from ostiary.gateway.http1.server.connection import ServerConnection
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.forwarder import Forwarder

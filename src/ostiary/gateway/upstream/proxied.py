@@ -17,7 +17,7 @@ from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
-from ostiary.gateway.http1.server import LINGER_SECONDS
+from ostiary.gateway.http1.outbox import LINGER_SECONDS
 from ostiary.gateway.upstream.own_credential import REJECTED
 from ostiary.wire.status import is_unauthorized
 

@@ -15,7 +15,7 @@ from ostiary.gateway.http1.incoming_body import (
     FREE_OVERHEAD,
     IncomingBody,
 )
-from ostiary.gateway.http1.request_head import Refusal, ServerLimits
+from ostiary.gateway.http1.request_head import RequestRefused, ServerLimits
 from tests.support.http1 import chunked, connected, get, listening, until
 
 LIMITS = ServerLimits(body_timeout=60, body_rate=500, body_total=3600)
@@ -101,11 +101,11 @@ def test_the_pieces_of_one_read_are_handed_on_together() -> None:
 
 def test_countless_small_chunks_are_refused_within_one_read_too() -> None:
     body = IncomingBody(LIMITS, 0.0, chunked=True)
-    with pytest.raises(Refusal, match="too many small chunks"):
+    with pytest.raises(RequestRefused, match="too many small chunks"):
         receive(body, *[b"x"] * (FREE_CHUNKS * 2))
     body = IncomingBody(LIMITS, 0.0, chunked=True)
     receive(body, *[b"x"] * FREE_CHUNKS)
-    with pytest.raises(Refusal, match="too many small chunks"):
+    with pytest.raises(RequestRefused, match="too many small chunks"):
         receive(body, *[b"x"] * (FREE_CHUNKS // 10))
 
 
@@ -127,7 +127,7 @@ def test_what_stands_between_the_data_is_bounded() -> None:
     body = IncomingBody(LIMITS, 0.0, chunked=True)
     for _ in range(50):
         receive(body, b"x", overhead=FREE_OVERHEAD // 50)
-    with pytest.raises(Refusal, match="beside its data"):
+    with pytest.raises(RequestRefused, match="beside its data"):
         receive(body, b"x", overhead=FREE_OVERHEAD // 20)
 
 

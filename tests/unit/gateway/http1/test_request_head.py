@@ -17,7 +17,7 @@ from ostiary.gateway.http1.request_head import (
     RequestHead,
     ServerLimits,
 )
-from ostiary.gateway.http1.server import Server, ServerConnection
+from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from tests.support.http1 import chunked, get
 
 
@@ -66,7 +66,7 @@ class Site:
     def connect(self) -> tuple[ServerConnection, Wire]:
         self.server.limits = self.limits
         connection, wire = self.server.connection(), Wire()
-        connection.connection_made(wire)
+        connection.connection_made(cast("asyncio.Transport", wire))
         return connection, wire
 
     def handle(self, exchange: Exchange) -> None:

@@ -13,7 +13,7 @@ import uvloop
 
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server import DISCARD_LIMIT
+from ostiary.gateway.http1.server.discarded_body import DISCARD_LIMIT
 from tests.support.http1 import Client, chunked, connected, get, listening, turn, until
 
 HOST = b"Host: gateway.test\r\n"
@@ -194,7 +194,7 @@ async def test_a_head_that_drips_in_is_refused_at_its_limit_and_not_kept() -> No
     async with listening(limits=ServerLimits(head_bytes=1000)) as listener, connected(listener.port) as client:
         client.send(b"GET / HTTP/1.1\r\n" + HOST + b"X: ")
         await until(lambda: bool(listener.connections))
-        while listener.connections and not listener.connection._failed:
+        while listener.connections and not listener.connection.failed:
             client.send(b"a" * 100)
             await turn(3)
         assert (await client.answer()).status == 431
@@ -578,7 +578,7 @@ async def test_a_client_that_reads_no_answers_gets_no_further_ones() -> None:
 async def test_a_head_that_takes_too_long_is_answered_408(begun: bytes) -> None:
     async with listening() as listener, connected(listener.port) as client:
         client.send(begun)
-        await until(lambda: bool(listener.connections) and listener.connection._exchange is not None)
+        await until(lambda: bool(listener.connections) and listener.connection._reader.exchange is not None)
         listener.later(9)
         assert listener.connections
         listener.later(11)

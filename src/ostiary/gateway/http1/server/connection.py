@@ -1,0 +1,438 @@
+"""The client's side of a connection: bytes in, exchanges out, answers back in order.
+
+Called by the event loop; calls `handle(exchange)` when a request's head is complete and its turn has come. Knows whose
+turn it is, how long a client may take and when the connection ends; `server.request_reader` knows how requests are
+read. Knows nothing of tokens or upstreams.
+
+    connection --- exchange 1 (active) --- responder: whoever answers it
+               `-- exchange 2 (pipelined, waits; its body is kept, and reading pauses)
+
+A client that does not read its answers gets no further ones: the next exchange begins when it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from typing import cast
+
+from ostiary.gateway.http1.exchange import Account, Exchange, Tunnel, status_line
+from ostiary.gateway.http1.incoming_body import IncomingBody
+from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport
+from ostiary.gateway.http1.request_head import KnownHeads, RequestHead, RequestRefused, ServerLimits
+from ostiary.gateway.http1.server.discarded_body import DiscardedBody
+from ostiary.gateway.http1.server.pending_upgrade import PendingUpgrade
+from ostiary.gateway.http1.server.request_reader import RequestReader
+
+log = logging.getLogger("ostiary.gateway")
+
+# So many requests may wait for their turn before reading pauses. Keep at least one pending read: otherwise we never
+# see the peer close.
+READ_AHEAD = 4
+# Above this, what a client has not read counts for its user, and no more is read for it.
+UNREAD_HIGH_WATER = 32 * 1024
+_NEVER = float("inf")
+
+Handle = Callable[[Exchange], None]
+
+
+def _no_lines(connection: ServerConnection, exchange: Exchange | None, refusal: RequestRefused) -> bytes:
+    return b""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client's connection. `deadline` is when the server's ticker ends it, by the loop's clock."""
+
+    __slots__ = (
+        "_active",
+        "_find_known",
+        "_limits",
+        "_reader",
+        "_reading_paused",
+        "_server",
+        "_unread",
+        "_waiting",
+        "_write_paused",
+        "account",
+        "deadline",
+        "draining",
+        "failed",
+        "forwarded_lines",
+        "loop",
+        "peer_certificate",
+        "remote_address",
+        "transport",
+        "tunnel",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._find_known = server.known.find
+        self.loop = server.loop
+        # Set by the event loop before anything else happens.
+        self.transport: OutgoingTransport
+        self.remote_address = ""
+        # What the upstream is told about where its request came from; made once per connection.
+        self.forwarded_lines = b""
+        self.peer_certificate: bytes | None = None
+        self.draining = False
+        self.tunnel: Tunnel | None = None
+        # Whose requests came last, if anybody knows; and how many unread bytes count for them.
+        self.account: Account | None = None
+        self._unread = 0
+        self.deadline = 0.0
+        self._reader = RequestReader(self, server.limits, server.loop.time)
+        self._active: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        # Given up: nothing more is read, and the connection ends with what is being answered.
+        self.failed = False
+        self._reading_paused = False
+        self._write_paused = False
+
+    # --- the event loop calls these ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._server.outbox)
+        peer = transport.get_extra_info("peername")
+        self.remote_address = peer[0] if isinstance(peer, tuple) and peer else "unix"
+        self.peer_certificate = self.transport.peer_certificate()
+        scheme = b"https" if self.transport.is_tls else b"http"
+        address = self.remote_address.encode("ascii", "replace")
+        self.forwarded_lines = b"X-Forwarded-For: " + address + b"\r\nX-Forwarded-Proto: " + scheme + b"\r\n"
+        self.deadline = self.loop.time() + self._limits.head_timeout
+        connections = self._server.connections
+        if len(connections) >= self._limits.connections:
+            self.refuse(RequestRefused(503, "too many connections are open"))
+        connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._active is None and self._reader.exchange is None and not self.failed and not self._write_paused:
+            if self._begin_known(data):
+                return
+        elif self.tunnel is not None:
+            self.tunnel.from_client(data)
+            return
+        if not self.failed:
+            request = self._reader.read(data)
+            if request is not None and request.known is not None:
+                self._remember(request, data)
+
+    def _begin_known(self, data: bytes) -> bool:
+        """Begin the request without parsing it, if it is a whole one whose head is known."""
+        end = data.find(b"\r\n\r\n") + 4
+        rest = len(data) - end
+        request = self._find_known(sha256(data[:end] if rest else data).digest())
+        if request is None or (request.content_length or 0) != rest or rest > self._limits.body_bytes:
+            return False
+        exchange = Exchange(self, request)
+        if rest:
+            exchange.receive(data[end:])
+        exchange.body_complete = True
+        self._begin(exchange)
+        return True
+
+    def _remember(self, request: RequestHead, data: bytes) -> None:
+        """Remember the head of one whole request: whoever handled it wants to know it again."""
+        head, _, body = data.partition(b"\r\n\r\n")
+        # Not what begins with empty lines, which a parser skips.
+        if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
+            self._server.known.keep(head + b"\r\n\r\n", request)
+
+    def charge(self, account: Account) -> None:
+        """From here on the connection is used by *account*; nobody has used it before."""
+        self.account = account
+        account.connections += 1
+        self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self.account is not None:
+            self._unread = self.transport.get_write_buffer_size()
+            if not self.account.hold_unread(self._unread):
+                # Nobody who reads so little of so much gets the rest.
+                self.loop.call_soon(self.reset)
+        if self.tunnel is not None:
+            self.tunnel.client_full()
+        elif self._active is None:
+            # The last answer has not been read yet.
+            self.deadline = self.loop.time() + self._limits.body_timeout
+        elif self._active.responder is not None:
+            self._active.responder.client_full()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._release_unread()
+        if self.tunnel is not None:
+            self.tunnel.client_ready()
+        elif self._active is not None:
+            if self._active.responder is not None:
+                self._active.responder.client_ready()
+        else:
+            self._next()
+
+    def eof_received(self) -> bool:
+        # Half-closed clients are rare, and telling them from vanished ones is not worth holding an upstream for;
+        # a tunnel has ends of its own. What is answered already was answered in time.
+        self.transport.flush()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._release_unread()
+        if self.account is not None:
+            self.account.connections -= 1
+            self.account = None
+        self.failed = True
+        self._waiting.clear()
+        tunnel, self.tunnel = self.tunnel, None
+        if tunnel is not None:
+            tunnel.client_lost()
+        active, self._active = self._active, None
+        if active is not None and active.responder is not None:
+            responder, active.responder = active.responder, None
+            responder.client_lost()
+
+    # --- the reader of requests calls these ---
+
+    def note_request_begins(self) -> None:
+        if self.failed:
+            # The connection was given up in the midst of these bytes: what follows would get no answer.
+            raise RequestRefused(400, "the connection is closing")
+        if self._active is None:
+            self.deadline = self.loop.time() + self._limits.head_timeout
+
+    def enqueue(self, exchange: Exchange) -> None:
+        if self._active is None and not self._write_paused:
+            self._begin(exchange)
+            return
+        self._waiting.append(exchange)
+        if self._active is None:
+            self.deadline = self.loop.time() + self._limits.body_timeout
+        if len(self._waiting) > self._limits.pipelined:
+            raise RequestRefused(400, "too many requests are pipelined")
+        if len(self._waiting) >= READ_AHEAD:
+            self.hold_reading()
+
+    def note_body_read(self, exchange: Exchange, body: IncomingBody, now: float) -> None:
+        if exchange is self._active and not self._reading_paused and not self.failed:
+            self.deadline = body.deadline(now)
+
+    def note_request_complete(self, exchange: Exchange) -> None:
+        if exchange is self._active:
+            self.deadline = _NEVER
+
+    def begin_upgrade(self, exchange: Exchange, rest: bytes) -> bool:
+        if exchange is not self._active:
+            return False
+        if not self.failed:
+            self.deadline = _NEVER
+            self.tunnel = PendingUpgrade(exchange)
+            if rest:
+                exchange.receive(rest)
+            exchange.received_all()
+        return True
+
+    def refuse_unreadable(self) -> None:
+        last = self._waiting[-1] if self._waiting else self._active
+        if last is not None and last.close_after and self._reader.exchange is None:
+            # The client announced that it was done, and went on writing: what it writes is not looked at.
+            self.failed = True
+            return
+        self.refuse(RequestRefused(400, "the request cannot be understood"))
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """Answer, if nothing is being answered, and close: where the next request begins is unknown."""
+        if self.failed:
+            return
+        self.failed = True
+        if self._waiting and self._waiting[-1] is self._reader.exchange:
+            self._waiting.pop()
+        active = self._active
+        if active is not None and active is not self._reader.exchange:
+            # Earlier requests get their answers, and the connection ends with the last of them.
+            last = self._waiting[-1] if self._waiting else active
+            last.close_after = True
+            return
+        if self._waiting:
+            # The client has not read the answer before them yet.
+            self._waiting[-1].close_after = True
+            return
+        self._active = None
+        if active is not None and active.responder is not None:
+            responder, active.responder = active.responder, None
+            if isinstance(responder, DiscardedBody):
+                # It has its answer.
+                self.close_soon()
+                return
+            responder.client_lost()
+        if active is not None and active.head_sent:
+            self.reset()
+            return
+        self._answer_refusal(self._reader.exchange or active, refusal)
+
+    def _answer_refusal(self, exchange: Exchange | None, refusal: RequestRefused) -> None:
+        lines = self._server.on_refused(self, exchange, refusal)
+        body = refusal.message.encode() + b"\n"
+        head = b"%s%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        self.transport.write(head % (status_line(refusal.status), lines, len(body)) + body)
+        self.close_soon()
+
+    # --- an exchange calls these ---
+
+    def finish(self, exchange: Exchange) -> None:
+        """The answer is written: go on with the next request, or end the connection."""
+        if exchange is not self._active:
+            return
+        if not exchange.body_complete and not exchange.awaits_continue and not exchange.request.upgrade:
+            # Answered before the whole request was read. The rest is dropped as it comes: a connection that is closed
+            # while the client still writes is reset, and the answer lost with it.
+            self.deadline = self.loop.time() + self._limits.body_timeout
+            exchange.accept_body(DiscardedBody(exchange))
+            return
+        self._active = None
+        if exchange.close_after or self.draining:
+            self.close_soon()
+        elif self._waiting or self._reader.exchange is not None or self._write_paused or self._reading_paused:
+            self._next()
+        else:
+            self.deadline = self.loop.time() + self._limits.idle_timeout
+
+    def expect_body(self, exchange: Exchange) -> None:
+        """The body of this request is the client's turn from now on."""
+        self.deadline = self._reader.restart_body(exchange, self.loop.time())
+
+    def hold_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            if self._active is not None:
+                # It is not the client who takes so long.
+                self.deadline = _NEVER
+            self._reader.pause()
+            self.transport.pause_reading()
+
+    def read_on(self) -> None:
+        if self._reading_paused and len(self._waiting) < READ_AHEAD:
+            self._reading_paused = False
+            self._reader.resume()
+            active = self._active
+            if active is not None and not active.body_complete and self.tunnel is None:
+                self.deadline = self._reader.body_deadline(active, self.loop.time())
+            self.transport.resume_reading()
+
+    def must_read_within(self, seconds: float) -> None:
+        """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
+        if self._active is not None and self._active.body_complete:
+            self.deadline = self.loop.time() + seconds
+
+    def time_out(self) -> None:
+        """The ticker found that `deadline` has passed: a slow client must not hold a connection."""
+        self.deadline = _NEVER
+        active = self._active
+        if self.failed or self.tunnel is not None:
+            self.reset()
+        elif active is None:
+            if self._reader.exchange is not None:
+                self.refuse(RequestRefused(408, "the request took too long to arrive"))
+            else:
+                self.close_soon()
+        elif active.head_sent or active.body_complete:
+            self.reset()
+        elif active.responder is not None:
+            self.refuse(RequestRefused(408, "the request took too long to arrive"))
+        # Else it is being decided on; whoever decides has a time limit of their own.
+
+    def drain(self) -> None:
+        """Finish what was begun and accept nothing more on this connection."""
+        self.draining = True
+        active = self._active
+        # A client that has its answer and still sends its request is not waited for.
+        has_its_answer = active is None or isinstance(active.responder, DiscardedBody)
+        if has_its_answer and self.tunnel is None and not self.transport.is_closing():
+            self.close_soon()
+
+    def reset(self) -> None:
+        """End the connection so that nobody takes what was written for the whole of it."""
+        self.transport.reset()
+
+    def close_soon(self) -> None:
+        """End the connection when what was written has been read, or when that takes too long."""
+        self.failed = True
+        self.deadline = self.loop.time() + LINGER_SECONDS
+        self.transport.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._active is not None or self.tunnel is not None
+
+    @property
+    def write_paused(self) -> bool:
+        return self._write_paused
+
+    # --- inside ---
+
+    def _next(self) -> None:
+        """Begin the request that has waited longest, if one has, and the client keeps up."""
+        if self._write_paused:
+            self.deadline = self.loop.time() + self._limits.body_timeout
+            return
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        elif self._reader.exchange is None:
+            self.deadline = self.loop.time() + self._limits.idle_timeout
+        else:
+            self.deadline = self.loop.time() + self._limits.head_timeout
+        self.read_on()
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._active = exchange
+        if exchange.body_complete:
+            self.deadline = _NEVER
+        elif exchange.request.has_body:
+            self.expect_body(exchange)
+        try:
+            # Looked up for every request: a connection may live longer than a configuration.
+            self._server.handle(exchange)
+        except Exception as error:
+            log.error("a request failed inside the gateway", extra={"cause": type(error).__name__}, exc_info=error)
+            self._give_up(exchange)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        if self._active is not exchange:
+            return
+        exchange.close_after = True
+        if exchange.head_sent:
+            exchange.abort()
+        else:
+            exchange.respond(500, [(b"Content-Type", b"text/plain; charset=utf-8")], b"internal error\n")
+
+    def _release_unread(self) -> None:
+        unread, self._unread = self._unread, 0
+        if unread and self.account is not None:
+            self.account.release_unread(unread)
+
+
+OnRefused = Callable[[ServerConnection, Exchange | None, RequestRefused], bytes]
+
+
+class Server:
+    """What the connections of one listener share. A reload changes `handle` and `limits` for those that come."""
+
+    __slots__ = ("connections", "handle", "known", "limits", "loop", "on_refused", "outbox")
+
+    def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.loop = loop
+        self.connections: set[ServerConnection] = set()
+        self.known = KnownHeads()
+        self.outbox = Outbox(loop)
+        # Told of each request that could not be read, as far as it came; returns the lines that its answer has besides.
+        self.on_refused: OnRefused = _no_lines
+
+    def connection(self) -> ServerConnection:
+        """The protocol of a new connection."""
+        return ServerConnection(self)
