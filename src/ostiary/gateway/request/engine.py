@@ -58,6 +58,7 @@ from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, P
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
+from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.upstreams import Routes
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes
@@ -149,7 +150,9 @@ class Engine:
     def forget_plans(self) -> None:
         self._plans.clear()
 
-    def record_unreadable(self, connection: ServerConnection, exchange: Exchange | None, refusal: Refusal) -> bytes:
+    def record_unreadable(
+        self, connection: ServerConnection, exchange: Exchange | None, refusal: RequestRefused
+    ) -> bytes:
         """Record a request that the connection could not read to its end; returns the header line with its id."""
         audit_id = (exchange.audit_id if exchange is not None else "") or self._audit_id()
         request = None if exchange is None else exchange.request

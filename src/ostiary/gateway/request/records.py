@@ -14,7 +14,7 @@ from ostiary.gateway.admit.admission_chain import AdmissionChain
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.audit.source_ips import Network, source_ips
-from ostiary.gateway.http1.request_head import Refusal, RequestHead
+from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.stages import Passage, Plan
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -170,7 +170,9 @@ class RequestRecords:
             EndedRequest(passage.audit_id, self._now(), code, reason, *_method_and_path(request), address, user)
         )
 
-    def record_unreadable(self, audit_id: str, address: str, request: RequestHead | None, refusal: Refusal) -> None:
+    def record_unreadable(
+        self, audit_id: str, address: str, request: RequestHead | None, refusal: RequestRefused
+    ) -> None:
         """The connection itself has refused a request, of which there may be no more than the first bytes."""
         extra = {"request_id": audit_id, "status": refusal.status, "user": "", "cause": refusal.message}
         log.info("a request was refused", extra=extra)

@@ -14,7 +14,7 @@ from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import Scanned
-from ostiary.gateway.upstream.proxied import Recorder
+from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.attributes import AttributesMapper
 from ostiary.model import RequestInfo, UserInfo, Verdict

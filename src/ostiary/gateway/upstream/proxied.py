@@ -10,28 +10,23 @@ sent once more, or the client gets a 503: its own credential has nothing to do w
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
-from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, STATUS_LINES, Exchange, status_line
-from ostiary.gateway.http1.outbox import LINGER_SECONDS
+from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, Exchange, status_line
+from ostiary.gateway.http1.headers import Headers
+from ostiary.gateway.upstream.failures import failure_status, may_repeat
+from ostiary.gateway.upstream.kept_body import KeptBody
 from ostiary.gateway.upstream.own_credential import REJECTED
+from ostiary.gateway.upstream.recorder import Recorder
+from ostiary.gateway.upstream.relayed_answer import RelayedAnswer, is_event_stream
+from ostiary.gateway.upstream.tunnel import UpstreamTunnel
 from ostiary.wire.status import is_unauthorized
 
 if TYPE_CHECKING:
     from ostiary.gateway.upstream.upstreams import Upstream
-
-# Server-sent events: an answer without an end.
-_EVENTS = b"text/event-stream"
-# Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
-SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
-# A request's body is kept up to here, so that it can be sent a second time.
-REPLAYABLE_BYTES = 64 * 1024
-# A 401 that may be a program's behind the upstream is held back up to here, to see whose it is.
-WITHHELD_BYTES = 16 * 1024
 
 
 Context = TypeVar("Context")
@@ -56,33 +51,6 @@ class Owner(Protocol[Context]):
         """Tell the client that they have too many streams, with a 429."""
 
 
-class Recorder:
-    """Keeps the bodies that the audit policy wants, each up to a limit; beyond it, one byte more tells so."""
-
-    def __init__(self, limit: int, *, request: bool, response: bool) -> None:
-        self._limit = limit
-        self._request: bytearray | None = bytearray() if request else None
-        self._response: bytearray | None = bytearray() if response else None
-
-    def request(self, data: bytes) -> None:
-        self._keep(self._request, data)
-
-    def response(self, data: bytes) -> None:
-        self._keep(self._response, data)
-
-    @property
-    def request_body(self) -> bytes | None:
-        return None if self._request is None else bytes(self._request)
-
-    @property
-    def response_body(self) -> bytes | None:
-        return None if self._response is None else bytes(self._response)
-
-    def _keep(self, kept: bytearray | None, data: bytes) -> None:
-        if kept is not None and len(kept) <= self._limit:
-            kept += data[: self._limit + 1 - len(kept)]
-
-
 class Proxied(Generic[Context]):
     """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer.
 
@@ -91,24 +59,20 @@ class Proxied(Generic[Context]):
     """
 
     __slots__ = (
+        "_answer",
         "_audit_line",
         "_buffer",
-        "_chunk_out",
         "_connection",
         "_done",
         "_exchange",
         "_head",
         "_held",
         "_kept",
-        "_kept_size",
-        "_out",
         "_owner",
-        "_pieces",
         "_resent",
         "_retried",
         "_sent_body",
         "_timeout",
-        "_withheld",
         "context",
         "credential",
         "recorder",
@@ -141,19 +105,15 @@ class Proxied(Generic[Context]):
         self.tells_when_started = False
         self.status = 0
         self._connection: UpstreamConnection | None = None
-        self._chunk_out = False
-        self._out: list[bytes] = []
-        # The parts of the answer's body that came with one read. None for most: their answer comes whole.
-        self._pieces: list[bytes] | None = None
+        # None for most: their answer comes whole.
+        self._answer: RelayedAnswer | None = None
         # How many bytes the upstream has not read, while it does not keep up.
         self._held = 0
         self._buffer = b""
         self._retried = False
         self._resent = False
-        # What came of the request's body so far; None if that is too much to be kept.
-        self._kept: list[bytes] | None = []
-        self._kept_size = 0
-        self._withheld: bytes | None = None
+        # What came of the request's body so far; None if nothing did.
+        self._kept: KeptBody | None = None
         self._sent_body = False
         self._done = False
 
@@ -206,8 +166,9 @@ class Proxied(Generic[Context]):
         connection.send(self._head, self, is_head=request.method == b"HEAD")
         if not request.bare:
             connection.request_complete = False
-            for part in self._kept or ():
-                self._write_body(connection, part)
+            if self._kept is not None:
+                for part in self._kept.parts:
+                    self._write_body(connection, part)
             exchange.accept_body(self)
 
     def body(self, data: bytes) -> None:
@@ -220,19 +181,11 @@ class Proxied(Generic[Context]):
         if self.recorder is not None:
             self.recorder.request(data)
         connection = self._connection
-        self._keep(data, connected=connection is not None)
+        if self._kept is None:
+            self._kept = KeptBody()
+        self._kept.add(data, connected=connection is not None)
         if connection is not None:
             self._write_body(connection, data)
-
-    def _keep(self, data: bytes, *, connected: bool) -> None:
-        """Keep a part of the body in case it must be sent again; all of it while there is nobody to send it to."""
-        if self._kept is None:
-            return
-        self._kept_size += len(data)
-        if connected and self._kept_size > REPLAYABLE_BYTES:
-            self._kept = None
-        else:
-            self._kept.append(data)
 
     def _write_body(self, connection: UpstreamConnection, data: bytes) -> None:
         self._sent_body = True
@@ -256,20 +209,19 @@ class Proxied(Generic[Context]):
 
     def client_lost(self) -> None:
         if self.status == 101:
-            self._close_tunnel()
+            # The tunnel closes it, after what the client has sent.
+            self._connection = None
         else:
             self._drop_upstream()
         self._finish(self.status, None)
 
     def client_full(self) -> None:
-        if self.status != 101:
-            self._exchange.connection.must_read_within(self._timeout)
+        self._exchange.connection.must_read_within(self._timeout)
         if self._connection is not None:
             self._connection.pause()
 
     def client_ready(self) -> None:
-        if self.status != 101:
-            self._exchange.connection.must_read_within(float("inf"))
+        self._exchange.connection.must_read_within(float("inf"))
         if self._connection is not None:
             self._connection.resume()
 
@@ -293,7 +245,7 @@ class Proxied(Generic[Context]):
 
     # --- from the upstream ---
 
-    def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def response_informational(self, status: int, headers: Headers) -> None:
         # We have answered an Expect ourselves; other news may be of use to a client that knows HTTP/1.1.
         if status != 100 and not self._exchange.request.http10:
             self._exchange.inform(
@@ -318,97 +270,60 @@ class Proxied(Generic[Context]):
         self._owner.proxied_finished(self, status, None)
         exchange.end()
 
-    def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
+    def response_head(self, status: int, headers: Headers, framing: Framing) -> None:
         exchange = self._exchange
-        if status == 401 and self.credential is not None:
-            if not self.relayed:
-                self._drop_upstream()
-                self._send_with_another_credential()
-                return
-            self._withheld = b""
+        is_about_us = status == 401 and self.credential is not None
+        if is_about_us and not self.relayed:
+            self._drop_upstream()
+            self._send_with_another_credential()
+            return
         self.status = status
         if exchange.request.upgrade and status < 400:
             # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
             self._fail_protocol("it answered a request to switch protocols with neither yes nor no")
             return
-        if _is_event_stream(headers) and not self._owner.proxied_streams(self):
+        if is_event_stream(headers) and not self._owner.proxied_streams(self):
             self._drop_upstream()
             self._finish(429, None)
             self._owner.proxied_refused(self)
             return
-        # The usual words, not the upstream's: nobody checked those for what a line must not hold.
-        lines = [STATUS_LINES.get(status) or status_line(status)]
-        lines.extend(self.upstream.pool.answer_headers.lines(headers))
-        kind = framing.kind
-        if kind == Framing.LENGTH:
-            lines.append(b"Content-Length: %d\r\n" % framing.length)
-        elif kind != Framing.NONE:
-            if exchange.request.http10:
-                exchange.close_after = True
-            else:
-                self._chunk_out = True
-                lines.append(b"Transfer-Encoding: chunked\r\n")
-        elif exchange.request.method == b"HEAD":
-            lines.extend(_announced_length(headers))
-        lines += (self._audit_line, b"\r\n", exchange.connection_header(), b"\r\n")
-        self._out.extend(lines)
-        if self.tells_when_started and self._withheld is None:
+        # A 401 that a program behind the upstream may have sent is held back until its body tells whose it is.
+        names = self.upstream.pool.answer_headers
+        self._answer = answer = RelayedAnswer(exchange, names, self.recorder, withhold=is_about_us)
+        answer.begin(status, headers, framing, self._audit_line)
+        if self.tells_when_started and not is_about_us:
             self._owner.proxied_started(self, status)
 
     def response_body(self, data: bytes) -> None:
-        if self._pieces is None:
-            self._pieces = [data]
-        else:
-            self._pieces.append(data)
-
-    def _gather_pieces(self) -> None:
-        """What came with one read goes on as one chunk, in however many it came."""
-        if not self._pieces:
-            return
-        pieces, self._pieces = self._pieces, None
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if self._withheld is not None:
-            self._withheld += data
-            if len(self._withheld) > WITHHELD_BYTES:
-                self._withheld = None
-        if self.recorder is not None:
-            self.recorder.response(data)
-        if self._chunk_out:
-            self._out += (b"%x\r\n" % len(data), data, b"\r\n")
-        else:
-            self._out.append(data)
+        if self._answer is not None:
+            self._answer.add(data)
 
     def response_flush(self) -> None:
-        self._gather_pieces()
-        if self._out and self._withheld is None:
-            out, self._out = self._out, []
-            self._exchange.write(b"".join(out))
+        if self._answer is not None:
+            self._answer.flush()
 
-    def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
+    def response_end(self, trailers: Headers) -> None:
         self._connection = None
         if self._done:
             return
-        self._gather_pieces()
-        if self._withheld is not None and is_unauthorized(self._withheld):
-            self._send_with_another_credential()
-            return
-        if self._chunk_out:
-            self._out.append(
-                b"0\r\n" + b"".join(self.upstream.pool.answer_headers.lines(trailers)) + b"\r\n"
-                if trailers
-                else b"0\r\n\r\n"
-            )
-        exchange = self._exchange
-        if self._out:
-            exchange.write(b"".join(self._out))
+        answer = self._answer
+        assert answer is not None
+        if answer.withheld is not None:
+            withheld = answer.withheld_to_the_end()
+            if withheld is not None and is_unauthorized(withheld):
+                self._send_with_another_credential()
+                return
+        answer.end(trailers)
         self._finish(self.status, None)
-        exchange.end()
+        self._exchange.end()
 
     def upstream_lost(self, error: UpstreamLost) -> None:
         connection, self._connection = self._connection, None
         if self._done:
             return
-        if self._may_retry(connection, error):
+        # A pooled connection may have died while it was idle. On a new one, a failure is the upstream's.
+        was_pooled = connection is not None and connection.reused
+        if was_pooled and not self._retried and may_repeat(self._exchange.request, error, sent_body=self._sent_body):
             self._retried = True
             self._send_again()
             return
@@ -423,10 +338,10 @@ class Proxied(Generic[Context]):
     def _send_with_another_credential(self) -> None:
         """The upstream rejected ours. The file may hold a newer one; if not, that is no fault of the client's."""
         assert self.credential is not None
-        self._out.clear()
-        self._withheld, self._chunk_out, self.status = None, False, 0
+        self._answer, self.status = None, 0
         renewed = self.upstream.renewed_credential(self.credential)
-        if renewed is None or self._resent or self._kept is None or self._exchange.gone:
+        has_whole_body = self._kept is None or self._kept.is_complete
+        if renewed is None or self._resent or not has_whole_body or self._exchange.gone:
             self._fail(UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL, relayed=self.relayed))
             return
         self._resent = True
@@ -435,19 +350,6 @@ class Proxied(Generic[Context]):
         self.credential = renewed
         self._send_again()
 
-    def _may_retry(self, connection: UpstreamConnection | None, error: UpstreamLost) -> bool:
-        """A pooled connection that died as we used it: the request was not seen, or is safe to repeat."""
-        return (
-            connection is not None
-            and connection.reused
-            and not self._retried
-            and not error.answered
-            and not error.timeout
-            and not self._sent_body
-            and not self._exchange.request.upgrade
-            and self._exchange.request.method in SAFE_METHODS
-        )
-
     def _fail(self, error: UpstreamLost) -> None:
         exchange = self._exchange
         if exchange.head_sent:
@@ -455,9 +357,8 @@ class Proxied(Generic[Context]):
             self._finish(self.status, error)
             exchange.abort()
             return
-        self._out.clear()
-        self._pieces = None
-        status = _failure_status(error, sent_body=self._sent_body)
+        self._answer = None
+        status = failure_status(error, sent_body=self._sent_body)
         self._finish(status, error)
         self._owner.proxied_failed(self, status, error.kind)
 
@@ -484,8 +385,9 @@ class Proxied(Generic[Context]):
         lines.extend(self.upstream.pool.answer_headers.lines(headers))
         lines += (self._audit_line, b"\r\n\r\n")
         exchange.write(b"".join(lines) + rest)
-        connection.transport.set_protocol(_UpstreamTunnel(self))
-        exchange.connection.tunnel = self
+        tunnel = UpstreamTunnel(exchange.connection, connection, self)
+        connection.transport.set_protocol(tunnel)
+        exchange.connection.tunnel = tunnel
         if self.tells_when_started:
             self._owner.proxied_started(self, 101)
         # Before what waited is written: it may be more than the upstream can take, and reading pauses again.
@@ -494,33 +396,11 @@ class Proxied(Generic[Context]):
             connection.write(self._buffer)
             self._buffer = b""
 
-    def from_client(self, data: bytes) -> None:
-        if self._connection is not None:
-            self._connection.transport.write(data)
-
-    def from_upstream(self, data: bytes) -> None:
-        self._exchange.connection.transport.write(data)
-
-    def upstream_eof(self) -> None:
-        """The upstream says no more, and its connection ends with that: what it was told before still leaves."""
-        if self._connection is not None:
-            self._connection.transport.flush()
-
     def tunnel_ended(self) -> None:
-        """The upstream hung up: what it sent still reaches the client, then that side ends, too."""
+        """The upstream hung up."""
         self._connection = None
-        connection = self._exchange.connection
-        connection.tunnel = None
         self._exchange.responder = None
         self._finish(101, None)
-        connection.close_soon()
-
-    def _close_tunnel(self) -> None:
-        """The client hung up: what it sent still reaches the upstream, if that reads it soon."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.transport.close()
-            self._exchange.connection.loop.call_later(LINGER_SECONDS, connection.transport.abort)
 
     # --- inside ---
 
@@ -535,45 +415,3 @@ class Proxied(Generic[Context]):
             if self._held:
                 self._release_held()
             self._owner.proxied_finished(self, status, error)
-
-
-class _UpstreamTunnel(asyncio.Protocol, Generic[Context]):
-    """The upstream's end of a tunnel: takes the place of its connection's HTTP."""
-
-    __slots__ = ("_proxied",)
-
-    def __init__(self, proxied: Proxied[Context]) -> None:
-        self._proxied = proxied
-
-    def data_received(self, data: bytes) -> None:
-        self._proxied.from_upstream(data)
-
-    def pause_writing(self) -> None:
-        self._proxied.upstream_full()
-
-    def resume_writing(self) -> None:
-        self._proxied.upstream_ready()
-
-    def eof_received(self) -> bool:
-        self._proxied.upstream_eof()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._proxied.tunnel_ended()
-
-
-def _failure_status(error: UpstreamLost, *, sent_body: bool) -> int:
-    if error.kind is FailureKind.TIMEOUT:
-        return 504
-    if error.kind is FailureKind.CREDENTIAL:
-        # Nothing was done: whoever asks again later does no harm.
-        return 503
-    return 502 if error.answered or sent_body else 503
-
-
-def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name.lower() == b"content-type" and value.lower().startswith(_EVENTS) for name, value in headers)
-
-
-def _announced_length(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    return [b"Content-Length: " + value + b"\r\n" for name, value in headers if name.lower() == b"content-length"][:1]

@@ -1,0 +1,33 @@
+"""Keeps the bodies of one request and its answer for the audit log.
+
+Made by the engine for the requests whose bodies the audit policy wants; filled by `upstream.proxied`.
+"""
+
+from __future__ import annotations
+
+
+class Recorder:
+    """Keeps the bodies that the audit policy wants, each up to a limit; beyond it, one byte more tells so."""
+
+    def __init__(self, limit: int, *, request: bool, response: bool) -> None:
+        self._limit = limit
+        self._request: bytearray | None = bytearray() if request else None
+        self._response: bytearray | None = bytearray() if response else None
+
+    def request(self, data: bytes) -> None:
+        self._keep(self._request, data)
+
+    def response(self, data: bytes) -> None:
+        self._keep(self._response, data)
+
+    @property
+    def request_body(self) -> bytes | None:
+        return None if self._request is None else bytes(self._request)
+
+    @property
+    def response_body(self) -> bytes | None:
+        return None if self._response is None else bytes(self._response)
+
+    def _keep(self, body: bytearray | None, data: bytes) -> None:
+        if body is not None and len(body) <= self._limit:
+            body += data[: self._limit + 1 - len(body)]
