@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ostiary.gateway.admit.share import UserShare
-from ostiary.gateway.http1.server import ServerConnection
+from ostiary.gateway.http1.exchange import ClientConnection
 
 
-def charge_connection(connection: ServerConnection, share: UserShare) -> bool:
+def charge_connection(connection: ClientConnection, share: UserShare) -> bool:
     """Count *connection* for the user of *share*, and no longer for its last one; False if that user has too many."""
     account = connection.account
     if account is None:

@@ -8,11 +8,9 @@ Called by the engine around every request. Rates and failed attempts are counted
 
 from __future__ import annotations
 
-from typing import Annotated
 from weakref import WeakValueDictionary
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config.kinds import Integer, NameSet, Rate, Seconds
 from ostiary.core.counting.rates import Buckets, FailedAttempts
 from ostiary.errors import TooManyRequests
 from ostiary.gateway.admit.seats import FairSeats

@@ -17,9 +17,9 @@ from ostiary.core.config.declare import Itself
 from ostiary.core.config.kinds import AnyText, Choice, Constant, FilePath, Flag, Holds, Names, Parsed, Text
 from ostiary.core.config.sections import OptionalSection, Section, Sections
 from ostiary.core.net.loopback import is_loopback
-from ostiary.gateway.admit.limits import LimitSettings
 from ostiary.gateway.config.audit import Audit
 from ostiary.gateway.config.kinds import Entries, Entry, EntryName, PolicyUpstreams, TypeName, TypeOrEntry
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.listen import Health, Listen
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
 from ostiary.gateway.config.values import bad_authorities, parse_origin

@@ -26,7 +26,6 @@ from ostiary.gateway.config.gateway_file import (
     IdentityEntry,
     UpstreamEntry,
 )
-from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.listen import Listen
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (

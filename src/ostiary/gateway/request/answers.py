@@ -14,7 +14,7 @@ from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.http1.accept import prefers_html
 from ostiary.gateway.http1.client.receiver import FailureKind
-from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
+from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage, Plan

@@ -15,7 +15,8 @@ from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
-from ostiary.gateway.upstream.proxied import Proxied, Recorder
+from ostiary.gateway.upstream.proxied import Proxied
+from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.wire.request.request_info import PROXY
 

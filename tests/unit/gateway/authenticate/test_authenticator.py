@@ -11,8 +11,10 @@ import pytest
 
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.admit.limits import Limits, LimitSettings
-from ostiary.gateway.authenticate.authenticator import Authenticator, LiveToken
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, RevocationKind, Session
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -91,15 +93,15 @@ def key(issued: Issued) -> bytes:
     return digest(issued.token.reveal())
 
 
-async def sign_in(authenticator: Authenticator, tokens: Tokens, user: UserInfo = ANN) -> LiveToken:
+async def sign_in(authenticator: Authenticator, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
     live = await authenticator.find(key(await tokens.issue(user, provider="staff")))
     assert live is not None
     return live
 
 
-def stream_of(authenticator: Authenticator, live: LiveToken) -> Stream:
+def stream_of(authenticator: Authenticator, live: TokenInUse) -> Stream:
     stream = Stream()
-    authenticator.opened(live, stream)
+    authenticator.in_use.add_stream(live, stream)
     return stream
 
 
@@ -110,11 +112,11 @@ async def test_a_token_is_looked_up_in_the_store_once(
     authenticator: Authenticator, tokens: Tokens, store: Store
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
     live = await authenticator.find(key(issued))
     assert live is not None
     assert (live.user, live.session, live.digest) == (ANN, issued.session, key(issued))
-    assert authenticator.known(key(issued)) is live
+    assert authenticator.recall(key(issued)) is live
     assert store.lookups == 1
     assert authenticator.size == 1
 
@@ -157,10 +159,10 @@ async def test_a_token_is_good_until_the_second_it_expires(
     live = await sign_in(authenticator, tokens)
     clock.advance(minutes=15, seconds=-1)
     await authenticator.feed.confirm()
-    assert authenticator.known(live.digest) is live
+    assert authenticator.recall(live.digest) is live
     clock.advance(1)
     await authenticator.feed.confirm()
-    assert authenticator.known(live.digest) is None
+    assert authenticator.recall(live.digest) is None
     assert authenticator.size == 0
 
 
@@ -171,16 +173,16 @@ async def test_no_token_outlives_its_session(store: Store, clock: FakeClock) -> 
     assert live.expires_at == live.session.expires_at
     clock.advance(hours=1)
     await authenticator.feed.confirm()
-    assert authenticator.known(live.digest) is None
+    assert authenticator.recall(live.digest) is None
 
 
 async def test_a_user_who_takes_too_much_room_loses_only_tokens_of_their_own(tokens: Tokens, clock: FakeClock) -> None:
     authenticator = Authenticator(tokens, clock, size=100_000, size_per_user=10_000)
     mine = await sign_in(authenticator, tokens, BOB)
     many = [await sign_in(authenticator, tokens) for _ in range(20)]
-    assert authenticator.known(mine.digest) is mine
-    assert authenticator.known(many[-1].digest) is many[-1]
-    assert authenticator.known(many[0].digest) is None
+    assert authenticator.recall(mine.digest) is mine
+    assert authenticator.recall(many[-1].digest) is many[-1]
+    assert authenticator.recall(many[0].digest) is None
     assert 2 <= authenticator.size < 10
     again = await authenticator.find(many[0].digest)
     assert again is not None, "it is looked up in the store when it comes back"
@@ -214,14 +216,14 @@ async def test_what_is_in_memory_is_good_only_as_long_as_no_revocation_can_be_mi
     live = await sign_in(authenticator, tokens)
     store.down = True
     clock.advance(4.999)
-    assert authenticator.known(live.digest) is live
+    assert authenticator.recall(live.digest) is live
     clock.advance(0.001)
-    assert authenticator.known(live.digest) is None
+    assert authenticator.recall(live.digest) is None
     with pytest.raises(ProviderError):
         await authenticator.find(live.digest)
     store.down = False
     assert await authenticator.find(live.digest) is not None
-    assert authenticator.known(live.digest) is not None
+    assert authenticator.recall(live.digest) is not None
 
 
 async def test_a_token_that_is_revoked_while_the_store_is_asked_is_not_let_in(
@@ -237,7 +239,7 @@ async def test_a_token_that_is_revoked_while_the_store_is_asked_is_not_let_in(
     await authenticator.feed.confirm()
     store.go_on.set()
     assert await finding is None
-    assert authenticator.known(key(issued)) is None
+    assert authenticator.recall(key(issued)) is None
 
 
 async def test_a_revocation_that_the_store_could_not_write_down_overtakes_a_lookup_too(
@@ -282,7 +284,7 @@ async def test_many_who_come_while_the_store_was_away_confirm_once(
 # --- what a revocation ends ---
 
 
-def ways() -> dict[str, Callable[[LiveToken], tuple[RevocationKind, str]]]:
+def ways() -> dict[str, Callable[[TokenInUse], tuple[RevocationKind, str]]]:
     return {
         "token": lambda live: (RevocationKind.TOKEN, live.digest.hex()),
         "session": lambda live: (RevocationKind.SESSION, live.session.id),
@@ -305,9 +307,9 @@ async def test_a_revocation_ends_the_token_and_its_streams_and_nobody_elses(
     assert [stream.cuts for stream in streams] == [1, 1]
     assert ann.revoked
     assert not ann.review_answers, "what was worked out for a token dies with it"
-    assert authenticator.known(ann.digest) is None
+    assert authenticator.recall(ann.digest) is None
     assert await authenticator.find(ann.digest) is None
-    assert (other.cuts, bob.revoked, authenticator.known(bob.digest)) == (0, False, bob)
+    assert (other.cuts, bob.revoked, authenticator.recall(bob.digest)) == (0, False, bob)
     assert authenticator.open_streams == 1
 
 
@@ -353,7 +355,7 @@ async def test_what_a_revocation_may_concern_is_trusted_by_nobody_until_the_stor
     await tokens.revoke(RevocationKind.USER, "ann")
     confirming = asyncio.create_task(authenticator.feed.confirm())
     await store.reached.wait()
-    assert [authenticator.known(live.digest) for live in lives] == [None, None]
+    assert [authenticator.recall(live.digest) for live in lives] == [None, None]
     store.go_on.set()
     await confirming
 
@@ -369,7 +371,7 @@ async def test_a_stream_goes_on_when_the_store_is_down_and_is_cut_when_it_is_bac
     with pytest.raises(ProviderError):
         await authenticator.feed.confirm()
     assert stream.cuts == 0
-    assert authenticator.known(live.digest) is None
+    assert authenticator.recall(live.digest) is None
     store.lookups_fail = False
     await authenticator.feed.confirm()
     assert stream.cuts == 1
@@ -393,8 +395,8 @@ async def test_what_the_store_cannot_write_down_ends_only_what_it_names(
     streams = [stream_of(authenticator, live) for live in (ann, bob)]
     authenticator.end_at_once(Revocation(RevocationKind.USER, "ann", None, ""))
     assert [stream.cuts for stream in streams] == [1, 0]
-    assert authenticator.known(ann.digest) is None
-    assert authenticator.known(bob.digest) is bob
+    assert authenticator.recall(ann.digest) is None
+    assert authenticator.recall(bob.digest) is bob
 
 
 async def test_when_revocations_may_have_been_missed_every_token_is_asked_about_again(
@@ -420,7 +422,7 @@ async def test_a_stream_that_has_ended_is_not_cut_and_counts_no_more(
     live = await sign_in(authenticator, tokens)
     ended, goes_on = stream_of(authenticator, live), stream_of(authenticator, live)
     assert authenticator.open_streams == 2
-    authenticator.closed(live, ended)
+    authenticator.in_use.remove_stream(live, ended)
     assert authenticator.open_streams == 1
     await tokens.revoke(RevocationKind.USER, "ann")
     await authenticator.feed.confirm()
@@ -456,8 +458,8 @@ async def test_what_has_not_expired_stays_at_a_tick(
     authenticator.tick()
     await authenticator.feed.confirm()
     assert authenticator.size == 1
-    assert authenticator.known(old.digest) is None
-    assert authenticator.known(young.digest) is young
+    assert authenticator.recall(old.digest) is None
+    assert authenticator.recall(young.digest) is young
 
 
 @pytest.mark.parametrize("revoked", [True, False])
@@ -482,7 +484,7 @@ async def test_a_token_that_made_room_still_loses_its_stream(tokens: Tokens, clo
     stream = stream_of(authenticator, first)
     for _ in range(5):
         await sign_in(authenticator, tokens)
-    assert authenticator.known(first.digest) is None
+    assert authenticator.recall(first.digest) is None
     again = await authenticator.find(first.digest)
     assert again is not None
     other = stream_of(authenticator, again)
