@@ -21,7 +21,7 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.tokens import Tokens, digest, new_token, well_formed
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite import schema
+from ostiary.plugins.sqlite import changes, database_file
 from ostiary.plugins.sqlite.log import Seen
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
@@ -44,12 +44,12 @@ def run() -> Iterator[Row]:
 def fill(path: str) -> None:
     """As a day of sign-ins and renewals would, but in one transaction."""
     asyncio.run(_create(path))
-    with closing(schema.connect(path)) as db:
+    with closing(database_file.connect(path)) as db:
         db.execute("PRAGMA cache_size = -400000")
         db.execute("BEGIN")
         now = SYSTEM_CLOCK.now()
         for number in range(TOKENS // PER_SESSION):
-            schema.add(db, *_session(number), now=now, seen=Seen())
+            changes.add(db, *_session(number), now=now, seen=Seen())
         db.execute("COMMIT")
 
 

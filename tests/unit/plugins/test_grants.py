@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Subject
-from ostiary.plugins.abac.authorization import API_VERSION, AbacAuthorization
+from ostiary.plugins.abac.authorization import AbacAuthorization
+from ostiary.plugins.abac.reading import API_VERSION
 from ostiary.plugins.allow_all.authorization import AllowAll
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
 

@@ -1,8 +1,9 @@
 """The log of revocations in a SQLite file, and the time: what must hold when the clock is set back.
 
-Called by `sqlite_schema`, always inside a transaction. Every revocation gets the next number of one sequence, and a
-session keeps the number of the last one before it. So "before" needs no clock. What has to be a time (expiry) is judged
-by the latest time that was ever seen; when the clock is set back, all times in the file are set back with it.
+Called by `ostiary.plugins.sqlite.changes`, always inside a transaction. Every revocation gets the next number of one
+sequence, and a session keeps the number of the last one before it, so "before" needs no clock. What has to be a time
+(expiry) is judged by the latest time that was ever seen; when the clock is set back, all times in the file are set back
+with it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from ostiary.core.tokens import CLOCK_TOLERANCE
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
+
+# A row as sqlite3 returns it: what is in each column is told by the statement.
+Row: TypeAlias = Sequence[Any]
 
 # How long a revocation stays in the log: it also ends a session that was just about to begin.
 REMEMBERED = timedelta(hours=1)
@@ -169,18 +173,18 @@ def forget(db: sqlite3.Connection, now: int) -> None:
 # --- rows to values ---
 
 
-def revocation(row: Sequence[Any]) -> Revocation:
+def decode_revocation(row: Row) -> Revocation:
     sequence, kind, value, at, author, recorded_at = row
     moment = None if at is None else moment_of(at)
     return Revocation(RevocationKind(kind), value, moment, author, sequence, moment_of(recorded_at))
 
 
-def batch(rows: Iterable[Sequence[Any]], after: int) -> RevocationBatch:
+def batch(rows: Iterable[Row], after: int) -> RevocationBatch:
     """What the statement `AFTER` says."""
     head, later = after, []
     for head_now, *row in rows:
         head = head_now
         if row[0] is not None:
-            later.append(revocation(row))
+            later.append(decode_revocation(row))
     # Numbers have no gaps: where one is missing, it was swept away, or times were corrected.
     return RevocationBatch(head, tuple(later), complete=len(later) == head - after)

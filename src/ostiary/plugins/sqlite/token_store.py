@@ -7,7 +7,7 @@
 
 What is acknowledged has reached the disk (WAL, ``synchronous=FULL``). Other processes, the ``ostiary`` command among
 them, use the same file. Each reads the log of revocations: whoever adds to it touches the file, which wakes the others
-(`file_watch`). How rows look is told in `sqlite_schema` and `sqlite_log`; the thread is in `sqlite_writer`.
+(`file_watch`). How rows look is told in `schema` and `log`, what changes them in `changes`; the thread is in `writer`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -28,8 +28,9 @@ from ostiary.core.tokens import check_revocation, check_storable
 from ostiary.core.tokens.records import check_record
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, TokenRecord
-from ostiary.plugins.sqlite import log, schema
+from ostiary.plugins.sqlite import changes, database_file, log, schema
 from ostiary.plugins.sqlite.file_watch import FileWatch, touch
+from ostiary.plugins.sqlite.log import Row
 from ostiary.plugins.sqlite.writer import Writer
 
 # How often the other processes' revocations are looked for where the system cannot tell that the file was touched.
@@ -41,6 +42,7 @@ SWEEP_BATCH = 500
 READER_WAIT_SECONDS = 0.02
 
 T = TypeVar("T")
+Arguments: TypeAlias = "Sequence[str | int | bytes]"
 
 
 class SqliteTokenStore:
@@ -72,7 +74,7 @@ class SqliteTokenStore:
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         check_storable(session)
         now = self._clock.now()
-        if not await self._write(lambda db: schema.add(db, session, tokens, now=now, seen=self._seen)):
+        if not await self._write(lambda db: changes.add(db, session, tokens, now=now, seen=self._seen)):
             raise LoginRefused(
                 "this session has expired or was revoked: sign in again", cause="it was revoked during the sign-in"
             )
@@ -82,7 +84,7 @@ class SqliteTokenStore:
     ) -> bool:
         check_storable(session)
         work = partial(
-            schema.renew,
+            changes.renew,
             spent=spent,
             renewed=session,
             tokens=tokens,
@@ -97,28 +99,28 @@ class SqliteTokenStore:
         rows = self._read_now(schema.FIND, (digest,))
         if rows is None:
             rows = await self._read(schema.FIND, (digest,))
-        now = self._seen.at(self._clock.now(), *schema.seen_in(rows[0])) if rows else 0
-        return self._decoded(schema.found, digest, rows[0]) if rows and schema.is_alive(rows[0], now) else None
+        now = self._seen.at(self._clock.now(), *schema.clock_of(rows[0])) if rows else 0
+        return self._decode(schema.decode_token, digest, rows[0]) if rows and schema.is_alive(rows[0], now) else None
 
     async def session(self, session_id: str) -> Session | None:
         rows = await self._read(schema.SESSION, (session_id, log.micros(self._clock.now())))
-        return self._decoded(schema.session, rows[0]) if rows else None
+        return self._decode(schema.decode_session, rows[0]) if rows else None
 
     async def sessions(
         self, *, username: str | None = None, group: str | None = None, limit: int = 1000
     ) -> list[Session]:
         query, arguments = schema.select_sessions(username, group, now=self._clock.now(), limit=limit)
         rows = await self._read_aside(query, arguments)
-        return [self._decoded(schema.session, row) for row in rows]
+        return [self._decode(schema.decode_session, row) for row in rows]
 
     async def revoke(self, revocation: Revocation) -> int:
         now = self._clock.now()
         check_revocation(revocation, now)
-        return await self._write(lambda db: schema.revoke(db, revocation, now=now), announced=True)
+        return await self._write(lambda db: changes.revoke(db, revocation, now=now), announced=True)
 
     async def marks(self) -> list[Revocation]:
         rows = await self._read_aside(log.MARKS, ())
-        return [self._decoded(log.revocation, row) for row in rows]
+        return [self._decode(log.decode_revocation, row) for row in rows]
 
     async def undo(self, sequence: int) -> bool:
         return await self._write(lambda db: log.undo(db, sequence))
@@ -127,7 +129,7 @@ class SqliteTokenStore:
         self._check_file()
         if sequence is None:
             return RevocationBatch(int((await self._read(log.HEAD, ()))[0][0]))
-        return self._decoded(log.batch, await self._read(log.AFTER, (sequence,)), sequence)
+        return self._decode(log.batch, await self._read(log.AFTER, (sequence,)), sequence)
 
     async def wait_for_revocations(self, after: int, seconds: float) -> None:
         watched = self._is_watched()
@@ -147,13 +149,13 @@ class SqliteTokenStore:
         self._check_file()
         self._check_space()
         now = self._clock.now()
-        await self._write(lambda db: schema.heartbeat(db, now=now, seen=self._seen), announced=True)
+        await self._write(lambda db: changes.heartbeat(db, now=now, seen=self._seen), announced=True)
 
     async def sweep(self) -> int:
         """In small transactions, so that nobody who signs in meanwhile waits for long."""
         swept, now = 0, self._clock.now()
         while True:
-            done, more = await self._write(lambda db: schema.sweep(db, now=now, limit=SWEEP_BATCH))
+            done, more = await self._write(lambda db: changes.sweep(db, now=now, limit=SWEEP_BATCH))
             swept += done
             if not more:
                 return swept
@@ -165,7 +167,7 @@ class SqliteTokenStore:
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
         check_record(data, expires_at)
         now = self._clock.now()
-        return await self._write(lambda db: schema.put_record(db, key_digest, data, expires_at=expires_at, now=now))
+        return await self._write(lambda db: changes.put_record(db, key_digest, data, expires_at=expires_at, now=now))
 
     async def find_record(self, key_digest: bytes) -> bytes | None:
         rows = await self._read(schema.RECORD, (key_digest, log.micros(self._clock.now())))
@@ -173,7 +175,7 @@ class SqliteTokenStore:
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
         now = self._clock.now()
-        return await self._write(lambda db: schema.take_record(db, key_digest, now=now))
+        return await self._write(lambda db: changes.take_record(db, key_digest, now=now))
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
@@ -190,35 +192,35 @@ class SqliteTokenStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], *, announced: bool = False) -> T:
         try:
-            done = await self._open().writer.run(work, announced=announced)
+            result = await self._open().writer.run(work, announced=announced)
         except sqlite3.Error as error:
             raise self._unavailable(str(error)) from error
         if announced:
             self._wake()
-        return done
+        return result
 
-    async def _read(self, query: str, arguments: Sequence[Any]) -> list[Any]:
+    async def _read(self, query: str, arguments: Arguments) -> list[Row]:
         rows = self._read_now(query, arguments)
         if rows is not None:
             return rows
         # Another process is opening the file this very moment. The loop does not wait for it; the thread may.
         return await self._write(lambda db: db.execute(query, arguments).fetchall())
 
-    def _read_now(self, query: str, arguments: Sequence[Any]) -> list[Any] | None:
+    def _read_now(self, query: str, arguments: Arguments) -> list[Row] | None:
         """The rows, or None if the file is busy."""
         try:
             return self._open().reader.execute(query, arguments).fetchall()
         except sqlite3.Error as error:
-            if schema.is_busy(error):
+            if database_file.is_busy(error):
                 return None
             raise self._unavailable(str(error)) from error
 
-    async def _read_aside(self, query: str, arguments: Sequence[Any]) -> list[Any]:
+    async def _read_aside(self, query: str, arguments: Arguments) -> list[Row]:
         """Read what may be much, in another thread, with a connection for just that."""
         self._open()
 
-        def read() -> list[Any]:
-            with closing(schema.connect(self.path)) as connection:
+        def read() -> list[Row]:
+            with closing(database_file.connect(self.path)) as connection:
                 return connection.execute(query, arguments).fetchall()
 
         try:
@@ -226,7 +228,7 @@ class SqliteTokenStore:
         except sqlite3.Error as error:
             raise self._unavailable(str(error)) from error
 
-    def _decoded(self, decode: Callable[..., T], *row: Any) -> T:
+    def _decode(self, decode: Callable[..., T], *row: object) -> T:
         try:
             return decode(*row)
         except (ValueError, TypeError, OverflowError):
@@ -242,7 +244,7 @@ class SqliteTokenStore:
         if self._opened is None:
             try:
                 self._opened = _Opened(self.path)
-            except schema.NotOurs as error:
+            except database_file.NotOurs as error:
                 raise self._unavailable(str(error), error.hint) from None
             except (sqlite3.Error, OSError) as error:
                 # An OSError's text would name the path once more.
@@ -287,19 +289,19 @@ class _Opened:
     """The file, its connections and the writing thread."""
 
     def __init__(self, path: str) -> None:
-        with schema.alone(path):
-            schema.create_file(path)
+        with database_file.alone(path):
+            database_file.create_file(path)
             self.identity = _identity(path)
-            with closing(schema.connect(path)) as connection:
-                schema.prepare(connection)
-        self.reader = schema.connect(path, wait_seconds=READER_WAIT_SECONDS)
+            with closing(database_file.connect(path)) as connection:
+                database_file.prepare(connection)
+        self.reader = database_file.connect(path, wait_seconds=READER_WAIT_SECONDS)
         self.reader.execute("PRAGMA query_only = ON")
-        self.writer = Writer(schema.connect(path), announce=lambda: touch(path))
+        self.writer = Writer(database_file.connect(path), announce=lambda: touch(path))
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        seen = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return seen.st_dev, seen.st_ino
+    return status.st_dev, status.st_ino

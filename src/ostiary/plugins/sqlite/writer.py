@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 BATCH = 256
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], Any]
+Work = Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     work: Work
-    done: asyncio.Future[Any]
+    result: asyncio.Future[Any]
     announced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    result: Any = None
+class _WorkResult:
+    result: object = None
     error: Exception | None = None
 
 
@@ -50,9 +50,9 @@ class Writer:
 
         What is *announced* is told to other processes then. Cancelling the caller undoes neither.
         """
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put(_Job(work, done, announced))
-        return await done
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put(_Job(work, result, announced))
+        return await result
 
     async def close(self) -> None:
         """Finish what was asked for before, then close the connection."""
@@ -66,7 +66,7 @@ class Writer:
         while not last:
             batch, last = self._gather()
             if batch:
-                _tell(batch, self._commit(batch))
+                _report(batch, self._commit(batch))
         self._connection.close()
 
     def _gather(self) -> tuple[list[_Job], bool]:
@@ -82,33 +82,33 @@ class Writer:
             return batch, True
         return batch, False
 
-    def _commit(self, batch: Sequence[_Job]) -> list[_Outcome]:
+    def _commit(self, batch: Sequence[_Job]) -> list[_WorkResult]:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
                 # Nobody else's work needs protection from this one, and every statement costs a turn of the GIL.
-                outcomes = [_Outcome(batch[0].work(self._connection))]
+                outcomes = [_WorkResult(batch[0].work(self._connection))]
             else:
                 outcomes = [self._do(job.work) for job in batch]
             self._connection.execute("COMMIT")
         except Exception as error:
             # Nothing of it is on the disk, so nobody is told otherwise.
             self._roll_back()
-            return [_Outcome(error=error)] * len(batch)
+            return [_WorkResult(error=error)] * len(batch)
         if any(job.announced for job in batch):
             self._announce()
         return outcomes
 
-    def _do(self, work: Work) -> _Outcome:
+    def _do(self, work: Work) -> _WorkResult:
         self._connection.execute("SAVEPOINT work")
         try:
-            outcome = _Outcome(work(self._connection))
+            outcome = _WorkResult(work(self._connection))
         except Exception as error:
             if not self._connection.in_transaction:
                 # SQLite has undone the whole transaction by itself, with what the others wrote in it.
                 raise
             self._connection.execute("ROLLBACK TO work")
-            outcome = _Outcome(error=error)
+            outcome = _WorkResult(error=error)
         self._connection.execute("RELEASE work")
         return outcome
 
@@ -118,16 +118,16 @@ class Writer:
                 self._connection.execute("ROLLBACK")
 
 
-def _tell(batch: Sequence[_Job], outcomes: Sequence[_Outcome]) -> None:
-    def tell() -> None:
+def _report(batch: Sequence[_Job], outcomes: Sequence[_WorkResult]) -> None:
+    def report() -> None:
         for job, outcome in zip(batch, outcomes, strict=True):
-            if job.done.done():
+            if job.result.done():
                 continue
             if outcome.error is None:
-                job.done.set_result(outcome.result)
+                job.result.set_result(outcome.result)
             else:
-                job.done.set_exception(outcome.error)
+                job.result.set_exception(outcome.error)
 
     # The loop may be gone by then, and those who waited with it.
     with suppress(RuntimeError):
-        batch[0].done.get_loop().call_soon_threadsafe(tell)
+        batch[0].result.get_loop().call_soon_threadsafe(report)

@@ -19,7 +19,9 @@ from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
-from ostiary.plugins.abac.authorization import API_VERSION, AbacAuthorization, Policies, parse
+from ostiary.plugins.abac.authorization import AbacAuthorization
+from ostiary.plugins.abac.policy_lines import PolicyLines
+from ostiary.plugins.abac.reading import API_VERSION, parse
 from ostiary.plugins.common.policy_files import PolicyText
 from ostiary.testing import FakeClock
 
@@ -34,7 +36,7 @@ def v0(**fields: Any) -> str:
     return json.dumps(fields)
 
 
-def policies(*lines: str) -> Policies:
+def policies(*lines: str) -> PolicyLines:
     return parse([PolicyText("policy.jsonl", "\n".join(lines))])
 
 
@@ -56,7 +58,7 @@ def path(verb: str, text: str) -> RequestInfo:
     return RequestInfo(verb, verb.upper(), text)
 
 
-def allows(found: Policies, who: UserInfo, what: RequestInfo) -> bool:
+def allows(found: PolicyLines, who: UserInfo, what: RequestInfo) -> bool:
     return any(policy.allows(what) for policy in found.of(who))
 
 

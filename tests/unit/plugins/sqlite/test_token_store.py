@@ -21,7 +21,7 @@ from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite import file_watch, schema
+from ostiary.plugins.sqlite import changes, database_file, file_watch, schema
 from ostiary.plugins.sqlite import log as sqlite_log
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
@@ -136,11 +136,11 @@ def test_a_row_holds_a_session_exactly(names: list[str], groups: list[str], micr
     username, uid, provider, client, key = names
     user = UserInfo(username, uid, tuple(groups), ((key, tuple(groups)),))
     session = Session("s", user, provider, begun, begun + timedelta(1), tuple((g, uid) for g in groups), client)
-    with closing(schema.connect(":memory:")) as db:
-        schema.prepare(db)
-        assert schema.add(db, session, [], now=begun, seen=sqlite_log.Seen())
+    with closing(database_file.connect(":memory:")) as db:
+        database_file.prepare(db)
+        assert changes.add(db, session, [], now=begun, seen=sqlite_log.Seen())
         query, arguments = schema.select_sessions(username, groups[0] if groups else None, now=begun, limit=9)
-        assert [schema.session(row) for row in db.execute(query, arguments)] == [session]
+        assert [schema.decode_session(row) for row in db.execute(query, arguments)] == [session]
 
 
 # --- one thread writes for all ---
@@ -208,7 +208,7 @@ async def test_stores_that_create_the_same_file_at_once_agree(path: Path, clock:
 async def test_who_holds_the_folder_for_ever_does_not_keep_the_store_shut(
     path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(database_file, "LOCK_SECONDS", 0.05)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
