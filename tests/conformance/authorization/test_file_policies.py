@@ -9,7 +9,7 @@ import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.plugins.abac.authorization import AbacAuthorization
-from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.cedar import CedarAuthorization
 from ostiary.testing import FakeClock
 from ostiary.testing.authorization import AuthorizationContract
@@ -21,8 +21,8 @@ class TestAllowAll(AuthorizationContract):
     """S2, S15."""
 
     @pytest.fixture
-    def provider(self) -> AllowAll:
-        return AllowAll()
+    def provider(self) -> AllowAllAuthorization:
+        return AllowAllAuthorization()
 
     @pytest.fixture
     def allowed(self) -> Attributes:

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.subject_access_review.authorization import SubjectAccessReviewAuthorization, TlsFiles
+from ostiary.plugins.subject_access_review.authorization import ReviewTls, SubjectAccessReviewAuthorization
 from ostiary.testing.authorization import AuthorizationContract
 from tests.support.review_server import Reply, ReviewServer, status
 
@@ -35,7 +35,7 @@ class TestSubjectAccessReview(AuthorizationContract):
     ) -> AsyncIterator[SubjectAccessReviewAuthorization]:
         (tmp_path / "ca.pem").write_bytes(ca.cert_pem.bytes())
         provider = SubjectAccessReviewAuthorization(
-            remote.url, tls=TlsFiles(ca=tmp_path / "ca.pem"), groups=["dev"], timeout=30
+            remote.url, tls=ReviewTls(ca=tmp_path / "ca.pem"), groups=["dev"], timeout=30
         )
         yield provider
         await provider.close()

@@ -8,7 +8,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
-from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.plugins.single_user.identity import SingleUserIdentity
@@ -60,7 +60,7 @@ class Anybody(SingleUserIdentity):
     pass
 
 
-class Everything(AllowAll):
+class Everything(AllowAllAuthorization):
     pass
 
 

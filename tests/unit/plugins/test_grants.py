@@ -11,7 +11,7 @@ import pytest
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Subject
 from ostiary.plugins.abac.authorization import AbacAuthorization
 from ostiary.plugins.abac.reading import API_VERSION
-from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
 
 
@@ -37,7 +37,7 @@ def test_rbac_tells_each_rule_of_each_subject_where_it_holds() -> None:
 
 
 def test_allow_all_tells_that_everybody_has_everything() -> None:
-    told = {(one.subject.name, type(one.rule)) for one in AllowAll().grants()}
+    told = {(one.subject.name, type(one.rule)) for one in AllowAllAuthorization().grants()}
     assert len(told) == 4
 
 

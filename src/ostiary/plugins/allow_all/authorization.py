@@ -19,7 +19,7 @@ _ALLOWED = Decision(Verdict.ALLOW, REASON)
 _ANY = ("*",)
 
 
-class AllowAll:
+class AllowAllAuthorization:
     allows_everything = True
 
     @classmethod

@@ -56,7 +56,7 @@ class AzureProvider:
             return None
         with signing_in(request, cloud="Azure", extra="azure", hint=_HINT):
             token = Secret(str(self.identity(request).get_token(SCOPE).token))
-            password = _Exchange(request, registry, self._tenant(request)).refresh_token(token)
+            password = _RefreshTokenExchange(request, registry, self._tenant(request)).refresh_token(token)
         return ImageCredentials.for_registry(USERNAME, password, cache=CACHE)
 
     def is_azure(self, registry: str) -> bool:
@@ -83,7 +83,7 @@ class AzureProvider:
         return request.annotations.get(TENANT_ANNOTATION) or self._environ.get(TENANT_VARIABLE, "")
 
 
-class _Exchange:
+class _RefreshTokenExchange:
     """An access token of Azure for a refresh token of one registry, at that registry."""
 
     def __init__(self, request: ImageRequest, registry: str, tenant: str) -> None:

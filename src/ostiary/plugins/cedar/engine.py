@@ -27,7 +27,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CedarPolicy:
     """One statement. `who` is the entity that its principal must be or be in, as (type, id); None for everybody."""
 
     id: str
@@ -42,7 +42,7 @@ class Slice:
 
     __slots__ = ("_all", "_forbids", "has_permit", "policies")
 
-    def __init__(self, policies: tuple[Policy, ...]) -> None:
+    def __init__(self, policies: tuple[CedarPolicy, ...]) -> None:
         self.policies = policies
         self.has_permit = any(policy.effect == PERMIT for policy in policies)
         self._all = policy_set(policies)
@@ -61,12 +61,12 @@ class Slice:
         return verdict, ids
 
 
-class Policies:
+class CedarPolicies:
     """A whole policy, by whom its statements concern. Never changed but for the slices it keeps ready."""
 
-    def __init__(self, policies: Iterable[Policy]) -> None:
+    def __init__(self, policies: Iterable[CedarPolicy]) -> None:
         self.all = tuple(policies)
-        self._of: dict[tuple[str, str] | None, list[Policy]] = {}
+        self._of: dict[tuple[str, str] | None, list[CedarPolicy]] = {}
         for policy in self.all:
             self._of.setdefault(policy.who, []).append(policy)
         self.groups = frozenset(
@@ -103,7 +103,7 @@ def entities_in(value: Any) -> Iterator[tuple[str, str]]:
             yield from entities_in(part)
 
 
-def policy_set(policies: Iterable[Policy]) -> cedarpy.PolicySet:
+def policy_set(policies: Iterable[CedarPolicy]) -> cedarpy.PolicySet:
     bodies = {policy.id: policy.body for policy in policies}
     return cedarpy.PolicySet.from_json_str(
         json.dumps({"staticPolicies": bodies, "templates": {}, "templateLinks": []})

@@ -22,8 +22,8 @@ from ostiary.plugins.cedar.engine import (
     PERMIT,
     RESOURCE,
     USER,
-    Policies,
-    Policy,
+    CedarPolicies,
+    CedarPolicy,
     evaluate,
     path_of,
     policy_set,
@@ -130,7 +130,7 @@ class CedarAuthorization:
 # --- words ---
 
 
-def _near_miss(policies: Policies, attributes: Attributes) -> tuple[str, str]:
+def _near_miss(policies: CedarPolicies, attributes: Attributes) -> tuple[str, str]:
     """A permit that would apply but for one of its parts, as (id, what failed); those that concern the user first."""
     mine = policies.slice_for(attributes.user).policies
     permits = [policy for policy in (*mine, *policies.all) if policy.effect == PERMIT][:NEAR_MISSES]
@@ -142,7 +142,7 @@ def _near_miss(policies: Policies, attributes: Attributes) -> tuple[str, str]:
     )
     for part, anything, failed in relaxed:
         for policy in permits:
-            wider = Policy(policy.id, PERMIT, None, {**policy.body, part: anything})
+            wider = CedarPolicy(policy.id, PERMIT, None, {**policy.body, part: anything})
             if evaluate(policy_set([wider]), attributes)[0] is Verdict.ALLOW:
                 return policy.id, failed
     return "", "no permit comes close" if permits else "there is no permit"

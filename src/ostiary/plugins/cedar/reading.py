@@ -18,8 +18,8 @@ from ostiary.plugins.cedar.engine import (
     RESOURCE,
     USER,
     Body,
-    Policies,
-    Policy,
+    CedarPolicies,
+    CedarPolicy,
     entities_in,
 )
 from ostiary.plugins.common.policy_files import PolicyText, invalid_policy
@@ -28,9 +28,9 @@ from ostiary.plugins.common.policy_files import PolicyText, invalid_policy
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
-def parse(texts: Sequence[PolicyText]) -> Policies:
+def parse(texts: Sequence[PolicyText]) -> CedarPolicies:
     """The policy of these files; raises `ConfigurationError` that lists every mistake with its place."""
-    problems, found = list[Problem](), dict[str, Policy]()
+    problems, found = list[Problem](), dict[str, CedarPolicy]()
     read = [(place, text, _read(text, place, problems)) for place, text in _all_statements(texts)]
     schema = _schema(body for _, _, body in read if body is not None)
     for place, text, body in read:
@@ -40,13 +40,13 @@ def parse(texts: Sequence[PolicyText]) -> Policies:
         problems += [Problem(printable(error.error), place) for error in errors]
         if any(kind == RESOURCE for kind, _ in entities_in(body)):
             problems.append(Problem("a Resource has no id that could be named", place, "compare its attributes"))
-        policy = Policy(_id_of(body, place, found), body["effect"], _who(body["principal"]), body, place)
+        policy = CedarPolicy(_id_of(body, place, found), body["effect"], _who(body["principal"]), body, place)
         if policy.id in found:
             problems.append(Problem(f'another policy has the id "{printable(policy.id)}" too', place))
         found[policy.id] = policy
     if problems:
         raise invalid_policy(problems)
-    return Policies(found.values())
+    return CedarPolicies(found.values())
 
 
 def _all_statements(texts: Sequence[PolicyText]) -> Iterator[tuple[Place, str]]:

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What the identity system said. `body` is its JSON, or None; it may hold a token, and so is not shown."""
 
     status: int
@@ -75,7 +75,7 @@ class Outbound:
 
     async def ask(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, form: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         if not is_safe(url):
             raise self.failed(url, "it is neither https nor on this machine")
         # No compression: a small text can unpack into a huge one.
@@ -102,7 +102,7 @@ class Outbound:
 
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
-    ) -> Answer:
+    ) -> HttpAnswer:
         if self._client is None:
             self._client = _client(self._context or build_context(TlsSettings()))
         async with self._client.stream(method, url, headers=headers, data=form) as response:
@@ -112,7 +112,7 @@ class Outbound:
                 if len(received) > MAX_BYTES:
                     raise ValueError("its answer is too large")
             lowered = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status_code, lowered, _json(bytes(received), response.status_code))
+            return HttpAnswer(response.status_code, lowered, _json(bytes(received), response.status_code))
 
 
 class Rest:

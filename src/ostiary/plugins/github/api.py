@@ -21,7 +21,7 @@ from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.model import Secret
-from ostiary.plugins.common.outbound import SECONDS, Answer, Outbound, Rest, all_of
+from ostiary.plugins.common.outbound import SECONDS, HttpAnswer, Outbound, Rest, all_of
 
 GITHUB = "github.com"
 API_VERSION = "2022-11-28"
@@ -37,7 +37,7 @@ _TEAM = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class GitHubAccount:
     """A person at GitHub. The login can change hands; the id cannot."""
 
     id: int
@@ -96,7 +96,7 @@ class GitHubApi:
 
     # --- signing in ---
 
-    async def exchange(self, form: dict[str, str]) -> Answer:
+    async def exchange(self, form: dict[str, str]) -> HttpAnswer:
         """What GitHub gives for a code. It says 200 with an error in it, too."""
         url = f"{self.web}/login/oauth/access_token"
         answer = await self._outbound.ask("POST", url, form=form)
@@ -104,14 +104,14 @@ class GitHubApi:
             raise self._outbound.failed(url, f"it answered the exchange of a code with status {answer.status}")
         return answer
 
-    async def own_account(self, caller: Caller) -> Account:
+    async def own_account(self, caller: Caller) -> GitHubAccount:
         answer = await self._get(caller, "/user")
         account = _account(answer) if answer.status == 200 else None
         if account is None:
             raise self._outbound.failed(self.api, "its response does not name the user of the token")
         return account
 
-    async def account(self, caller: Caller, account_id: int) -> Account | None:
+    async def account(self, caller: Caller, account_id: int) -> GitHubAccount | None:
         """The account with this id, whatever its login is today; None if it is gone or suspended."""
         answer = await self._get(caller, f"/user/{account_id}")
         account = _account(answer) if answer.status == 200 else None
@@ -150,7 +150,7 @@ class GitHubApi:
 
     # --- asking ---
 
-    async def _get(self, caller: Caller, path: str) -> Answer:
+    async def _get(self, caller: Caller, path: str) -> HttpAnswer:
         """The answer, which is a 200, 204 or 404: everything else raises."""
         if not caller.is_person:
             self._rest.check()
@@ -170,7 +170,7 @@ class GitHubApi:
             raise self._outbound.failed(self.api, f"rate limit exceeded; retry in {wait:.0f} seconds")
         raise self._outbound.failed(self.api, *_unclear(answer))
 
-    def _wait(self, answer: Answer) -> float | None:
+    def _wait(self, answer: HttpAnswer) -> float | None:
         """How many seconds to leave GitHub alone; None if this is no rate limit."""
         after, reset = (_number(answer.headers.get(name, "")) for name in ("retry-after", "x-ratelimit-reset"))
         if after is not None:
@@ -239,16 +239,16 @@ def _of(organization: str, *steps: str) -> str:
     return "/".join(("/orgs", organization, *steps))
 
 
-def _account(answer: Answer) -> Account | None:
+def _account(answer: HttpAnswer) -> GitHubAccount | None:
     said = answer.body if isinstance(answer.body, dict) else {}
     account_id, login = said.get("id"), answer.text("login")
     # An organisation and a bot have accounts too, and the suspended are still shown.
     if type(account_id) is not int or account_id < 1 or not is_login(login):
         return None
-    return Account(account_id, login) if said.get("type") == "User" and not said.get("suspended_at") else None
+    return GitHubAccount(account_id, login) if said.get("type") == "User" and not said.get("suspended_at") else None
 
 
-def _is_active(answer: Answer) -> bool:
+def _is_active(answer: HttpAnswer) -> bool:
     """An invitation that nobody has accepted yet is ``pending``, and no membership."""
     return answer.status == 200 and answer.text("state") == "active"
 
@@ -257,7 +257,7 @@ def _source(group: Group) -> str:
     return f"GitHub team {group.name}" if group.team else f"GitHub organisation {group.name}"
 
 
-def _unclear(answer: Answer) -> tuple[str, str | None]:
+def _unclear(answer: HttpAnswer) -> tuple[str, str | None]:
     """Why there is no answer, and what to do."""
     if answer.status == 401:
         return "it does not accept the operator's token", "renew the file that tokenFile or clientSecretFile names"

@@ -33,11 +33,11 @@ from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.common.authorization_code import Returned, begin, returned
-from ostiary.plugins.common.outbound import SECONDS, Answer, SecretFile
+from ostiary.plugins.common.outbound import SECONDS, HttpAnswer, SecretFile
 from ostiary.plugins.github.api import (
     GITHUB,
-    Account,
     Caller,
+    GitHubAccount,
     GitHubApi,
     optional_strings,
     organizations,
@@ -181,7 +181,7 @@ class GitHubIdentity:
     def _operator(self) -> Caller | None:
         return None if self._token is None else Caller.operator(self._token.current())
 
-    async def _exchange(self, back: Returned, callback_url: str) -> Answer:
+    async def _exchange(self, back: Returned, callback_url: str) -> HttpAnswer:
         return await self._api.exchange(
             {
                 "client_id": self._client_id,
@@ -192,7 +192,7 @@ class GitHubIdentity:
             }
         )
 
-    def _token_of(self, answer: Answer) -> Secret:
+    def _token_of(self, answer: HttpAnswer) -> Secret:
         if error := answer.text("error"):
             raise _exchange_error(error)
         token, kind = answer.text("access_token"), answer.text("token_type")
@@ -204,7 +204,7 @@ class GitHubIdentity:
             raise LoginRefused("access to your GitHub organisations was not granted", cause="read:org was not granted")
         return Secret(token)
 
-    async def _check_organizations(self, caller: Caller, account: Account) -> None:
+    async def _check_organizations(self, caller: Caller, account: GitHubAccount) -> None:
         for organization in self._allowed:
             if await self._api.is_in_organization(caller, account.login, organization):
                 return

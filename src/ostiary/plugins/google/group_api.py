@@ -28,7 +28,7 @@ from ostiary.core.text import fits_token_header
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Place, Problem, Secret
-from ostiary.plugins.common.outbound import Answer, Outbound, Rest, is_safe
+from ostiary.plugins.common.outbound import HttpAnswer, Outbound, Rest, is_safe
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105
@@ -74,7 +74,7 @@ class GoogleApi:
         self._outbound = outbound
         self._rest = Rest("Google", clock)
 
-    async def get(self, token: Secret, url: str, *, also: tuple[int, ...] = ()) -> Answer:
+    async def get(self, token: Secret, url: str, *, also: tuple[int, ...] = ()) -> HttpAnswer:
         """The answer, which is a 200, a 404 or one of *also*: everything else raises."""
         self._rest.check()
         answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {token.reveal()}"})
@@ -148,7 +148,7 @@ class Directory:
         return answer.status == 200 and _flag(answer, "isMember")
 
 
-def _flag(answer: Answer, name: str) -> bool:
+def _flag(answer: HttpAnswer, name: str) -> bool:
     """A field that is absent is false: that is how these APIs spell it."""
     if not isinstance(answer.body, dict):
         raise ProviderError("Google is unavailable", cause="its response is not a JSON object")
@@ -163,7 +163,7 @@ def _reasons(body: Any) -> set[str]:
     return {str(item.get("reason", "")) for item in items}
 
 
-def _unclear(answer: Answer) -> tuple[str, str | None]:
+def _unclear(answer: HttpAnswer) -> tuple[str, str | None]:
     if answer.status == 403:
         hint = "the API must be enabled, and its scope delegated; a group that policies name must exist and be visible"
         return "it hides a group, or there is none of this name", hint
@@ -225,7 +225,7 @@ def _private_key(pem: str) -> RSAKey:
 _TEXTS = ("type", "client_email", "private_key_id", "private_key")
 
 
-class ServiceAccount:
+class GoogleServiceAccount:
     """Access tokens for *scope*, as *subject* where the domain's administrator has delegated that."""
 
     def __init__(
@@ -279,7 +279,7 @@ class ServiceAccount:
         return jwt.encode({"alg": "RS256", "typ": "JWT", "kid": key.id}, claims, key.private, algorithms=["RS256"])
 
 
-def token_of(answer: Answer, outbound: Outbound, url: str) -> tuple[Secret, float]:
+def token_of(answer: HttpAnswer, outbound: Outbound, url: str) -> tuple[Secret, float]:
     """The access token of a token endpoint's answer, and for how many seconds it is good."""
     token, kind = answer.text("access_token"), answer.text("token_type")
     lasts = answer.body.get("expires_in") if isinstance(answer.body, dict) else None

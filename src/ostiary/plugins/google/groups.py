@@ -33,8 +33,8 @@ from ostiary.plugins.google.group_api import (
     CloudIdentity,
     Directory,
     GoogleApi,
+    GoogleServiceAccount,
     MembershipApi,
-    ServiceAccount,
     TokenRejected,
     domain_of,
     token_of,
@@ -84,10 +84,12 @@ class GoogleGroups:
         self._secret = None if consent is None else SecretFile(consent.client_secret_file, "the secret for Google")
         if (key_file is None) == (consent is None):
             raise _unusable("keyFile", "set either a service account's key or consent: true, not both")
-        self._account: ServiceAccount | None = None
+        self._account: GoogleServiceAccount | None = None
         if key_file is not None:
             scope = self._api.scope
-            self._account = ServiceAccount(key_file, scope=scope, subject=subject, outbound=self._outbound, clock=clock)
+            self._account = GoogleServiceAccount(
+                key_file, scope=scope, subject=subject, outbound=self._outbound, clock=clock
+            )
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from ostiary.model import UserInfo
-from ostiary.plugins.ldap.connection import Entry
+from ostiary.plugins.ldap.connection import LdapEntry
 from ostiary.plugins.ldap.settings import UserSearch
 
 STATE = ("userAccountControl", "accountExpires", "shadowExpire", "pwdAccountLockedTime", "nsAccountLock")
@@ -24,7 +24,7 @@ _ACTIVE_DIRECTORY_EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 _LOCKED_FOR_GOOD = "000001010000Z"
 
 
-def user_of(entry: Entry, users: UserSearch) -> UserInfo | None:
+def user_of(entry: LdapEntry, users: UserSearch) -> UserInfo | None:
     """The user as the directory spells the name; None if the entry has no name, or several to choose from."""
     names = entry.texts(users.username_attribute)
     if len(names) != 1:
@@ -33,7 +33,7 @@ def user_of(entry: Entry, users: UserSearch) -> UserInfo | None:
     return None if uid is None else UserInfo(names[0], uid=uid)
 
 
-def why_unusable(entry: Entry, now: datetime) -> str | None:
+def why_unusable(entry: LdapEntry, now: datetime) -> str | None:
     """Why nobody may use this account any more; None if it may be used."""
     for name, is_unusable in _RULES:
         for value in entry.texts(name):
@@ -45,7 +45,7 @@ def why_unusable(entry: Entry, now: datetime) -> str | None:
     return None
 
 
-def _uid(entry: Entry, attribute: str) -> str | None:
+def _uid(entry: LdapEntry, attribute: str) -> str | None:
     values = entry.attributes.get(attribute.lower(), ())
     if len(values) != 1:
         return None

@@ -31,7 +31,7 @@ _TLS_1_2 = 0x303
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LdapEntry:
     """An entry of the directory; `attributes` have lower-case names."""
 
     dn: str
@@ -86,13 +86,13 @@ class LdapConnection:
                 return False
         return True
 
-    def search(self, search: Search) -> list[Entry]:
+    def search(self, search: Search) -> list[LdapEntry]:
         (found,) = self.search_all([search])
         return found
 
-    def search_all(self, searches: Sequence[Search]) -> list[list[Entry]]:
+    def search_all(self, searches: Sequence[Search]) -> list[list[LdapEntry]]:
         """The answers in the order of the questions, which do not wait for each other."""
-        answers: list[list[Entry]] = []
+        answers: list[list[LdapEntry]] = []
         with _explained(self._server):
             for start in range(0, len(searches), BATCH):
                 sent = [self._send(search) for search in searches[start : start + BATCH]]
@@ -110,7 +110,7 @@ class LdapConnection:
         )
         return number
 
-    def _receive(self, number: int) -> list[Entry]:
+    def _receive(self, number: int) -> list[LdapEntry]:
         try:
             _, rows = self._handle.result(number, all=1, timeout=self._server.timeout)
         except ldap.SIZELIMIT_EXCEEDED:
@@ -260,8 +260,8 @@ def _cause(error: ldap.LDAPError) -> str:
 # --- reading ---
 
 
-def _entry(dn: str, attributes: Mapping[str, Sequence[bytes]]) -> Entry:
-    return Entry(dn, {name.lower(): tuple(values) for name, values in attributes.items()})
+def _entry(dn: str, attributes: Mapping[str, Sequence[bytes]]) -> LdapEntry:
+    return LdapEntry(dn, {name.lower(): tuple(values) for name, values in attributes.items()})
 
 
 def _text(value: bytes) -> str:

@@ -23,8 +23,8 @@ from ostiary.interfaces.group import Membership
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.ldap.account import STATE, user_of
 from ostiary.plugins.ldap.connection import (
-    Entry,
     LdapConnection,
+    LdapEntry,
     NoSuchEntry,
     Search,
     TooManyEntries,
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DirectoryUser:
     """An entry, and the user it stands for."""
 
-    entry: Entry
+    entry: LdapEntry
     user: UserInfo
 
 
@@ -75,13 +75,13 @@ class LdapDirectory:
             connection.bind_account(account)
         return "the directory accepts the search account"
 
-    async def login(self, username: str, password: Secret) -> Found | None:
+    async def login(self, username: str, password: Secret) -> DirectoryUser | None:
         """The user whose name and password these are; None if there is none, or not exactly one."""
         if not _is_text(username) or not _is_text(password.reveal()):
             return None
         return await self._in_thread(lambda: self._login(username, password))
 
-    async def find(self, user: UserInfo) -> Found | None:
+    async def find(self, user: UserInfo) -> DirectoryUser | None:
         """The user of this very name, and of this uid if there is one."""
         if not _is_text(user.username):
             return None
@@ -102,7 +102,7 @@ class LdapDirectory:
 
     # --- in a thread ---
 
-    def _login(self, username: str, password: Secret) -> Found | None:
+    def _login(self, username: str, password: Secret) -> DirectoryUser | None:
         users = self._settings.users
         with connected(self._settings.server) as connection:
             if self._settings.account is None:
@@ -122,7 +122,7 @@ class LdapDirectory:
             connection.bind_account(self._settings.account)
             return ask(connection)
 
-    def _find(self, connection: LdapConnection, user: UserInfo) -> Found | None:
+    def _find(self, connection: LdapConnection, user: UserInfo) -> DirectoryUser | None:
         users = self._settings.users
         # By the attribute that names come from: the filter may take other things for a name as well.
         named = f"(&({users.username_attribute}={escape(user.username)}){widen(users.filter)})"
@@ -138,7 +138,7 @@ class LdapDirectory:
         found = self._find(connection, user)
         return () if found is None else memberships(connection, search, found.entry, relevant)
 
-    def _only(self, connection: LdapConnection, username: str, text: str) -> Found | None:
+    def _only(self, connection: LdapConnection, username: str, text: str) -> DirectoryUser | None:
         """The only entry that fits; None if there is none, or another one, or it has no name to go by."""
         users = self._settings.users
         base = fill(users.user_dn, username) if users.user_dn else users.base_dn
@@ -155,7 +155,7 @@ class LdapDirectory:
         if len(entries) != 1:
             return None
         user = user_of(entries[0], users)
-        return None if user is None else Found(entries[0], user)
+        return None if user is None else DirectoryUser(entries[0], user)
 
     def _wanted(self) -> tuple[str, ...]:
         users, groups = self._settings.users, self._settings.groups

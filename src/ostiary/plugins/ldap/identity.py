@@ -30,7 +30,7 @@ from ostiary.model import UserInfo
 from ostiary.plugins.common.lockout import Lockout, LockoutSettings, lockout_settings
 from ostiary.plugins.common.password_proof import basic_challenge, password_proof, read_realm
 from ostiary.plugins.ldap.account import why_unusable
-from ostiary.plugins.ldap.directory import Found, LdapDirectory
+from ostiary.plugins.ldap.directory import DirectoryUser, LdapDirectory
 from ostiary.plugins.ldap.settings import LdapSettings, read_settings, unused
 
 
@@ -109,7 +109,7 @@ class LdapIdentity:
     ) -> tuple[Membership, ...]:
         raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
 
-    def _usable(self, found: Found) -> UserInfo:
+    def _usable(self, found: DirectoryUser) -> UserInfo:
         # Only who knows the password, or has a session, is told so much.
         if (why := why_unusable(found.entry, self._clock.now())) is not None:
             raise LoginRefused("this account is disabled or has expired", cause=why)

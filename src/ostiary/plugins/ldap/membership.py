@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 
 from ostiary.errors import ProviderError
 from ostiary.interfaces.group import Membership
-from ostiary.plugins.ldap.connection import BATCH, Entry, LdapConnection, NoSuchEntry, Search, TooManyEntries
+from ostiary.plugins.ldap.connection import BATCH, LdapConnection, LdapEntry, NoSuchEntry, Search, TooManyEntries
 from ostiary.plugins.ldap.escape import escape
 from ostiary.plugins.ldap.settings import DN, GroupSearch, Nested
 
@@ -26,7 +26,7 @@ IN_CHAIN = ":1.2.840.113556.1.4.1941:"
 
 
 def memberships(
-    connection: LdapConnection, groups: GroupSearch, user: Entry, relevant: AbstractSet[str]
+    connection: LdapConnection, groups: GroupSearch, user: LdapEntry, relevant: AbstractSet[str]
 ) -> tuple[Membership, ...]:
     """Each relevant group that *user* is in, once."""
     names = sorted(name for name in relevant if _can_be_asked(name))

@@ -30,10 +30,10 @@ from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redi
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.authorization_code import Returned, begin, returned
-from ostiary.plugins.common.outbound import Answer, Outbound, SecretFile
+from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
 from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
 from ostiary.plugins.oidc.claims import ClaimNames, read_claim_names
-from ostiary.plugins.oidc.issuer import Issuer, Metadata
+from ostiary.plugins.oidc.issuer import Issuer, IssuerMetadata
 from ostiary.plugins.oidc.keys import ALGORITHMS
 from ostiary.plugins.oidc.settings import (
     SYSTEM,
@@ -43,7 +43,7 @@ from ostiary.plugins.oidc.settings import (
     read_outbound,
     read_skew,
 )
-from ostiary.plugins.oidc.tokens import CLOCK_SKEW, Claims, Rules, TokenRefused, verify_with
+from ostiary.plugins.oidc.tokens import CLOCK_SKEW, Claims, TokenRefused, TokenRules, verify_with
 
 NONCE = "nonce"
 # How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
@@ -104,7 +104,7 @@ class OidcIdentity(ClaimedGroups):
         self._renews = renewal is not Renewal.SIGN_IN
         self.renewal_check = renewal.check(with_kept=True)
         self._clock = clock
-        self._rules = Rules(
+        self._rules = TokenRules(
             issuer=issuer,
             audiences=frozenset((client_id, *audiences)),
             client_id=client_id,
@@ -192,7 +192,7 @@ class OidcIdentity(ClaimedGroups):
         await self._issuer.keys()
         return f"the issuer {self._issuer.url} and its keys"
 
-    def _check_sender(self, request: LoginRequest, metadata: Metadata) -> None:
+    def _check_sender(self, request: LoginRequest, metadata: IssuerMetadata) -> None:
         """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
         issuers = [value for name, value in request.query if name == "iss"]
         if (issuers or metadata.announces_iss) and issuers != [self._issuer.url]:
@@ -200,7 +200,7 @@ class OidcIdentity(ClaimedGroups):
 
     # --- the code for tokens ---
 
-    async def _exchange(self, came: Returned, redirect_uri: str, metadata: Metadata) -> Mapping[str, object]:
+    async def _exchange(self, came: Returned, redirect_uri: str, metadata: IssuerMetadata) -> Mapping[str, object]:
         form = {
             "grant_type": "authorization_code",
             "code": came.code.reveal(),
@@ -209,7 +209,7 @@ class OidcIdentity(ClaimedGroups):
         }
         return await self._ask_tokens(form, metadata)
 
-    async def _ask_tokens(self, form: dict[str, str], metadata: Metadata) -> Mapping[str, object]:
+    async def _ask_tokens(self, form: dict[str, str], metadata: IssuerMetadata) -> Mapping[str, object]:
         headers: dict[str, str] = {}
         secret = None if self._secret is None else self._secret.current()
         if secret is not None and self._sends_basic(metadata):
@@ -224,12 +224,12 @@ class OidcIdentity(ClaimedGroups):
         answer = await self._outbound.ask("POST", url, headers=headers, form=form)
         return self._tokens(answer, url, refused=_REFUSED[form["grant_type"]])
 
-    def _sends_basic(self, metadata: Metadata) -> bool:
+    def _sends_basic(self, metadata: IssuerMetadata) -> bool:
         if self._authentication:
             return self._authentication == BASIC
         return BASIC in metadata.authentication_methods
 
-    def _tokens(self, answer: Answer, url: str, *, refused: tuple[str, str]) -> Mapping[str, object]:
+    def _tokens(self, answer: HttpAnswer, url: str, *, refused: tuple[str, str]) -> Mapping[str, object]:
         if answer.status == 200 and isinstance(answer.body, dict):
             return answer.body
         error = answer.text("error")
@@ -242,7 +242,9 @@ class OidcIdentity(ClaimedGroups):
 
     # --- what the tokens say ---
 
-    async def _claims_of(self, tokens: Mapping[str, object], nonce: str, metadata: Metadata) -> tuple[Claims, str]:
+    async def _claims_of(
+        self, tokens: Mapping[str, object], nonce: str, metadata: IssuerMetadata
+    ) -> tuple[Claims, str]:
         """What the issuer says of the person, and its name for them."""
         if not isinstance(tokens.get("id_token"), str):
             hint = "the scope openid must be allowed there"
@@ -253,7 +255,7 @@ class OidcIdentity(ClaimedGroups):
             return await self._user_info_of(subject, tokens, metadata), subject
         return claims, subject
 
-    async def _claims_again(self, tokens: Mapping[str, object], subject: str, metadata: Metadata) -> Claims:
+    async def _claims_again(self, tokens: Mapping[str, object], subject: str, metadata: IssuerMetadata) -> Claims:
         """The same at a refresh, where an ID token need not come along (OpenID Connect Core, 12.2)."""
         if isinstance(tokens.get("id_token"), str):
             claims = await self._verified(tokens, None)
@@ -279,7 +281,7 @@ class OidcIdentity(ClaimedGroups):
         except TokenRefused as refused:
             raise LoginRefused(_NOT_BELIEVED, cause=f"ID token: {refused}") from None
 
-    async def _user_info_of(self, subject: str, tokens: Mapping[str, object], metadata: Metadata) -> Claims:
+    async def _user_info_of(self, subject: str, tokens: Mapping[str, object], metadata: IssuerMetadata) -> Claims:
         url, access_token = metadata.user_info_endpoint, _access_token(tokens)
         if not url or access_token is None:
             why = "it has no UserInfo endpoint, or gave no access token"

@@ -33,7 +33,7 @@ WELL_KNOWN = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class IssuerMetadata:
     """`announces_iss`: its answers in the browser say who gives them (RFC 9207)."""
 
     authorization_endpoint: str
@@ -52,14 +52,14 @@ class Issuer:
         self._outbound = outbound
         self._keys_url = keys_url
         self._monotonic = clock.monotonic
-        self._metadata: Cache[str, Metadata] = Cache(seconds=METADATA_SECONDS, clock=clock, entries=1)
+        self._metadata: Cache[str, IssuerMetadata] = Cache(seconds=METADATA_SECONDS, clock=clock, entries=1)
         # By generation: the keys at hand serve until newer ones have come, whatever goes wrong with fetching those.
         self._keys: Cache[int, Keys] = Cache(seconds=KEYS_SECONDS, clock=clock, entries=2)
         self._generation = 0
         self._refetching = 0
         self._refetch_at = float("-inf")
 
-    async def metadata(self) -> Metadata:
+    async def metadata(self) -> IssuerMetadata:
         return await self._metadata.fill(self.url, self._discover)
 
     async def keys(self) -> Keys:
@@ -81,7 +81,7 @@ class Issuer:
         self._generation = generation + 1
         return found
 
-    async def _discover(self) -> Metadata:
+    async def _discover(self) -> IssuerMetadata:
         url = self.url.rstrip("/") + WELL_KNOWN
         try:
             return _metadata(self.url, await self._get(url))
@@ -147,7 +147,7 @@ def usable_url(text: object, *, plain: bool) -> SplitResult | None:
     return parts if parts.scheme == "https" or (plain and is_safe(text)) else None
 
 
-def _metadata(issuer: str, document: object) -> Metadata:
+def _metadata(issuer: str, document: object) -> IssuerMetadata:
     """Raises ValueError if it cannot be used."""
     if not isinstance(document, dict):
         raise ValueError("it has no discovery document there")
@@ -158,7 +158,7 @@ def _metadata(issuer: str, document: object) -> Metadata:
         raise ValueError(f"its issuer is {itself}, which differs from the configured issuer")
     plain = issuer.startswith("http://")
     methods = document.get("token_endpoint_auth_methods_supported")
-    return Metadata(
+    return IssuerMetadata(
         authorization_endpoint=_endpoint(document, "authorization_endpoint", plain=plain),
         token_endpoint=_endpoint(document, "token_endpoint", plain=plain),
         keys_url=_endpoint(document, "jwks_uri", plain=plain),

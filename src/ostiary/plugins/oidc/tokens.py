@@ -47,7 +47,7 @@ class KeySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TokenRules:
     """What a token must say. Every audience of it must be one of `audiences`, so that nobody else can replay it to us.
 
     With `client_id` it is an ID token of that client: one of the audiences, and the authorized party if one is named.
@@ -64,7 +64,7 @@ class Rules:
 async def verify_with(
     source: KeySource,
     token: str,
-    rules: Rules,
+    rules: TokenRules,
     *,
     now: datetime,
     nonce: str | None = None,
@@ -84,7 +84,7 @@ async def verify_with(
 def verify(
     token: str,
     keys: Keys,
-    rules: Rules,
+    rules: TokenRules,
     *,
     now: datetime,
     nonce: str | None = None,
@@ -141,7 +141,7 @@ class _Registry(JWSRegistry):
         return self.algorithms[name]
 
 
-def _signed(token: str, keys: Keys, rules: Rules) -> tuple[str, bytes]:
+def _signed(token: str, keys: Keys, rules: TokenRules) -> tuple[str, bytes]:
     """The algorithm and the signed content."""
     registry = _Registry(rules.algorithms)
     signature = _extracted(token, registry)
@@ -185,7 +185,7 @@ def _is_made_by(key: PublicKey, signature: CompactSignature, registry: JWSRegist
 # --- the claims ---
 
 
-def _check_parties(claims: Claims, rules: Rules) -> None:
+def _check_parties(claims: Claims, rules: TokenRules) -> None:
     if claims.get("iss") != rules.issuer:
         raise TokenRefused("it is from another issuer")
     audience = claims.get("aud")
@@ -211,7 +211,7 @@ def _check_client(claims: Claims, audiences: list[str], client_id: str) -> None:
         raise TokenRefused("it has no issue time")
 
 
-def _check_times(claims: Claims, rules: Rules, now: datetime) -> None:
+def _check_times(claims: Claims, rules: TokenRules, now: datetime) -> None:
     seconds, skew = now.timestamp(), rules.skew.total_seconds()
     expires, issued, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
     if expires is None or seconds >= expires + skew:

@@ -97,7 +97,7 @@ def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
     return first, counts
 
 
-class _Counts:
+class _LimitWindows:
     """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten.
 
     Which of several equal requests is being settled is not told. So a refusal is taken for the oldest of them and a
@@ -200,7 +200,7 @@ class RequestQuota:
         name: str = "",
     ) -> None:
         shared = MemoryCounts(clock=clock, wide_limit=key_limit) if counts is None else counts
-        self._limits = tuple(_Counts(limit, shared, name) for limit in limits)
+        self._limits = tuple(_LimitWindows(limit, shared, name) for limit in limits)
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
@@ -213,7 +213,7 @@ class RequestQuota:
 
     def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
         matching = [counts for counts in self._limits if counts.limit.matches(attributes)]
-        counted: list[_Counts] = []
+        counted: list[_LimitWindows] = []
         for counts in matching:
             refusal = _too_large(counts.limit, size) or _used_up(counts, attributes)
             if refusal is not None:
@@ -240,7 +240,7 @@ def _too_large(limit: Limit, size: int | None) -> Admission | None:
     return Admission(False, f"exceeded quota: {limit.name}, requested: bytes={size}, limited: bytes={largest}")
 
 
-def _used_up(counts: _Counts, attributes: Attributes) -> Admission | None:
+def _used_up(counts: _LimitWindows, attributes: Attributes) -> Admission | None:
     """None if there was room, and it is counted."""
     limit = counts.limit
     if limit.count is None:

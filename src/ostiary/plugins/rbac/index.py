@@ -1,6 +1,6 @@
 """The policy, laid out so that a decision looks at nothing that does not concern its user. Pure.
 
-    subject              -> its bindings for the whole cluster     opened into a `Scope`
+    subject              -> its bindings for the whole cluster     opened into a `SubjectScope`
     (subject, namespace) -> its bindings there                     when first asked for
 
 Built whole from manifests, and never changed: a new policy is a new index. A decision asks for the user's name and for
@@ -65,7 +65,7 @@ class CompiledRole:
         return self.table.find(request.verb, request.api_group, keys, request.name)
 
 
-class Grant:
+class BoundRole:
     """One subject of one binding, and the role that it so has."""
 
     __slots__ = ("_allowed", "binding", "role", "subject")
@@ -85,7 +85,7 @@ class Grant:
         return f"{self.binding} of {self.binding.role} to {describe(self.subject)}"
 
 
-class Scope:
+class SubjectScope:
     """The grants of one subject in one namespace, or in the whole cluster.
 
     `table` gives the position of the grant that allows something; whoever has the same roles shares it.
@@ -94,7 +94,7 @@ class Scope:
 
     __slots__ = ("dangling", "grants", "presence", "table")
 
-    def __init__(self, grants: list[Grant], table: RuleTable[int], dangling: tuple[Binding, ...]) -> None:
+    def __init__(self, grants: list[BoundRole], table: RuleTable[int], dangling: tuple[Binding, ...]) -> None:
         self.grants, self.table, self.dangling = grants, table, dangling
         self.presence = frozenset[str]().union(*(grant.role.presence for grant in grants))
 
@@ -102,8 +102,8 @@ class Scope:
         return ANY in self.presence or namespace in self.presence
 
 
-# One binding as it is, several in a list, and from the first question on a Scope.
-_Entry: TypeAlias = "Binding | list[Binding] | Scope"
+# One binding as it is, several in a list, and from the first question on a `SubjectScope`.
+_Entry: TypeAlias = "Binding | list[Binding] | SubjectScope"
 
 
 class Index:
@@ -120,7 +120,7 @@ class Index:
         self._cluster: dict[str, dict[str, _Entry]] = {USER: {}, USER_GROUP: {}}
         self._local: dict[str, dict[tuple[str, str], _Entry]] = {USER: {}, USER_GROUP: {}}
         self._groups: set[str] = set()
-        self._seen: dict[tuple[str, tuple[str, ...], str], list[Scope]] = {}
+        self._seen: dict[tuple[str, tuple[str, ...], str], list[SubjectScope]] = {}
         for binding in manifests.bindings:
             self._add(binding)
         bound = {role_key(binding) for binding in manifests.bindings}
@@ -156,7 +156,7 @@ class Index:
             compiled = self._compiled[key] = CompiledRole(role.rules)
         return compiled
 
-    def _open(self, entry: Binding | list[Binding], kind: str, name: str) -> Scope:
+    def _open(self, entry: Binding | list[Binding], kind: str, name: str) -> SubjectScope:
         grants, dangling = [], []
         for binding in [entry] if isinstance(entry, Binding) else entry:
             role = self.role_of(binding)
@@ -165,10 +165,10 @@ class Index:
                 continue
             subjects = (with_namespace(subject, binding) for subject in binding.subjects)
             subject = next(subject for subject in subjects if holder_of(subject, "") == (kind, name))
-            grants.append(Grant(binding, subject, role))
-        return Scope(grants, self._table(grants), tuple(dangling[:MOST_TOLD]))
+            grants.append(BoundRole(binding, subject, role))
+        return SubjectScope(grants, self._table(grants), tuple(dangling[:MOST_TOLD]))
 
-    def _table(self, grants: list[Grant]) -> RuleTable[int]:
+    def _table(self, grants: list[BoundRole]) -> RuleTable[int]:
         key = tuple(role_key(grant.binding) for grant in grants)
         table = self._tables.get(key)
         if table is None:
@@ -185,11 +185,11 @@ class Index:
         grant = _find(scopes, request)
         return self._refusal(user, request, scopes) if grant is None else grant.allowed
 
-    def grant_for(self, user: UserInfo, request: RequestInfo) -> Grant | None:
+    def grant_for(self, user: UserInfo, request: RequestInfo) -> BoundRole | None:
         """A grant that allows *request*."""
         return _find(self.scopes(user, request.namespace if request.is_resource else ""), request)
 
-    def scopes(self, user: UserInfo, namespace: str) -> list[Scope]:
+    def scopes(self, user: UserInfo, namespace: str) -> list[SubjectScope]:
         """What *user* has by name and by each group: in the cluster first, then in *namespace*, unless it is empty."""
         key = (user.username, user.groups, namespace)
         found = self._seen.get(key)
@@ -202,7 +202,7 @@ class Index:
                 self._seen[key] = found
         return found
 
-    def _scopes(self, user: UserInfo, namespace: str) -> list[Scope]:
+    def _scopes(self, user: UserInfo, namespace: str) -> list[SubjectScope]:
         username, mentioned = user.username, self._groups
         groups = [group for group in (*user.groups, *implied_groups(user)) if group in mentioned]
         found = [self._opened(self._cluster[USER], username, USER, username)]
@@ -213,9 +213,9 @@ class Index:
             found += [self._opened(local, (group, namespace), USER_GROUP, group) for group in groups]
         return [scope for scope in found if scope is not None]
 
-    def _opened(self, table: dict[K, _Entry], key: K, kind: str, name: str) -> Scope | None:
+    def _opened(self, table: dict[K, _Entry], key: K, kind: str, name: str) -> SubjectScope | None:
         entry = table.get(key)
-        if entry is None or isinstance(entry, Scope):
+        if entry is None or isinstance(entry, SubjectScope):
             return entry
         # Two threads may both open it, and then they make the same.
         opened = table[key] = self._open(entry, kind, name)
@@ -228,7 +228,7 @@ class Index:
         """Every group that the policy mentions, and the one that needs no policy."""
         return frozenset((*self._groups, MASTERS))
 
-    def _refusal(self, user: UserInfo, request: RequestInfo, scopes: list[Scope]) -> Decision:
+    def _refusal(self, user: UserInfo, request: RequestInfo, scopes: list[SubjectScope]) -> Decision:
         namespace = namespace_of(request)
         if namespace != request.namespace:
             scopes = self.scopes(user, namespace)
@@ -256,7 +256,7 @@ def with_namespace(subject: Subject, binding: Binding) -> Subject:
     return replace(subject, namespace=binding.namespace)
 
 
-def missing_roles(scopes: Iterable[Scope]) -> str:
+def missing_roles(scopes: Iterable[SubjectScope]) -> str:
     """What the user lacks because a binding refers to a role that does not exist; empty if there is no such binding."""
     dangling = dict.fromkeys(binding for scope in scopes if scope.dangling for binding in scope.dangling)
     return "; ".join(f"{binding} refers to {binding.role}, which does not exist" for binding in dangling)
@@ -282,7 +282,7 @@ def _file(table: dict[K, _Entry], key: K, binding: Binding) -> None:
         table[key] = [entry, binding]
 
 
-def _find(scopes: list[Scope], request: RequestInfo) -> Grant | None:
+def _find(scopes: list[SubjectScope], request: RequestInfo) -> BoundRole | None:
     verb = request.verb
     if not request.is_resource:
         for scope in scopes:

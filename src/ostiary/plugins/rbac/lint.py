@@ -15,7 +15,7 @@ from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import Index
-from ostiary.plugins.rbac.load import Paths, PolicyFiles
+from ostiary.plugins.rbac.load import ManifestFiles, Paths
 from ostiary.plugins.rbac.rules import covers, normalized
 from ostiary.wire.rbac import (
     ANY,
@@ -47,7 +47,7 @@ _EVERYBODY = {
 
 def lint(paths: Paths) -> tuple[Finding, ...]:
     """Judge the policy at *paths*, files and directories. Never raises for what is wrong with it."""
-    return judge(PolicyFiles(paths).read())
+    return judge(ManifestFiles(paths).read())
 
 
 def judge(manifests: Manifests) -> tuple[Finding, ...]:

@@ -2,7 +2,7 @@
 
     paths -> files, sorted -> each one parsed, or known from the last time -> Manifests
 
-Knows nothing of what the rules mean. `PolicyFiles` remembers each file by the digest of its bytes, so reading a large
+Knows nothing of what the rules mean. `ManifestFiles` remembers each file by the digest of its bytes, so reading a large
 policy again costs as much as what has changed in it.
 """
 
@@ -24,7 +24,7 @@ Paths = Iterable[str | os.PathLike[str]]
 Look = dict[str, Fingerprint | None]
 
 
-class PolicyFiles:
+class ManifestFiles:
     """The manifests at *paths*: files as they are named, and below a directory every .yaml, .yml and .json."""
 
     def __init__(self, paths: Paths) -> None:
@@ -61,7 +61,7 @@ class PolicyFiles:
 
 def load(paths: Paths) -> Manifests:
     """The manifests at *paths*; raises `ConfigurationError` with every mistake."""
-    return checked(PolicyFiles(paths).read())
+    return checked(ManifestFiles(paths).read())
 
 
 def checked(manifests: Manifests) -> Manifests:

@@ -25,7 +25,7 @@ from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import MASTERS, Index
-from ostiary.plugins.rbac.load import Look, Paths, PolicyFiles, checked
+from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, checked
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.rules import resource_keys
 from ostiary.wire.rbac import Manifests
@@ -56,7 +56,7 @@ class RbacAuthorization:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.problems: tuple[Problem, ...] = ()
-        self._files = PolicyFiles(paths)
+        self._files = ManifestFiles(paths)
         if policy is not None and self._files.paths:
             raise ValueError("the policy is either in files or given")
         self._defaults = defaults

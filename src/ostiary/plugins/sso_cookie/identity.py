@@ -33,7 +33,7 @@ from ostiary.plugins.oidc.settings import (
     read_outbound,
     read_skew,
 )
-from ostiary.plugins.oidc.tokens import CLOCK_SKEW, KeySource, Rules, TokenRefused, verify_with
+from ostiary.plugins.oidc.tokens import CLOCK_SKEW, KeySource, TokenRefused, TokenRules, verify_with
 
 # What single sign-on systems put into cookies: a token without a type, or an access token (RFC 9068).
 TYPES = frozenset(("jwt", "at+jwt"))
@@ -65,7 +65,7 @@ class SsoCookieIdentity(ClaimedGroups):
         self._keys = keys or Issuer(issuer, self._outbound, clock=clock)
         self._claims = claims
         self._clock = clock
-        self._rules = Rules(
+        self._rules = TokenRules(
             issuer=issuer,
             audiences=frozenset(audiences),
             algorithms=frozenset(algorithms),

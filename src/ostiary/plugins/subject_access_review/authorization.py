@@ -49,7 +49,7 @@ _Look = tuple[Fingerprint | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ReviewTls:
     """How to trust the other server and be trusted by it. Without `ca` the system's authorities count."""
 
     ca: Path | None = None
@@ -66,10 +66,10 @@ class _AskAgain:
     after: float = 0.0
 
 
-class _Channel:
+class _ReviewClient:
     """One HTTP client. A new one takes its place when a file changed; it closes when its last question is over."""
 
-    def __init__(self, tls: TlsFiles, look: _Look) -> None:
+    def __init__(self, tls: ReviewTls, look: _Look) -> None:
         self.look = look
         self._client = httpx2.AsyncClient(verify=_context(tls), trust_env=False, timeout=TIMEOUT_SECONDS)
         self._users = 0
@@ -103,7 +103,7 @@ class SubjectAccessReviewAuthorization:
         self,
         server: str,
         *,
-        tls: TlsFiles = TlsFiles(),  # noqa: B008  # frozen
+        tls: ReviewTls = ReviewTls(),  # noqa: B008  # frozen
         token_file: str | os.PathLike[str] | None = None,
         version: str = "v1",
         timeout: float = TIMEOUT_SECONDS,
@@ -119,7 +119,7 @@ class SubjectAccessReviewAuthorization:
         self._timeout, self._hide = timeout, hide
         self._groups = frozenset(groups)
         self._clock, self._pause = clock, pause
-        self._channel: _Channel | None = None
+        self._channel: _ReviewClient | None = None
         self._look_again_at = float("-inf")
         _context(tls)
 
@@ -131,7 +131,7 @@ class SubjectAccessReviewAuthorization:
             context.path(text) if (text := fields.string(name)) else None
             for name in ("ca", "certificate", "key", "tokenFile")
         )
-        tls = TlsFiles(ca, certificate, key, fields.optional_string("serverName"))
+        tls = ReviewTls(ca, certificate, key, fields.optional_string("serverName"))
         try:
             return cls(
                 server,
@@ -234,7 +234,7 @@ class SubjectAccessReviewAuthorization:
             )  # fmt: skip
         return token
 
-    async def _current_channel(self) -> _Channel:
+    async def _current_channel(self) -> _ReviewClient:
         channel = self._channel
         if channel is not None and self._clock.monotonic() < self._look_again_at:
             return channel
@@ -243,7 +243,7 @@ class SubjectAccessReviewAuthorization:
         if channel is not None and channel.look == look:
             return channel
         try:
-            self._channel = _Channel(self._tls, look)
+            self._channel = _ReviewClient(self._tls, look)
         except ConfigurationError as error:
             if channel is not None:
                 # The files may be in the middle of being replaced; what we have still serves.
@@ -292,7 +292,7 @@ def _timeout(fields: Fields) -> float:
     return seconds
 
 
-def _context(tls: TlsFiles) -> ssl.SSLContext:
+def _context(tls: ReviewTls) -> ssl.SSLContext:
     if (tls.certificate is None) != (tls.key is None):
         raise _unusable("certificate", "certificate and key go together")
     authorities = _pem("ca", tls.ca) if tls.ca is not None else None
@@ -319,7 +319,7 @@ def _unusable(setting: str, cause: str, hint: str | None = None) -> Configuratio
     return ConfigurationError(summary, cause=cause, where=setting, hint=hint, code="config-invalid")
 
 
-def _look(tls: TlsFiles) -> _Look:
+def _look(tls: ReviewTls) -> _Look:
     return tuple(None if file is None else fingerprint(file) for file in (tls.ca, tls.certificate, tls.key))
 
 

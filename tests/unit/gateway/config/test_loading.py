@@ -18,7 +18,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config, load, loads, warnings
 from ostiary.gateway.config.settings import GatewayConfig, IdentityMode, OnError
 from ostiary.gateway.config.values import Address, parse_address, parse_origin
-from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.file.groups import FileGroups
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.plugins.single_user.identity import SingleUserIdentity
@@ -96,7 +96,7 @@ def test_without_a_file_there_is_one_user_who_may_do_everything_on_this_machine(
     """S15."""
     config = default_config()
     assert isinstance(config.identity[0].instance, SingleUserIdentity)
-    assert isinstance(config.authorization.chain[0].instance, AllowAll)
+    assert isinstance(config.authorization.chain[0].instance, AllowAllAuthorization)
     assert isinstance(config.store.instance, MemoryTokenStore)
     assert config.listen.address.is_loopback
     assert config.health.is_loopback
@@ -133,7 +133,7 @@ def test_every_step_has_the_provider_that_the_operator_chose(read: Read) -> None
     )
     assert [(link.name, type(link.instance), link.on_error) for link in config.authorization.chain] == [
         ("theirs", acme.Acme, OnError.NO_OPINION),
-        ("ours", AllowAll, OnError.DENY),
+        ("ours", AllowAllAuthorization, OnError.DENY),
     ]
     assert isinstance(config.groups[0].instance, FileGroups)
     assert config.groups[0].identities == ("me",)

@@ -5,7 +5,7 @@ from ostiary.core.config import Reading, parse
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.allow_all.authorization import AllowAll
+from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 
 QUESTION = Attributes(UserInfo("system:anonymous"), RequestInfo("delete", "DELETE", "/"))
 
@@ -13,7 +13,7 @@ QUESTION = Attributes(UserInfo("system:anonymous"), RequestInfo("delete", "DELET
 async def test_everything_is_allowed_and_the_reason_is_loud() -> None:
     """S2, S15: whoever reads the audit log must not take this for a policy."""
     reading = Reading(parse("{}"))
-    provider = AllowAll.from_config(reading.root, Context())
+    provider = AllowAllAuthorization.from_config(reading.root, Context())
     decision = Authorizer([Link("demo", provider)]).decide(QUESTION)
     assert reading.problems == []
     assert decision is not None
@@ -23,14 +23,14 @@ async def test_everything_is_allowed_and_the_reason_is_loud() -> None:
 
 
 def test_everybody_can() -> None:
-    assert {subject.name for subject in AllowAll().who_can(QUESTION)} == {
+    assert {subject.name for subject in AllowAllAuthorization().who_can(QUESTION)} == {
         "system:authenticated",
         "system:unauthenticated",
     }
-    rules = AllowAll().rules_for(QUESTION.user, "x")
+    rules = AllowAllAuthorization().rules_for(QUESTION.user, "x")
     assert (rules.resource_rules[0].verbs, rules.non_resource_rules[0].paths) == (("*",), ("*",))
 
 
 def test_the_catalog_finds_it() -> None:
     """S2."""
-    assert load("authorization", "allow_all") is AllowAll
+    assert load("authorization", "allow_all") is AllowAllAuthorization

@@ -19,7 +19,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.cedar import CedarAuthorization
-from ostiary.plugins.cedar.engine import Policies, evaluate, policy_set
+from ostiary.plugins.cedar.engine import CedarPolicies, evaluate, policy_set
 from ostiary.plugins.cedar.reading import parse, statements
 from ostiary.plugins.common.policy_files import PolicyText
 from ostiary.testing import FakeClock
@@ -35,7 +35,7 @@ def provider(tmp_path: Path, text: str, **options: Any) -> CedarAuthorization:
     return CedarAuthorization([tmp_path], **options)
 
 
-def policies(text: str) -> Policies:
+def policies(text: str) -> CedarPolicies:
     return parse([PolicyText("policy.cedar", text)])
 
 

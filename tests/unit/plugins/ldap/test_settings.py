@@ -15,7 +15,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.plugins.ldap.account import user_of, why_unusable
-from ostiary.plugins.ldap.connection import Entry
+from ostiary.plugins.ldap.connection import LdapEntry
 from ostiary.plugins.ldap.groups import LdapGroups
 from ostiary.plugins.ldap.identity import LdapIdentity
 from ostiary.plugins.ldap.membership import IN_CHAIN, named_filter
@@ -140,9 +140,9 @@ def test_the_page_shows_settings_that_are_read_and_names_all(context: Context, t
 # --- what an entry says ---
 
 
-def entry(**attributes: str | bytes) -> Entry:
+def entry(**attributes: str | bytes) -> LdapEntry:
     values = {name.lower(): (v.encode() if isinstance(v, str) else v,) for name, v in attributes.items()}
-    return Entry("uid=alice,dc=example", values)
+    return LdapEntry("uid=alice,dc=example", values)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_user_has_one_name_and_a_uid_that_is_text() -> None:
     assert found is not None
     assert (found.username, found.uid) == ("alice", "03020100-0504-0706-0809-0a0b0c0d0e0f")
     assert user_of(entry(uid="alice"), users) is None
-    assert user_of(Entry("x", {"uid": (b"alice", b"root")}), UserSearch(base_dn="dc=x")) is None
+    assert user_of(LdapEntry("x", {"uid": (b"alice", b"root")}), UserSearch(base_dn="dc=x")) is None
 
 
 def test_active_directory_is_asked_by_its_matching_rule_with_escaped_names() -> None:

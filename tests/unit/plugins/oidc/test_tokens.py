@@ -15,12 +15,12 @@ from joserfc.jwk import ECKey, KeyParameters, OKPKey
 from joserfc.jws import JWSRegistry
 
 from ostiary.plugins.oidc.keys import ALGORITHMS, Keys, parse_keys
-from ostiary.plugins.oidc.tokens import KeyMissing, Rules, TokenRefused, at_hash, json_object, verify
+from ostiary.plugins.oidc.tokens import KeyMissing, TokenRefused, TokenRules, at_hash, json_object, verify
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, ec_key, public, rsa_key, token
 
 ISSUER = "https://sso.example.com"
-RULES = Rules(ISSUER, frozenset(("gateway",)), client_id="gateway")
+RULES = TokenRules(ISSUER, frozenset(("gateway",)), client_id="gateway")
 NOW = FakeClock().now()
 SECONDS = int(NOW.timestamp())
 KEY = ec_key()
@@ -42,7 +42,7 @@ def made(claims: dict[str, Any] | None = None, key: Any = KEY, **header: Any) ->
     return token(changed, key, **header)
 
 
-def checked(text: str, keys: Keys = KEYS, rules: Rules = RULES) -> Any:
+def checked(text: str, keys: Keys = KEYS, rules: TokenRules = RULES) -> Any:
     return verify(text, keys, rules, now=NOW, nonce=NONCE, access_token="access")
 
 
@@ -125,7 +125,7 @@ def test_a_key_that_the_token_brings_along_is_not_used() -> None:
 
 def test_an_algorithm_is_allowed_by_us_and_fits_the_key() -> None:
     keys = parse_keys({"keys": [public(rsa_key()), public(KEY), public(rsa_key("only-rs256"), alg="RS256")]})
-    narrow = Rules(ISSUER, RULES.audiences, "gateway", frozenset(("ES256",)))
+    narrow = TokenRules(ISSUER, RULES.audiences, "gateway", frozenset(("ES256",)))
     for algorithm in ("RS256", "PS384", "RS512"):
         assert checked(made({"at_hash": ABSENT}, rsa_key(), alg=algorithm), keys)
         with pytest.raises(TokenRefused, match="algorithm"):
@@ -169,7 +169,7 @@ def test_the_boundary_second() -> None:
 
 def test_a_token_for_a_client_need_not_be_for_one_without_it() -> None:
     """A cookie's token has audiences, and neither nonce nor subject that we ask for."""
-    rules = Rules(ISSUER, frozenset(("gateway", "reports")))
+    rules = TokenRules(ISSUER, frozenset(("gateway", "reports")))
     plain = {"sub": ABSENT, "nonce": ABSENT, "at_hash": ABSENT, "iat": ABSENT, "azp": "portal"}
     assert verify(made({**plain, "aud": ["gateway", "reports"]}), KEYS, rules, now=NOW)
     for aud in ("portal", ["gateway", "portal"]):

@@ -13,7 +13,7 @@ from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading, parse
 from ostiary.errors import ConfigurationError
 from ostiary.plugins.rbac import RbacAuthorization, provider
-from ostiary.plugins.rbac.load import PolicyFiles
+from ostiary.plugins.rbac.load import ManifestFiles
 from ostiary.testing import FakeClock
 from ostiary.wire.rbac import Manifests
 from tests.unit.plugins.rbac.policies import HEADER, ask
@@ -171,13 +171,13 @@ def test_files_that_look_the_same_are_not_read_again(file: Path, monkeypatch: py
     os.utime(file, (clock.now().timestamp() - 60, clock.now().timestamp() - 60))
     rbac = RbacAuthorization([file], watch=False, clock=clock)
     reads: list[str] = []
-    read = PolicyFiles.read
+    read = ManifestFiles.read
 
-    def counted(files: PolicyFiles) -> Manifests:
+    def counted(files: ManifestFiles) -> Manifests:
         reads.append("read")
         return read(files)
 
-    monkeypatch.setattr(PolicyFiles, "read", counted)
+    monkeypatch.setattr(ManifestFiles, "read", counted)
     assert not rbac.check_now()
     assert reads == []
     os.utime(file, (clock.now().timestamp() - 1, clock.now().timestamp() - 1))

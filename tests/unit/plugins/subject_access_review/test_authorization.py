@@ -18,8 +18,8 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.plugins.subject_access_review.authorization import (
     ATTEMPTS,
+    ReviewTls,
     SubjectAccessReviewAuthorization,
-    TlsFiles,
     review_url,
 )
 from ostiary.testing import FakeClock
@@ -71,7 +71,7 @@ async def make(server: ReviewServer, ca: trustme.CA, tmp_path: Path, pauses: lis
 
     def make(**options: Any) -> SubjectAccessReviewAuthorization:
         url = options.pop("server", server.url)
-        options.setdefault("tls", TlsFiles(ca=tmp_path / "ca.pem"))
+        options.setdefault("tls", ReviewTls(ca=tmp_path / "ca.pem"))
         made.append(SubjectAccessReviewAuthorization(url, pause=pause, **options))
         return made[-1]
 
@@ -169,7 +169,7 @@ async def test_without_a_usable_token_nothing_is_asked(
 async def test_a_rotated_client_certificate_is_presented(
     ca: trustme.CA, make: Make, tmp_path: Path, client_certificate: Callable[[str], tuple[str, str]], clock: FakeClock
 ) -> None:
-    files = TlsFiles(tmp_path / "ca.pem", tmp_path / "tls.crt", tmp_path / "tls.key")
+    files = ReviewTls(tmp_path / "ca.pem", tmp_path / "tls.crt", tmp_path / "tls.key")
 
     def write(name: str) -> None:
         for file, pem in zip(("tls.crt", "tls.key"), client_certificate(name), strict=True):
@@ -196,7 +196,7 @@ async def test_a_server_that_is_not_trusted_is_not_asked(server: ReviewServer, m
     """S53, T6: and asking again would not help."""
     (tmp_path / "other.pem").write_bytes(trustme.CA().cert_pem.bytes())
     with pytest.raises(ProviderError, match="is unavailable") as caught:
-        await make(tls=TlsFiles(ca=tmp_path / "other.pem")).authorize(QUESTION)
+        await make(tls=ReviewTls(ca=tmp_path / "other.pem")).authorize(QUESTION)
     assert "not trusted" in str(caught.value)
     assert server.asked == []
 
@@ -204,7 +204,7 @@ async def test_a_server_that_is_not_trusted_is_not_asked(server: ReviewServer, m
 async def test_the_name_in_the_certificate_counts(server: ReviewServer, make: Make, tmp_path: Path) -> None:
     with pytest.raises(ProviderError):
         await make(server=server.url.replace("localhost", "127.0.0.1")).authorize(QUESTION)
-    tls = TlsFiles(ca=tmp_path / "ca.pem", server_name="localhost")
+    tls = ReviewTls(ca=tmp_path / "ca.pem", server_name="localhost")
     assert (await make(server=server.url.replace("localhost", "127.0.0.1"), tls=tls).authorize(QUESTION)).allowed
 
 
@@ -289,7 +289,7 @@ async def test_a_server_that_is_away_is_an_error(make: Make) -> None:
 async def test_the_time_is_bounded(server: ReviewServer, ca: trustme.CA, tmp_path: Path, make: Make) -> None:
     server.answer = lambda review: Reply(503)
     (tmp_path / "ca.pem").write_bytes(ca.cert_pem.bytes())
-    provider = SubjectAccessReviewAuthorization(server.url, tls=TlsFiles(ca=tmp_path / "ca.pem"), timeout=0.3)
+    provider = SubjectAccessReviewAuthorization(server.url, tls=ReviewTls(ca=tmp_path / "ca.pem"), timeout=0.3)
     with pytest.raises(ProviderError, match="is unavailable") as caught:
         await provider.authorize(QUESTION)
     assert "within 0.3 seconds" in str(caught.value)
