@@ -21,14 +21,16 @@ from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.routes import Login
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.interfaces.token_store import TokenStore
-from ostiary.model import UserInfo
+from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
+from ostiary.interfaces.token_store import Session, TokenStore
+from ostiary.model import Secret, UserInfo
+from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 
 URL = "https://gw.example.com"
 SECRET = "marked-secret"
+SESSION = "__Host-ostiary-session"
 
 
 class Says:
@@ -243,3 +245,41 @@ def text_of(answer: LoginAnswer) -> str:
 
 def events(gateway: Gateway) -> list[LoginEventKind]:
     return [event.kind for event in gateway.events]
+
+
+AWAY = Redirect("https://idp.test/?state=abc", remember=(("verifier", "marked-verifier"), ("nonce", "n1")))
+
+
+def sends_away(client: Any = AWAY, back: Any = None) -> Says:
+    return Says(client, back or UserInfo("alice"))
+
+
+REFRESH = "refresh-canary-1"
+
+
+class Refreshing(Says, ClaimedGroups):
+    """An identity provider that keeps a refresh token, rotates it, and tells groups with each answer."""
+
+    renewal_check = RenewalCheck.WITH_KEPT
+
+    def __init__(self, *groups: str, keeps: bool = True) -> None:
+        super().__init__()
+        self.user: Any = UserInfo("alice", groups=groups)
+        self.keeps = keeps
+        self.used: list[str] = []
+        self.error: Exception | None = None
+
+    async def handle_client(self, request: LoginRequest) -> Any:
+        return Identified(self.user, Secret(REFRESH)) if self.keeps else self.user
+
+    async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
+        self.used.append(kept.reveal())
+        if self.error is not None:
+            raise self.error
+        return Identified(self.user, Secret(f"refresh-canary-{len(self.used) + 1}"))
+
+
+async def session_of(gateway: Gateway, pair: dict[str, Any]) -> Session:
+    session = await gateway.tokens.store.session(pair["session"])
+    assert session is not None
+    return session

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,16 @@ import pytest
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.config.settings import Identity
-from ostiary.gateway.login.records import Records, record_store
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.interfaces.token_store import MOST_RECORDS
-from ostiary.model import UserInfo
-from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
-from tests.unit.gateway.signing_in import Gateway, Make, Revalidating, Says, SaysGroups, body, cookie_of, members
-
-AWAY = Redirect("https://idp.test/?state=abc", remember=(("verifier", "marked-verifier"), ("nonce", "n1")))
-
-
-def provider(client: Any = AWAY, back: Any = None) -> Says:
-    return Says(client, back or UserInfo("alice"))
+from tests.unit.gateway.signing_in import AWAY, Gateway, Make, SaysGroups, body, cookie_of, members, sends_away
 
 
 async def test_the_provider_gets_back_what_it_asked_to_remember(make: Make) -> None:
     """S29, L1, L2."""
-    says = provider()
+    says = sends_away()
     gateway = make(says)
     away = await gateway.get()
     assert says.asked[-1][1].remembered == ()
@@ -53,7 +43,7 @@ async def test_a_return_that_is_not_the_one_expected_comes_with_no_memory(
     make: Make, target: str, cookie: str | None
 ) -> None:
     """S30, S61, L1: the provider is asked all the same, and can tell."""
-    says = provider(back=LoginRefused("no"))
+    says = sends_away(back=LoginRefused("no"))
     gateway = make(says)
     away = await gateway.get()
     await gateway.get(target, cookie=cookie_of(away) if cookie is None else cookie)
@@ -63,7 +53,7 @@ async def test_a_return_that_is_not_the_one_expected_comes_with_no_memory(
 
 async def test_one_providers_memory_is_not_given_to_another(make: Make) -> None:
     """L1."""
-    one, two = provider(), provider(back=LoginRefused("no"))
+    one, two = sends_away(), sends_away(back=LoginRefused("no"))
     gateway = make(one, two)
     away = await gateway.get("/auth/idp1")
     await gateway.get("/auth/idp2/provider?state=abc", cookie=cookie_of(away))
@@ -73,7 +63,7 @@ async def test_one_providers_memory_is_not_given_to_another(make: Make) -> None:
 async def test_a_group_provider_has_a_memory_of_its_own(make: Make) -> None:
     """S33."""
     groups = SaysGroups(Redirect("https://g.test/?state=g", remember=(("nonce", "of groups"),)), members("developers"))
-    gateway = make(provider(), groups=[groups])
+    gateway = make(sends_away(), groups=[groups])
     away = await gateway.get()
     again = await gateway.get("/auth/provider?state=abc", cookie=cookie_of(away))
     assert not groups.asked[-1][2].remembered
@@ -85,7 +75,7 @@ async def test_a_group_provider_has_a_memory_of_its_own(make: Make) -> None:
 @pytest.mark.parametrize("remember", [None, "text", (("a",),), ((1, 2),), {"a": "b"}])
 async def test_what_cannot_be_remembered_is_the_providers_mistake(make: Make, remember: Any) -> None:
     """S26."""
-    gateway = make(provider(Redirect("https://idp.test/", remember=remember)))
+    gateway = make(sends_away(Redirect("https://idp.test/", remember=remember)))
     assert (await gateway.get()).status == 500
     assert [event.kind for event in gateway.events] == [LoginEventKind.CONTRACT_BROKEN]
 
@@ -93,7 +83,7 @@ async def test_what_cannot_be_remembered_is_the_providers_mistake(make: Make, re
 async def test_any_worker_finishes_a_login_and_one_of_them_does(clock: FakeClock, tmp_path: Path) -> None:
     """L1, S29."""
     stores = [SqliteTokenStore(tmp_path / "tokens.db", clock=clock) for _ in range(2)]
-    workers = [Gateway([Identity("idp1", "test", provider())], clock, store=store) for store in stores]
+    workers = [Gateway([Identity("idp1", "test", sends_away())], clock, store=store) for store in stores]
     away = await workers[0].get()
     returns = [worker.get("/auth/provider?state=abc", cookie=cookie_of(away)) for worker in workers * 5]
     assert sorted(answer.status for answer in await asyncio.gather(*returns)) == [200] + [403] * 9
@@ -104,7 +94,7 @@ async def test_any_worker_finishes_a_login_and_one_of_them_does(clock: FakeClock
 async def test_the_store_can_read_nothing_of_a_login_under_way(clock: FakeClock, tmp_path: Path) -> None:
     """L6: not even the one who steals the file."""
     store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)
-    gateway = Gateway([Identity("idp1", "test", provider())], clock, store=store)
+    gateway = Gateway([Identity("idp1", "test", sends_away())], clock, store=store)
     key = cookie_of(await gateway.get()).partition("=")[2]
     await store.close()
     with closing(sqlite3.connect(tmp_path / "tokens.db")) as file:
@@ -115,35 +105,9 @@ async def test_the_store_can_read_nothing_of_a_login_under_way(clock: FakeClock,
         assert secret not in everything
 
 
-async def test_a_secret_of_one_kind_is_worth_nothing_as_another(clock: FakeClock) -> None:
-    store = MemoryTokenStore(clock=clock)
-    one, two = (Records(store, kind, timedelta(minutes=1), clock=clock) for kind in ("one", "two"))
-    assert await one.put("secret", {"a": 1})
-    assert await two.take("secret") is None
-    assert await one.take("secret") == {"a": 1}
-
-
-async def test_what_somebody_wrote_into_the_store_is_no_login(clock: FakeClock) -> None:
-    class Forged(MemoryTokenStore):
-        async def take_record(self, key_digest: bytes) -> bytes | None:
-            return b"x" * 60
-
-    gateway = Gateway([Identity("idp1", "test", provider())], clock, store=Forged(clock=clock))
-    assert (await gateway.get("/auth/provider?state=abc", cookie="__Host-ostiary-login=x")).status == 403
-
-
-async def test_a_store_that_keeps_no_records_is_helped_out(clock: FakeClock) -> None:
-    class Plain:
-        """Somebody's store from before there were records."""
-
-    kept = record_store(Plain(), clock)  # type: ignore[arg-type]
-    assert await kept.put_record(b"k" * 32, b"x", clock.now().replace(year=2030))
-    assert await kept.take_record(b"k" * 32) == b"x"
-
-
 async def test_ten_thousand_logins_that_nobody_finishes_stop_nobody(make: Make) -> None:
     """L1: bounded, and whoever comes next signs in."""
-    gateway = make(provider())
+    gateway = make(sends_away())
     for number in range(MOST_RECORDS + 10):
         gateway.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         if number == 0:
@@ -158,7 +122,7 @@ async def test_ten_thousand_logins_that_nobody_finishes_stop_nobody(make: Make) 
 
 async def test_one_address_begins_so_many_logins_a_minute(make: Make, clock: FakeClock) -> None:
     """L1, S73."""
-    gateway = make(provider(), starts_per_minute=6)
+    gateway = make(sends_away(), starts_per_minute=6)
     assert [(await gateway.get()).status for _ in range(7)] == [302] * 6 + [429]
     device = await gateway.post("/auth/device")
     assert (device.status, device.header("Retry-After")) == (429, "10")
@@ -167,73 +131,6 @@ async def test_one_address_begins_so_many_logins_a_minute(make: Make, clock: Fak
     gateway.address = "192.0.2.1"
     clock.advance(10)
     assert (await gateway.get()).status == 302
-
-
-async def test_providers_see_no_cookie_of_ours(make: Make) -> None:
-    says = provider()
-    gateway = make(says)
-    cookies = "theirs=1; __Host-ostiary-session=osb_secret; ostiary-login=x; other=2"
-    await gateway.get(headers=(("cookie", cookies), ("x-other", "1")))
-    assert says.asked[-1][1].headers == (("cookie", "theirs=1; other=2"), ("x-other", "1"))
-    await gateway.get(cookie="__Host-ostiary-session=osb_secret")
-    assert not says.asked[-1][1].headers
-
-
-# --- renewals ---
-
-
-async def test_programs_that_renew_at_the_same_moment_get_the_same_answer(make: Make, clock: FakeClock) -> None:
-    gate = asyncio.Event()
-
-    class Slow(Revalidating):
-        async def revalidate(self, user: UserInfo) -> Any:
-            await gate.wait()
-            return await super().revalidate(user)
-
-    says = Slow(UserInfo("alice"))
-    gateway = make(says)
-    first = body(await gateway.get())
-    renewals = [
-        asyncio.ensure_future(gateway.post("/auth/renew", renewal_token=first["renewal_token"])) for _ in range(20)
-    ]
-    await asyncio.sleep(0)
-    gate.set()
-    told = [body(answer) for answer in await asyncio.gather(*renewals)]
-    assert len({one["token"] for one in told}) == 1
-    assert len([asked for asked, _ in says.asked if asked == "revalidate"]) == 1
-    assert [event.kind for event in gateway.events] == [LoginEventKind.ISSUED, LoginEventKind.RENEWED]
-    assert await gateway.tokens.find(told[0]["token"]) is not None
-
-
-async def test_who_lost_the_answer_of_a_renewal_gets_it_again_for_a_moment(make: Make, clock: FakeClock) -> None:
-    gateway = make(Says(UserInfo("alice")))
-    first = body(await gateway.get())
-    renewed = await gateway.post("/auth/renew", renewal_token=first["renewal_token"])
-    clock.advance(9)
-    assert (await gateway.post("/auth/renew", renewal_token=first["renewal_token"])).body == renewed.body
-    clock.advance(1.5)
-    assert (await gateway.post("/auth/renew", renewal_token=first["renewal_token"])).status == 401
-    assert await gateway.tokens.find(body(renewed)["token"]) is None, "used twice: nobody knows by whom"
-
-
-async def test_another_worker_refuses_a_token_that_was_just_used_and_ends_nothing(clock: FakeClock) -> None:
-    store = MemoryTokenStore(clock=clock)
-    one, two = (Gateway([Identity("idp1", "test", Says(UserInfo("alice")))], clock, store=store) for _ in range(2))
-    first = body(await one.get())
-    renewed = body(await one.post("/auth/renew", renewal_token=first["renewal_token"]))
-    refused = await two.post("/auth/renew", renewal_token=first["renewal_token"])
-    assert (refused.status, refused.header("Retry-After")) == (409, "1")
-    assert body(refused)["reason"] == "Conflict"
-    assert await one.tokens.find(renewed["token"]) is not None
-
-
-async def test_a_cookie_that_stands_twice_is_none(make: Make) -> None:
-    """L4: nobody knows which of them somebody else has set."""
-    gateway = make(provider())
-    cookie = cookie_of(await gateway.get())
-    answer = await gateway.get("/auth/provider?state=abc", cookie=f"{cookie}; {cookie}")
-    assert answer.status == 403
-    assert (await gateway.get("/auth/provider?state=abc", cookie=f'odd="; {cookie}; =; ;')).status == 200
 
 
 def test_a_request_does_not_show_what_is_remembered() -> None:

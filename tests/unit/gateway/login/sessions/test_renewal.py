@@ -5,53 +5,30 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from ostiary.core.tokens import kept_in
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.config.settings import Groups
-from ostiary.interfaces.identity import Identified, LoginRequest, RenewalCheck
-from ostiary.interfaces.token_store import Session
+from ostiary.interfaces.identity import Identified
 from ostiary.model import Secret, UserInfo
-from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.testing import FakeClock
-from tests.unit.gateway.signing_in import Browser, Gateway, Make, Revalidating, Says, body, hidden, make, text_of
+from tests.unit.gateway.signing_in import (
+    REFRESH,
+    Browser,
+    Gateway,
+    Make,
+    Refreshing,
+    Says,
+    body,
+    hidden,
+    make,
+    session_of,
+)
 
 __all__ = ["make"]
-
-REFRESH = "refresh-canary-1"
-
-
-class Refreshing(Says, ClaimedGroups):
-    """An identity provider that keeps a refresh token, rotates it, and tells groups with each answer."""
-
-    renewal_check = RenewalCheck.WITH_KEPT
-
-    def __init__(self, *groups: str, keeps: bool = True) -> None:
-        super().__init__()
-        self.user: Any = UserInfo("alice", groups=groups)
-        self.keeps = keeps
-        self.used: list[str] = []
-        self.error: Exception | None = None
-
-    async def handle_client(self, request: LoginRequest) -> Any:
-        return Identified(self.user, Secret(REFRESH)) if self.keeps else self.user
-
-    async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
-        self.used.append(kept.reveal())
-        if self.error is not None:
-            raise self.error
-        return Identified(self.user, Secret(f"refresh-canary-{len(self.used) + 1}"))
 
 
 async def renew(gateway: Gateway, token: str) -> Any:
     return await gateway.post("/auth/renew", renewal_token=token)
-
-
-async def session_of(gateway: Gateway, told: dict[str, Any]) -> Session:
-    session = await gateway.tokens.store.session(told["session"])
-    assert session is not None
-    return session
 
 
 def with_groups(make: Make, provider: Refreshing) -> Gateway:
@@ -125,38 +102,6 @@ async def test_two_workers_do_not_use_one_refresh_token_at_once(make: Make) -> N
     assert (await renew(gateway, told["renewal_token"])).status == 200
     assert second == [409]
     assert await gateway.tokens.find(told["token"]) is not None
-
-
-@pytest.mark.parametrize(
-    ("provider", "lasts"),
-    [
-        (Revalidating(UserInfo("alice")), timedelta(hours=24)),
-        (Says(UserInfo("alice")), timedelta(hours=1)),
-        (Refreshing(), timedelta(hours=24)),
-        (Refreshing(keeps=False), timedelta(hours=1)),
-    ],
-    ids=["asked", "cannot be asked", "refresh token", "no refresh token"],
-)
-async def test_a_session_about_which_nobody_can_be_asked_is_shorter(
-    make: Make, clock: FakeClock, provider: Any, lasts: timedelta
-) -> None:
-    gateway = make(provider)
-    session = await session_of(gateway, body(await gateway.get()))
-    assert session.expires_at - session.created_at == lasts
-    browser = Browser(gateway)
-    page = text_of(await browser.sign_in())
-    assert ("cannot check accounts in between" in page) is (lasts < timedelta(hours=24))
-    (session, *_) = await gateway.tokens.store.sessions(username="alice")
-    assert session.expires_at - session.created_at == lasts
-
-
-@pytest.mark.parametrize("check", [RenewalCheck.ACCEPTED, RenewalCheck.SIGN_IN])
-async def test_an_operator_who_accepts_it_has_long_sessions(make: Make, check: RenewalCheck) -> None:
-    provider = Refreshing(keeps=False)
-    provider.renewal_check = check
-    gateway = make(provider)
-    session = await session_of(gateway, body(await gateway.get()))
-    assert session.expires_at - session.created_at == timedelta(hours=24)
 
 
 async def test_a_command_line_gets_what_the_browser_kept_and_the_browsers_session_ends_sooner(
