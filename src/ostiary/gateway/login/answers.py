@@ -1,6 +1,6 @@
 """How ``/auth`` answers: outcomes in, status, headers and JSON out. Pure.
 
-Called by `gateway.login`. Errors are a Kubernetes `Status` that says no more than the person may know; the operator
+Called by the sign-in routes. Errors are a Kubernetes `Status` that says no more than the person may know; the operator
 reads the rest in the log and in the audit record. Nothing here may be kept by a browser or a proxy.
 """
 
@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued
@@ -46,8 +45,8 @@ _REASONS = {
 class LoginAnswer:
     """What goes back to the client. Neither headers nor body are in its repr: they may hold a token.
 
-    `message` is set for an error, which a browser is shown on a page in place of this body. `recorded` tells that the
-    log and the audit record know of it already; `routine` that it is a step of the protocol, and nothing went wrong.
+    `message` is set for an error, which a browser is shown on a page in place of this body. `recorded`: it
+    is in the log and in the audit record already. `routine`: it is a step of the protocol, and nothing went wrong.
     """
 
     status: int
@@ -64,7 +63,7 @@ class LoginAnswer:
         return replace(self, headers=(*self.headers, *headers))
 
 
-def json_answer(status: int, value: Mapping[str, Any]) -> LoginAnswer:
+def json_answer(status: int, value: Mapping[str, object]) -> LoginAnswer:
     # Framing is the listener's business: no Content-Length here.
     body = json.dumps(value, ensure_ascii=True).encode()
     return LoginAnswer(status, (_JSON, *COMMON), body)
@@ -96,8 +95,8 @@ def redirect(url: str, status: int = 302) -> LoginAnswer:
 
 
 def download(text: str, filename: str) -> LoginAnswer:
-    named = ("Content-Disposition", f'attachment; filename="{filename}"')
-    return LoginAnswer(200, (("Content-Type", "application/yaml"), named, *COMMON), text.encode())
+    disposition = ("Content-Disposition", f'attachment; filename="{filename}"')
+    return LoginAnswer(200, (("Content-Type", "application/yaml"), disposition, *COMMON), text.encode())
 
 
 def methods(kinds: Mapping[str, str], gateway: str) -> LoginAnswer:
@@ -106,8 +105,8 @@ def methods(kinds: Mapping[str, str], gateway: str) -> LoginAnswer:
     return json_answer(200, {"providers": providers, "gateway": gateway})
 
 
-def whoami(found: Found) -> LoginAnswer:
-    session, sources = found.session, dict(found.session.sources)
+def whoami(record: Found) -> LoginAnswer:
+    session, sources = record.session, dict(record.session.sources)
     groups = [{"name": group, "source": sources.get(group, "")} for group in session.user.groups]
     groups += [{"name": group, "source": "gateway"} for group in implied_groups(session.user)]
     return json_answer(
@@ -118,7 +117,7 @@ def whoami(found: Found) -> LoginAnswer:
             "session": session.id,
             "provider": session.provider,
             "since": time_text(session.created_at),
-            "expires_at": time_text(found.token.expires_at),
+            "expires_at": time_text(record.token.expires_at),
             "session_expires_at": time_text(session.expires_at),
         },
     )
@@ -152,7 +151,7 @@ def refusal(refused: LoginRefused) -> LoginAnswer:
 
 
 def not_renewed(refusal: LoginRefused) -> LoginAnswer:
-    """The renewal token is not good any more: only another sign-in helps, or what another program has just got."""
+    """The renewal token is not valid any more: the person signs in again, or another program has just renewed it."""
     if refusal.retry_after is not None:
         return error(409, refusal.summary).with_headers(("Retry-After", "1"))
     return error(401, refusal.summary).with_headers(("WWW-Authenticate", www_authenticate(error=True)))
@@ -165,7 +164,7 @@ def no_good_token() -> LoginAnswer:
 
 
 def outage(status: int) -> LoginAnswer:
-    """Not a no: nobody could be asked."""
+    """Nobody could be asked, which is not a refusal."""
     return error(status, "the identity provider is unavailable")
 
 

@@ -1,4 +1,7 @@
-"""The gateway's own cookies. They go to this host only, are out of reach of scripts, and never reach an upstream."""
+"""The gateway's own cookies. They go to this host only, scripts cannot read them, and no upstream gets them.
+
+Called by the flows and the browser sessions.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ _OURS = tuple(prefix.decode() for prefix in OUR_COOKIES)
 
 
 class Cookie:
-    """One cookie. Without TLS, which is on this machine only, browsers would not keep the safer name."""
+    """One cookie. Without TLS, which is allowed on loopback only, browsers refuse the ``__Host-`` prefix."""
 
     def __init__(self, name: str, *, secure: bool) -> None:
-        # A cookie with this prefix is only taken from, and sent to, this very host, over TLS.
+        # Browsers accept a cookie with this prefix only from this host over TLS, and send it nowhere else.
         self.name = f"__Host-ostiary-{name}" if secure else f"ostiary-{name}"
-        # Lax: a browser that comes back from an identity system must bring it along; a form of another site must not.
+        # Lax: a browser that returns from an identity system must send it; a form of another site must not.
         self._attributes = f"Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
 
     def of(self, request: LoginRequest) -> str:
-        """Its value; empty if there is none, or more than one, and so nobody knows whose."""
-        found = [value for name, value in _cookies(request) if name == self.name]
-        return found[0] if len(found) == 1 else ""
+        """Its value; empty if there is none, or more than one, because somebody else may have set one of them."""
+        values = [value for name, value in _cookies(request) if name == self.name]
+        return values[0] if len(values) == 1 else ""
 
     def set(self, value: str, *, seconds: float) -> tuple[str, str]:
         return "Set-Cookie", f"{self.name}={value}; Max-Age={seconds:.0f}; {self._attributes}"
@@ -32,13 +35,13 @@ class Cookie:
 
 
 def without_ours(request: LoginRequest) -> LoginRequest:
-    """*request* as a provider may see it: with everybody's cookies but ours."""
+    """*request* as a provider may see it: without our cookies."""
     headers = []
     for name, value in request.headers:
         if name == "cookie":
-            kept = [part.strip() for part in value.split(";") if not part.strip().startswith(_OURS)]
-            if any(kept):
-                headers.append((name, "; ".join(filter(None, kept))))
+            cookies = [part.strip() for part in value.split(";") if not part.strip().startswith(_OURS)]
+            if any(cookies):
+                headers.append((name, "; ".join(filter(None, cookies))))
         else:
             headers.append((name, value))
     return replace(request, headers=tuple(headers))

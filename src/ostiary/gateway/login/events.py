@@ -13,7 +13,7 @@ from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind, OnEvent
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.sign_in.groups import ContractBroken
-from ostiary.gateway.login.visit import claimed_name, sent
+from ostiary.gateway.login.visit import claimed_name, secrets_in
 from ostiary.gateway.observe.reasons import reason_of
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
@@ -49,16 +49,16 @@ class LoginEvents:
     def record_failure(
         self, error: Exception, request: LoginRequest, provider: str = "", *, instead: LoginAnswer | None = None
     ) -> LoginAnswer:
-        """Nobody could be asked, or somebody answered nonsense. Who waits for something else is answered *instead*."""
+        """A provider could not be asked, or broke its contract. *instead* replaces the usual answer."""
         broken = isinstance(error, ContractBroken)
         known_outage = isinstance(error, (ProviderError, OSError)) and not broken
         kind = LoginEventKind.CONTRACT_BROKEN if broken else LoginEventKind.OUTAGE
         return self._record(kind, request, provider, error, instead or answers.outage(503 if known_outage else 500))
 
     def record_answer(self, request: LoginRequest, answer: LoginAnswer, *, visitor: str = "") -> LoginAnswer:
-        """The last word on a visit: an answer that says no, and of which nobody has told yet, is recorded too.
+        """Records an error that is not recorded yet. Called last, for every answer.
 
-        Whatever number a person is shown leads the operator somewhere.
+        So every request id that a person is shown can be found by the operator.
         """
         if answer.recorded or answer.routine or answer.status < 400:
             return answer
@@ -80,7 +80,7 @@ class LoginEvents:
     def _record(
         self, kind: LoginEventKind, request: LoginRequest, provider: str, error: Exception, answer: LoginAnswer
     ) -> LoginAnswer:
-        reason = reason_of(error, sent=sent(request))
+        reason = reason_of(error, sent=secrets_in(request))
         username = error.username if isinstance(error, OstiaryError) else ""
         self._emit(kind, request, answer.status, provider=provider, username=username, reason=reason)
         return replace(answer, recorded=True)
@@ -96,7 +96,7 @@ class LoginEvents:
         session: str = "",
         reason: str = "",
     ) -> None:
-        # What people type may be their password in the wrong field: what looks like a secret is left out.
+        # People may type their password into the wrong field: what looks like a secret is removed.
         claimed = "" if username else redact(claimed_name(request)[:LONGEST_NAME])
         self._on_event(
             LoginEvent(

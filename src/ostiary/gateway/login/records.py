@@ -3,8 +3,8 @@
     secret (in a cookie, a code, a device)  ->  digest: where the record lies
                                             ->  key: what it is sealed with
 
-Called by the flows, the command line's codes and the device codes. Whoever reads the store finds neither the secrets
-nor what belongs to them: a PKCE verifier and a nonce are of use to others as long as their login is under way.
+Called by the flows, the command line's codes and the device codes. A reader of the store sees neither the secrets nor
+the values: a PKCE verifier or a nonce could be abused as long as its sign-in is under way.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ostiary.core.tokens.records import MemoryRecords
 from ostiary.errors import ProviderError
 from ostiary.interfaces.token_store import RecordStore, TokenStore
 
+# A JSON object, as it is read back from the store.
 Value = Mapping[str, Any]
 
 
 class Records:
-    """Values of one *kind*, each under a secret. The secrets of one kind are worth nothing as those of another."""
+    """Values of one *kind*, each under a secret. A secret of one kind opens nothing of another kind."""
 
     def __init__(self, store: RecordStore, kind: str, lifetime: timedelta, *, clock: Clock) -> None:
         self._store = store
@@ -34,34 +35,34 @@ class Records:
         self._clock = clock
 
     async def put(self, secret: str, value: Value) -> bool:
-        """False if there is such a secret already, which random ones of 256 bits never are."""
+        """False if the secret is in use, which never happens with random ones of 256 bits."""
         sealed = seal(json.dumps(value, separators=(",", ":")).encode(), self._kind, secret)
         try:
-            return await self._store.put_record(self._found_by(secret), sealed, self._clock.now() + self._lifetime)
+            return await self._store.put_record(self._key(secret), sealed, self._clock.now() + self._lifetime)
         except ValueError:
             cause = "the state of the sign-in is too large"
             raise ProviderError("the sign-in cannot continue", cause=cause) from None
 
     async def find(self, secret: str) -> Value | None:
-        return self._opened(secret, await self._store.find_record(self._found_by(secret)))
+        return self._open(secret, await self._store.find_record(self._key(secret)))
 
     async def take(self, secret: str) -> Value | None:
         """The value, once."""
-        return self._opened(secret, await self._store.take_record(self._found_by(secret)))
+        return self._open(secret, await self._store.take_record(self._key(secret)))
 
-    def _opened(self, secret: str, sealed: bytes | None) -> Value | None:
+    def _open(self, secret: str, sealed: bytes | None) -> Value | None:
         if sealed is None:
             return None
         plain = unseal(sealed, self._kind, secret)
         try:
-            # None: somebody wrote into the store who does not have the secret.
+            # None: the record was written by somebody who does not have the secret.
             value = None if plain is None else json.loads(plain)
         except ValueError:
             return None
         return value if isinstance(value, dict) else None
 
-    def _found_by(self, secret: str) -> bytes:
-        # Looking up a digest also tells nothing by its timing about the secrets there are.
+    def _key(self, secret: str) -> bytes:
+        # A look-up by digest also reveals nothing about other secrets by its timing.
         return derived_key(b"find", self._kind, secret)
 
 

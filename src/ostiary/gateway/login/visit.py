@@ -1,6 +1,6 @@
-"""A request to ``/auth`` and what can be told of it before anybody is asked: browser or program, from where, for whom.
+"""What a request to ``/auth`` says by itself: browser or program, where it comes from, which secrets it contains.
 
-Called by `gateway.login` and its parts. Pure.
+Called by the sign-in routes, the pages and the events. Pure.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SYSTEMS = (
     ("macOS", "Mac OS X"),
     ("Linux", "Linux"),
 )
-# In these headers nobody proves anything; all others may, as a provider likes it.
+# Headers that never contain a proof of identity. In all others a provider may look for one.
 _NO_PROOF = re.compile(r"host|accept(-.*)?|connection|content-.*|user-agent|origin|sec-.*|x-forwarded-.*|forwarded|via")
-# What is shorter stands in any text by chance.
+# Shorter values occur in any text by chance.
 _SHORTEST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request; `html` tells that a person looks at the answer."""
+    """A request; with `html` a browser shows the answer to a person."""
 
     request: LoginRequest
     html: bool = False
@@ -45,7 +45,7 @@ def wants_html(request: LoginRequest) -> bool:
 
 
 def comes_from(request: LoginRequest, origin: str) -> bool:
-    """Whether a form is one of ours. Browsers say where one comes from; other programs have no cookies to abuse."""
+    """Whether a form comes from one of our pages. Browsers send its origin; other programs have no cookies to abuse."""
     origins = [value for name, value in request.headers if name == "origin"]
     sites = [value for name, value in request.headers if name == "sec-fetch-site"]
     return all(value.lower() == origin.lower() for value in origins) and all(
@@ -54,29 +54,29 @@ def comes_from(request: LoginRequest, origin: str) -> bool:
 
 
 def is_page_load(request: LoginRequest) -> bool:
-    """Not what a script fetches: an upstream's page on this host could else read ours with its visitor's cookie."""
+    """Whether a browser loads a page. A script of an upstream on this host must not read our pages with the cookie."""
     modes = [value for name, value in request.headers if name == "sec-fetch-mode"]
     return all(mode == "navigate" for mode in modes)
 
 
 def has_form_token(request: LoginRequest, form_token: str) -> bool:
-    """For what a browser's cookie alone must not do: the page's own secret, and a word on where the form comes from."""
-    given = field(request, "form_token")
+    """Whether a form has the session's form token and an ``Origin``. The cookie alone is not enough for a change."""
+    token = field(request, "form_token")
     return (
         request.header("origin") is not None
-        and given is not None
-        and compare_digest(given.encode("utf-8", "surrogatepass"), form_token.encode())
+        and token is not None
+        and compare_digest(token.encode("utf-8", "surrogatepass"), form_token.encode())
     )
 
 
 def field(request: LoginRequest, name: str) -> str | None:
-    """The only form field of this name; None where it is absent, empty, or stands twice."""
+    """The form field of this name; None if it is absent, empty, or given twice."""
     return only(request.form, name)
 
 
 def only(pairs: tuple[tuple[str, str], ...], name: str) -> str | None:
-    found = [value for key, value in pairs if key == name]
-    return found[0] if len(found) == 1 and found[0] else None
+    values = [value for key, value in pairs if key == name]
+    return values[0] if len(values) == 1 and values[0] else None
 
 
 def bearer(request: LoginRequest) -> str | None:
@@ -84,12 +84,12 @@ def bearer(request: LoginRequest) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-# --- what must be repeated nowhere ---
+# --- secrets ---
 
 
-def sent(request: LoginRequest) -> Iterator[str]:
-    """What may be proof of who asks: passwords, codes, tokens, cookies."""
-    # A password is one however short it is.
+def secrets_in(request: LoginRequest) -> Iterator[str]:
+    """What may prove who the sender is: passwords, codes, tokens, cookies. No error or log line may repeat it."""
+    # A password counts however short it is.
     yield from filter(None, (password for _, password in _passwords(request)))
     values = [value for key, value in (*request.query, *request.form) if key not in ("username", "provider")]
     for name, value in request.headers:
@@ -100,7 +100,7 @@ def sent(request: LoginRequest) -> Iterator[str]:
 
 
 def claimed_name(request: LoginRequest) -> str:
-    """Who somebody says to be, in a form or with ``Authorization: Basic``; nobody has verified it."""
+    """The user name in a form or in ``Authorization: Basic``; nobody has verified it."""
     return next((username for username, _ in _passwords(request) if username), "")
 
 
@@ -112,16 +112,16 @@ def _passwords(request: LoginRequest) -> Iterator[tuple[str, str]]:
             try:
                 username, _, password = base64.b64decode(encoded).decode("utf-8", "replace").partition(":")
             except (binascii.Error, ValueError):
-                continue  # it is left out as it stands
+                continue  # the header itself is among the secrets
             yield username, password
 
 
-# --- by which a person recognises a session ---
+# --- how a session is described to its owner ---
 
 
 def client_text(request: LoginRequest, client: str | None = None) -> str:
-    said = (request.header("user-agent") or "") if client is None else client
-    return f"{short(said)} from {request.remote_address}".strip()
+    agent = (request.header("user-agent") or "") if client is None else client
+    return f"{short(agent)} from {request.remote_address}".strip()
 
 
 def browser_text(request: LoginRequest) -> str:
@@ -135,15 +135,15 @@ def short(text: str) -> str:
     return "".join(char for char in text if char.isprintable())[:MAX_CLIENT]
 
 
-# --- how often ---
+# --- limits ---
 
 
 class AddressLimit:
-    """So many of something a minute from one address."""
+    """Limits how often one address may do something."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
 
     def wait(self, request: LoginRequest) -> float:
-        """Counts one more, and returns zero; or how many seconds are to be waited."""
+        """Count one more and return zero, or return how many seconds to wait."""
         return self._buckets.take(network(request.remote_address))

@@ -1,7 +1,7 @@
-"""The pages of those whom the policy lets look after the gateway: sessions of all, refusals, who can.
+"""The administration pages: all sessions, denied requests, who can do something.
 
-Called by `gateway.login`. The same questions are put to the same `Authorizer` as for the API below
-``/apis/ostiary.dev/v1``: nobody is an administrator otherwise.
+Called by the pages of people who are signed in. A page needs the same permission as the corresponding request to the
+API below ``/apis/ostiary.dev/v1``: the policy alone makes somebody an administrator.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class AdminPages:
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
-        self._refused = refusals or EveryRefusal(authorizer)
+        self._all_refusals = refusals or EveryRefusal(authorizer)
         self._ended = ended
 
     async def may_enter(self, user: UserInfo) -> bool:
-        """Whether any of the pages is open to *user*. Not knowing is no."""
+        """Whether *user* may see any of the pages. If that cannot be found out, they may not."""
         try:
             for resource, method in (("sessions", "GET"), ("decisions/x", "GET"), ("subjectsearches", "POST")):
                 if await self._may(user, method, resource):
@@ -64,13 +64,13 @@ class AdminPages:
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         match (request.method, *steps):
             case ("GET",):
-                return await self._guarded(visitor, "GET", "sessions") or await self._sessions(request, visitor)
+                return await self._refusal_for(visitor, "GET", "sessions") or await self._sessions(request, visitor)
             case ("GET", "refusals"):
                 decision = only(request.query, "id") or ""
                 needed = f"decisions/{quote(decision, safe='')}" if decision else "decisions"
-                return await self._guarded(visitor, "GET", needed) or await self._refusals(decision, visitor)
+                return await self._refusal_for(visitor, "GET", needed) or await self._refusals(decision, visitor)
             case ("GET", "who-can"):
-                return await self._guarded(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
+                return await self._refusal_for(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
         return answers.error(404, "page not found")
 
     async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -78,13 +78,13 @@ class AdminPages:
         session = field(request, "session")
         if session is None:
             return answers.error(400, "the form does not name a session")
-        refusal = await self._guarded(visitor, "DELETE", f"sessions/{quote(session, safe='')}")
+        refusal = await self._refusal_for(visitor, "DELETE", f"sessions/{quote(session, safe='')}")
         if refusal is not None:
             return refusal
         await self._tokens.revoke(RevocationKind.SESSION, session, by=visitor.session.user.username)
         return answers.redirect("/auth/admin", 303)
 
-    async def _guarded(self, visitor: Visitor, method: str, resource: str) -> LoginAnswer | None:
+    async def _refusal_for(self, visitor: Visitor, method: str, resource: str) -> LoginAnswer | None:
         """The refusal, if the policy does not allow it."""
         if await self._may(visitor.session.user, method, resource):
             return None
@@ -98,30 +98,30 @@ class AdminPages:
 
     async def _sessions(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         user, group = only(request.query, "user"), only(request.query, "group")
-        found = await self._tokens.store.sessions(username=user, group=group, limit=MOST_SESSIONS)
+        sessions = await self._tokens.store.sessions(username=user, group=group, limit=MOST_SESSIONS)
         rows = join(
             session_row(session, visitor, action="/auth/admin", owner=True, here=session.id == visitor.session.id)
-            for session in found
+            for session in sessions
         )
-        count = _count(len(found), "session") + (" (the newest)" if len(found) == MOST_SESSIONS else "")
+        count = _count(len(sessions), "session") + (" (the newest)" if len(sessions) == MOST_SESSIONS else "")
         body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "", said=NOTHING)
         return _page("All sessions", "/auth/admin", body, visitor)
 
     async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
         if decision:
-            refusal = await self._refused.recall(decision)
+            refusal = await self._all_refusals.recall(decision)
             ended = await self._ended.recall(decision) if self._ended is not None and refusal is None else None
             if ended is not None:
                 return _ended_page(ended, visitor)
             if refusal is None:
                 return answers.error(404, "unknown request id: this gateway remembers no such request")
-            return _explained(refusal, await self._authorizer.explain(refusal.attributes), visitor)
-        latest = await self._refused.recent(MOST_REFUSALS)
+            return _explanation_page(refusal, await self._authorizer.explain(refusal.attributes), visitor)
+        latest = await self._all_refusals.recent(MOST_REFUSALS)
         rows = join(
             fill(
                 "admin_refusal.html",
                 user=printable(refusal.attributes.user.username),
-                asked=described(refusal.attributes.request),
+                asked=describe(refusal.attributes.request),
                 at=shown_time(refusal.at),
                 reason=printable(refusal.decision.reason) or "no rule allows it",
                 url=f"/auth/admin/refusals?id={quote(refusal.id, safe='')}",
@@ -133,17 +133,19 @@ class AdminPages:
 
     def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         values = {name: only(request.query, name) or "" for name in _ASKED}
-        problem, found = NOTHING, NOTHING
+        problem, result = NOTHING, NOTHING
         if any(values.values()):
             try:
-                found = _found(self._authorizer.who_can(Attributes(UserInfo(""), decode_subject_search(values))))
+                result = _search_result(
+                    self._authorizer.who_can(Attributes(UserInfo(""), decode_subject_search(values)))
+                )
             except ValueError as error:
                 problem = fill("problem.html", text=str(error))
-        body = fill("admin_who_can.html", problem=problem, found=found, **values)
+        body = fill("admin_who_can.html", problem=problem, found=result, **values)
         return _page("Who can?", "/auth/admin/who-can", body, visitor)
 
 
-def described(info: RequestInfo) -> str:
+def describe(info: RequestInfo) -> str:
     """What a request asks for, in a line."""
     if not info.is_resource:
         return printable(f"{info.verb} {info.path}")
@@ -154,7 +156,7 @@ def described(info: RequestInfo) -> str:
     return printable(f"{info.verb} {kind}{name}{scope}")
 
 
-def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> LoginAnswer:
+def _explanation_page(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> LoginAnswer:
     attributes = refusal.attributes
     decided = now.error if now.decision is None else _outcome(now.decision)
     body = fill(
@@ -162,7 +164,7 @@ def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> Log
         id=refusal.id,
         user=printable(attributes.user.username),
         groups=printable(", ".join(attributes.user.groups)) or "none",
-        asked=described(attributes.request),
+        asked=describe(attributes.request),
         at=shown_time(refusal.at),
         then=_outcome(refusal.decision),
         now=decided,
@@ -172,7 +174,7 @@ def _explained(refusal: Refusal, now: ChainExplanation, visitor: Visitor) -> Log
 
 
 def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
-    """A request that came to no decision: a sign-in that failed, or nobody was identified."""
+    """A request without a decision: a sign-in that failed, or nobody was identified."""
     facts = {
         "Number": ended.id,
         "At": time_text(ended.at),
@@ -194,16 +196,16 @@ def _step(step: Step) -> Markup:
     elif step.explanation is None:
         facts["Not evaluated"] = "an earlier provider decided"
     else:
-        told = step.explanation
-        facts["Says"] = _decision(told.decision.verdict.value, told.decision.reason)
-        facts |= {"Closest": told.closest, "What failed": told.failed}
+        explanation = step.explanation
+        facts["Says"] = _decision(explanation.decision.verdict.value, explanation.decision.reason)
+        facts |= {"Closest": explanation.closest, "What failed": explanation.failed}
     rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
     remedy = step.explanation.remedy if step.explanation is not None else ""
-    shown = fill("admin_remedy.html", remedy=printable(remedy)) if remedy else NOTHING
-    return fill("admin_step.html", provider=step.name, facts=join(rows), remedy=shown)
+    remedy_row = fill("admin_remedy.html", remedy=printable(remedy)) if remedy else NOTHING
+    return fill("admin_step.html", provider=step.name, facts=join(rows), remedy=remedy_row)
 
 
-def _found(found: WhoCan) -> Markup:
+def _search_result(search: WhoCan) -> Markup:
     rows = join(
         fill(
             "admin_subject.html",
@@ -211,19 +213,19 @@ def _found(found: WhoCan) -> Markup:
             kind=printable(subject.kind),
             via=printable(subject.via),
         )
-        for subject in found.subjects
+        for subject in search.subjects
     )
     unknown = NOTHING
-    if found.unknown:
-        text = f"These providers cannot list whom they allow: {', '.join(found.unknown)}"
+    if search.unknown:
+        text = f"These providers cannot list whom they allow: {', '.join(search.unknown)}"
         unknown = fill("problem.html", text=text)
-    return fill("admin_found.html", rows=rows, count=_count(len(found.subjects), "subject"), unknown=unknown)
+    return fill("admin_found.html", rows=rows, count=_count(len(search.subjects), "subject"), unknown=unknown)
 
 
 def _outcome(decision: Decision) -> str:
-    """Of the whole chain: nobody's opinion is a no."""
-    said = "allowed" if decision.allowed else "denied, and hidden" if decision.hidden else "refused"
-    return printable(f"{said}: {decision.reason}" if decision.reason else said)
+    """Of the whole chain, where no opinion means denied."""
+    outcome = "allowed" if decision.allowed else "denied, and hidden" if decision.hidden else "refused"
+    return printable(f"{outcome}: {decision.reason}" if decision.reason else outcome)
 
 
 def _decision(verdict: str, reason: str) -> str:

@@ -1,7 +1,7 @@
 """The pages of people who are signed in: a token, their sessions, a device or a command line to approve.
 
-Called by `gateway.login`. Whatever changes something is a form of ours with the session's own form token in it, sent by
-a page load from here; and what was attested a while ago is asked again before anything is made of it.
+Called by the routes. Every change is a form of ours with the session's form token, sent by a page load from here. What
+was attested a while ago is checked again before a token is issued for it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Pages:
         self._admin = admin
 
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        """A page of *visitor*. May raise `LoginRefused`, if that is nobody any more."""
+        """A page for *visitor*. Raises `LoginRefused` if they may no longer sign in."""
         if request.method == "POST":
             if not has_form_token(request, visitor.form_token):
                 return answers.error(403, "the form belongs to another session: load the page again")
-            return await self._changed(steps, request, visitor)
+            return await self._change(steps, request, visitor)
         if request.method not in ("GET", "HEAD"):
             return answers.method_not_allowed(["GET", "POST"])
         admin = await self._is_admin(visitor)
@@ -78,7 +78,7 @@ class Pages:
                 return await self._admin.answer(rest, request, visitor)
         return answers.error(404, "page not found")
 
-    async def _changed(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
+    async def _change(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         match steps:
             case ["token"]:
                 return await self._new_token(request, visitor)
@@ -97,17 +97,17 @@ class Pages:
     async def _is_admin(self, visitor: Visitor) -> bool:
         return self._admin is not None and await self._admin.may_enter(visitor.session.user)
 
-    async def _signed(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        return SignedIn(visitor.session.provider, await self._browsers.attested(visitor, request))
+    async def _attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
+        return SignedIn(visitor.session.provider, await self._browsers.attest(visitor, request))
 
-    async def _handed_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        """For a program that goes on by itself when the browser is closed."""
+    async def _hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
+        """For a program that continues when the browser is closed."""
         return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
 
     # --- tokens and sessions ---
 
     async def _new_token(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        signed = await self._signed(visitor, request)
+        signed = await self._attest(visitor, request)
         issued = await self._tokens.issue(
             signed.attested.user,
             provider=signed.provider,
@@ -120,25 +120,25 @@ class Pages:
 
     async def _own_sessions(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         username = visitor.session.user.username
-        found = await self._tokens.store.sessions(username=username, limit=MOST_SESSIONS)
-        return views.sessions(visitor, found, admin=admin)
+        sessions = await self._tokens.store.sessions(username=username, limit=MOST_SESSIONS)
+        return views.sessions(visitor, sessions, admin=admin)
 
     async def _end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        named = field(request, "session")
-        session = await self._tokens.store.session(named) if named else None
-        # Somebody else's is as good as none: what there is of others is nobody's business here.
+        session_id = field(request, "session")
+        session = await self._tokens.store.session(session_id) if session_id else None
+        # Another person's session counts as unknown: this page tells nothing about others.
         is_ours = session is not None and session.id == visitor.session.id
-        answer = self._signed_out() if is_ours else answers.redirect("/auth/sessions", 303)
+        answer = self._signed_out_page() if is_ours else answers.redirect("/auth/sessions", 303)
         if session is not None and session.user.username == visitor.session.user.username:
             await self._sessions.end(session, request, answer)
         return answer
 
     async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        answer = self._signed_out()
+        answer = self._signed_out_page()
         await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
         return answer
 
-    def _signed_out(self) -> LoginAnswer:
+    def _signed_out_page(self) -> LoginAnswer:
         text = "You are signed out."
         return views.message(
             text.rstrip("."),
@@ -156,10 +156,10 @@ class Pages:
         if wait := self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         code = normal_code(typed)
-        asked = await self._devices.find(code) if code else None
-        if asked is None:
+        device = await self._devices.find(code) if code else None
+        if device is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, admin=admin, signed_in=True)
-        return views.device_confirm(visitor, asked)
+        return views.device_confirm(visitor, device)
 
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         code, decision = normal_code(field(request, "code") or ""), field(request, "decision")
@@ -167,9 +167,9 @@ class Pages:
             return answers.error(400, "the form has no decision")
         if wait := self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
-        signed = await self._handed_over(visitor, request) if decision == "approve" else None
-        asked = await self._devices.decide(code, signed) if code else None
-        if asked is None:
+        signed = await self._hand_over(visitor, request) if decision == "approve" else None
+        device = await self._devices.decide(code, signed) if code else None
+        if device is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
         if signed is None:
             answer = views.message(
@@ -184,7 +184,7 @@ class Pages:
     # --- command lines ---
 
     async def confirm_cli(self, goal: CliGoal, visitor: Visitor) -> LoginAnswer:
-        """The person is signed in already: a link alone must not be enough to give their rights to a program."""
+        """Ask a person who is signed in already: a link alone must not give their rights to a program."""
         return views.cli_confirm(visitor, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _decide_cli(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -196,7 +196,7 @@ class Pages:
         if field(request, "decision") != "approve":
             denied = LoginRefused("a command line was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, self._back(callback(goal, error="access_denied")))
-        code = await self._codes.issue(goal, await self._handed_over(visitor, request), request)
+        code = await self._codes.issue(goal, await self._hand_over(visitor, request), request)
         return self._back(callback(goal, code=code))
 
     def _back(self, url: str) -> LoginAnswer:

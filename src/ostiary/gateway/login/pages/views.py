@@ -1,7 +1,7 @@
 """The pages of ``/auth``, one function each: values in, page out. Pure.
 
-Called by `gateway.login` and its pages. Everything that somebody else has chosen (a name, a client, a group) is put in
-as a value and so escaped; see `ostiary.gateway.login.pages.templates`.
+Called by the sign-in routes and the pages. What somebody else has chosen (a name, a client, a group) is passed as a
+value and so escaped; see `ostiary.gateway.login.pages.templates`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.parse import urlsplit
 
+from ostiary.core.config.document import Json
 from ostiary.core.text import printable
 from ostiary.core.tokens import Issued
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
-from ostiary.gateway.login.programs.device import Asked, shown_code
+from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Goal
 from ostiary.interfaces.token_store import Session
@@ -62,7 +62,7 @@ class Site:
         return context_name(self.external_url)
 
     @property
-    def kubeconfig(self) -> dict[str, Any]:
+    def kubeconfig(self) -> dict[str, Json]:
         """For kubectl: the same as ``ostiary kubeconfig`` makes. There is no secret in it."""
         return gateway_kubeconfig(self.external_url, name=self.context, authorities_pem=self.authorities_pem)
 
@@ -196,18 +196,18 @@ def session_row(session: Session, visitor: Visitor, *, action: str, here: bool =
 
 def device_code(*, problem: str = "", status: int = 200, admin: bool = False, signed_in: bool = False) -> LoginAnswer:
     body = fill("device_code.html", problem=_problem(problem), described=_DESCRIBED if problem else NOTHING)
-    shown = navigation("/auth/device", admin=admin) if signed_in else NOTHING
-    return page(f"{'Error: ' if problem else ''}Sign in a device", body, status=status, navigation=shown)
+    links = navigation("/auth/device", admin=admin) if signed_in else NOTHING
+    return page(f"{'Error: ' if problem else ''}Sign in a device", body, status=status, navigation=links)
 
 
-def device_confirm(visitor: Visitor, asked: Asked) -> LoginAnswer:
+def device_confirm(visitor: Visitor, device: DeviceRequest) -> LoginAnswer:
     body = fill(
         "device_confirm.html",
         user=printable(visitor.session.user.username),
-        code=shown_code(asked.user_code),
-        client=printable(asked.client),
-        address=asked.address,
-        at=shown_time(asked.at),
+        code=shown_code(device.user_code),
+        client=printable(device.client),
+        address=device.address,
+        at=shown_time(device.at),
         form_token=visitor.form_token,
     )
     return page("Sign in this device?", body)
@@ -246,12 +246,12 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
         reference=fill("reference.html", id=request_id) if request_id else NOTHING,
     )
     # A challenge for a password would make the browser ask with a window of its own.
-    kept = [
+    headers = [
         (name, value)
         for name, value in answer.headers
         if name in ("Retry-After", "Allow", "Set-Cookie") or (name == "WWW-Authenticate" and not is_basic(value))
     ]
-    return page(_HEADINGS.get(code, "Something went wrong"), body, status=code, headers=kept)
+    return page(_HEADINGS.get(code, "Something went wrong"), body, status=code, headers=headers)
 
 
 def is_basic(challenge: str) -> bool:

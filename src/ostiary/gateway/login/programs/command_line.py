@@ -3,9 +3,9 @@
     /auth/cli?challenge&port&state&client  ->  sign in, in the browser  ->  http://127.0.0.1:<port>/callback?code&state
     POST /auth/cli/token, code and verifier  ->  tokens
 
-Called by `gateway.login`. The browser carries a code that is good once, for a minute, and only with the secret whose
-digest the command line sent along (PKCE, RFC 7636): tokens are never in an address, and whoever reads the code has
-nothing. The browser goes to the loopback of its own machine, whatever is asked for.
+Called by the routes and the pages. The browser carries a code that is good once, for a minute, and only with the secret
+whose digest the command line sent along (PKCE, RFC 7636): tokens are never in a URL, and the code alone is useless. The
+browser always goes to the loopback of its own machine.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 from urllib.parse import urlencode
 
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested, Issued, Tokens
 from ostiary.errors import LoginRefused
-from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.records import Records, Value
 from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.flows import CliGoal, pairs, user_from_json, user_json
 from ostiary.gateway.login.sign_in.providers import SignedIn
@@ -91,18 +89,18 @@ class Codes:
 # --- what a person has granted to a program, as a record ---
 
 
-async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datetime) -> dict[str, Any]:
+async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datetime) -> dict[str, object]:
     attested = signed.attested
     user, sources = user_json(attested.user), attested.sources
-    kept = {} if attested.kept is None else {"kept": attested.kept.reveal()}
+    secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
     granted = {"user": user, "sources": sources, "provider": signed.provider, "client": client}
-    return {**granted, **kept, "at": at.isoformat(), "sequence": await tokens.sequence()}
+    return {**granted, **secret, "at": at.isoformat(), "sequence": await tokens.sequence()}
 
 
-async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Mapping[str, Any]) -> Issued | None:
+async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Value) -> Issued | None:
     """The tokens; None if what was granted has been revoked since then."""
-    kept = Secret(grant["kept"]) if "kept" in grant else None
-    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), kept)
+    secret = Secret(grant["kept"]) if "kept" in grant else None
+    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret)
     try:
         return await tokens.issue(
             attested.user,
@@ -111,8 +109,8 @@ async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Mapping[
             client=grant["client"],
             at=datetime.fromisoformat(grant["at"]),
             sequence=grant["sequence"],
-            kept=kept,
-            session_lifetime=lengths.of(grant["provider"], kept=kept is not None),
+            kept=secret,
+            session_lifetime=lengths.of(grant["provider"], kept=secret is not None),
         )
     except LoginRefused:
         return None

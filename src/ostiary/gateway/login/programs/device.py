@@ -4,8 +4,8 @@
     the person signs in anywhere, enters the user code, sees who asks from where, and approves or denies
     POST /auth/device/token with the device code, every two seconds -> not yet | tokens | denied
 
-Called by `gateway.login` (RFC 8628). A user code is short, so it is good for one decision, lives ten minutes, and may
-only be tried by somebody who is signed in, and not often. It grants nothing to whoever knows it.
+Called by the routes and the pages (RFC 8628). A user code is short, so it is good for one decision, lives ten minutes,
+and may only be tried by somebody who is signed in, and not often. Knowing a user code grants nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
 
 from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets, network
@@ -42,7 +41,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeviceRequest:
     """A machine that waits for somebody's approval, as the person is shown it."""
 
     user_code: str
@@ -52,7 +51,7 @@ class Asked:
 
 
 class Pending(Exception):
-    """Nothing can be given yet, or never: `error` is RFC 8628's word for it."""
+    """There are no tokens yet, or never will be: `error` is RFC 8628's code for it."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)
@@ -76,8 +75,8 @@ class Devices:
         counts: ImmediateCounts | None = None,
     ) -> None:
         self._devices = Records(store, "device code", LIFETIME, clock=clock)
-        self._asked = Records(store, "user code", LIFETIME, clock=clock)
-        self._decided = Records(store, "device decision", LIFETIME, clock=clock)
+        self._requests = Records(store, "user code", LIFETIME, clock=clock)
+        self._decisions = Records(store, "device decision", LIFETIME, clock=clock)
         self._tokens = tokens
         self._lengths = lengths
         self._uri = f"{external_url}/auth/device"
@@ -87,26 +86,26 @@ class Devices:
 
     # --- the machine ---
 
-    async def begin(self, request: LoginRequest) -> Mapping[str, Any]:
+    async def begin(self, request: LoginRequest) -> Mapping[str, object]:
         device_code = secrets.token_urlsafe(32)
         client = short(field(request, "client") or "") or "an unnamed program"
-        asked = {"client": client, "address": request.remote_address, "at": self._clock.now().isoformat()}
-        user_code = await self._new_user_code({**asked, "device": _digest(device_code)})
+        details = {"client": client, "address": request.remote_address, "at": self._clock.now().isoformat()}
+        user_code = await self._new_user_code({**details, "device": _digest(device_code)})
         await self._devices.put(device_code, {})
-        shown = shown_code(user_code)
+        readable_code = shown_code(user_code)
         return {
             "device_code": device_code,
-            "user_code": shown,
+            "user_code": readable_code,
             "verification_uri": self._uri,
-            "verification_uri_complete": f"{self._uri}?code={shown}",
+            "verification_uri_complete": f"{self._uri}?code={readable_code}",
             "interval": INTERVAL_SECONDS,
             "expires_in": int(LIFETIME.total_seconds()),
         }
 
-    async def _new_user_code(self, asked: Mapping[str, Any]) -> str:
+    async def _new_user_code(self, details: Mapping[str, object]) -> str:
         for _ in range(_ATTEMPTS):
             user_code = "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
-            if await self._asked.put(user_code, asked):
+            if await self._requests.put(user_code, details):
                 return user_code
         raise ProviderError("no code could be generated", cause="all generated codes are in use")
 
@@ -118,7 +117,7 @@ class Devices:
         device = _digest(device_code)
         if self._polls.take(device):
             raise Pending("slow_down")
-        decision = await self._decided.take(device)
+        decision = await self._decisions.take(device)
         if decision is None:
             raise Pending("authorization_pending")
         await self._devices.take(device_code)
@@ -130,25 +129,25 @@ class Devices:
     # --- the person ---
 
     def wait(self, request: LoginRequest, session: Session) -> float:
-        """Counts one more code that is tried, and returns zero; or how many seconds are to be waited."""
+        """Count one more attempt at a code and return zero, or return how many seconds to wait."""
         keys = (f"user {session.user.username}", f"address {network(request.remote_address)}")
         return max(self._tries.take(key) for key in keys)
 
-    async def find(self, user_code: str) -> Asked | None:
-        found = await self._asked.find(user_code)
-        if found is None:
+    async def find(self, user_code: str) -> DeviceRequest | None:
+        record = await self._requests.find(user_code)
+        if record is None:
             return None
-        return Asked(user_code, found["client"], found["address"], datetime.fromisoformat(found["at"]))
+        return DeviceRequest(user_code, record["client"], record["address"], datetime.fromisoformat(record["at"]))
 
-    async def decide(self, user_code: str, signed: SignedIn | None) -> Asked | None:
+    async def decide(self, user_code: str, signed: SignedIn | None) -> DeviceRequest | None:
         """Approve as *signed*, or deny with None. None if there is nothing to decide any more."""
-        asked = await self._asked.take(user_code)
-        if asked is None:
+        record = await self._requests.take(user_code)
+        if record is None:
             return None
-        client = f"{asked['client']} from {asked['address']}"
+        client = f"{record['client']} from {record['address']}"
         grant = None if signed is None else await grant_json(self._tokens, signed, client=client, at=self._clock.now())
-        await self._decided.put(asked["device"], {"grant": grant})
-        return Asked(user_code, asked["client"], asked["address"], datetime.fromisoformat(asked["at"]))
+        await self._decisions.put(record["device"], {"grant": grant})
+        return DeviceRequest(user_code, record["client"], record["address"], datetime.fromisoformat(record["at"]))
 
 
 def normal_code(text: str) -> str:
@@ -162,5 +161,5 @@ def shown_code(user_code: str) -> str:
 
 
 def _digest(device_code: str) -> str:
-    # The person's side knows the machine by this only: what it writes is found with the code, and never tells it.
+    # The approval is stored under this digest, from which the device code cannot be derived.
     return sha256(f"ostiary device\0{device_code}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
-"""Browser sessions: who looks at the gateway's own pages.
+"""Browser sessions: who is signed in on the gateway's own pages.
 
-Called by `gateway.login`. A session begins at every sign-in, under a new secret that only the browser's cookie holds,
-and the one before it in this browser ends. The cookie opens the pages below ``/auth`` and nothing else. What was
-attested longer ago than a token lives is asked again before anything is made of it.
+Called by the sign-in routes and the pages. A session begins at every sign-in, under a new secret that only the
+browser's cookie holds, and the previous session of this browser ends. The cookie opens the pages below ``/auth`` and
+nothing else. What was attested longer ago than a token's lifetime is checked again before it is used.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Visitor:
 
     @property
     def form_token(self) -> str:
-        """Stands in each form of this session; no other site can know it."""
-        found = hmac.digest(self.secret.reveal().encode(), b"ostiary form", sha256)
-        return base64.urlsafe_b64encode(found).decode().rstrip("=")
+        """A hidden field in each form of this session; no other site can know it."""
+        code = hmac.digest(self.secret.reveal().encode(), b"ostiary form", sha256)
+        return base64.urlsafe_b64encode(code).decode().rstrip("=")
 
 
 class BrowserSessions:
@@ -57,9 +57,9 @@ class BrowserSessions:
         return None if session is None else Visitor(session, Secret(secret))
 
     async def begin(self, request: LoginRequest, signed: SignedIn) -> tuple[Session, tuple[str, str]]:
-        """A new session, and the header that gives it to the browser. The one it had ends."""
+        """A new session, and the header that gives it to the browser. The previous one ends."""
         attested = signed.attested
-        begun = await self._tokens.issue_browser(
+        issued = await self._tokens.issue_browser(
             attested.user,
             provider=signed.provider,
             sources=attested.sources,
@@ -70,19 +70,19 @@ class BrowserSessions:
         before = await self.find(request)
         if before is not None:
             await self.end(before.session, "ostiary: signed in again in the same browser")
-        session = begun.session
+        session = issued.session
         lasts = (session.expires_at - session.created_at).total_seconds()
-        return session, self._cookie.set(begun.secret.reveal(), seconds=lasts)
+        return session, self._cookie.set(issued.secret.reveal(), seconds=lasts)
 
     async def end(self, session: Session, by: str) -> None:
         await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
 
-    async def attested(self, visitor: Visitor, request: LoginRequest) -> Attested:
-        """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if nobody any more: signed out.
+    async def attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
+        """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if they may no longer sign in.
 
         What is kept for the browser's session stays there; `hand_over` gives it to another one.
         """
-        return replace(await self._attested(visitor, request), kept=None)
+        return replace(await self._attest(visitor, request), kept=None)
 
     async def hand_over(self, visitor: Visitor, request: LoginRequest) -> Attested:
         """The same for a session that goes on longer than this one, a command line's: it gets what is kept, too.
@@ -90,7 +90,7 @@ class BrowserSessions:
         Two sessions cannot have it: the identity system would take the second use of a refresh token for theft. The
         browser's session is then one about which nobody can be asked, and ends as soon as those do.
         """
-        attested = await self._attested(visitor, request)
+        attested = await self._attest(visitor, request)
         if attested.kept is not None:
             session = visitor.session
             lasts = self._lengths.of(session.provider, kept=False)
@@ -98,13 +98,13 @@ class BrowserSessions:
             await self._tokens.keep(session, visitor.secret.reveal(), None, expires_at=ends)
         return attested
 
-    async def _attested(self, visitor: Visitor, request: LoginRequest) -> Attested:
+    async def _attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
-        kept = kept_in(session, visitor.secret.reveal())
+        stored = kept_in(session, visitor.secret.reveal())
         if self._clock.now() - session.created_at < self._tokens.lifetime:
-            return Attested(session.user, session.sources, kept)
+            return Attested(session.user, session.sources, stored)
         try:
-            attested = await self._recheck(session, request, kept)
+            attested = await self._recheck(session, request, stored)
             if attested.user.username != session.user.username:
                 raise LoginRefused(
                     "this session has expired or was revoked: sign in again", cause="the user name has changed"

@@ -1,8 +1,8 @@
-"""What becomes of a session later: renewed, ended, asked about. For programs, which present tokens.
+"""What programs do with a session: renew it, end it, ask about it. They present tokens.
 
-Called by `gateway.login`. Programs of one person that renew with the same token at the same moment get the same
-answer: the first one renews, and the others wait for it. A moment later, or at another worker, the token is refused
-with a 409, which does no harm; only later than that does its second use end the session.
+Called by the routes. Programs that renew with the same token at the same moment get the same answer: the first one
+renews, and the others wait for it. A moment later, or at another worker, the token is refused with a 409, which does
+no harm; a second use later than that ends the session.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class SessionCalls:
         token = bearer(request) or field(request, RENEWAL_FIELD)
         if token is None:
             return answers.bearer_challenge()
-        # The same for a token that nobody knows: what was asked for is so.
+        # The same answer for an unknown token: its session does not exist, which is what was asked for.
         answer = answers.no_content()
         try:
-            found = await self._tokens.store.find(digest(token))
-            # A browser's secret is no token: what may be done with it is asked for on our own pages.
-            if found is not None and found.token.kind is not TokenKind.BROWSER:
-                await self.end(found.session, request, answer, everywhere=field(request, "everywhere") == "true")
+            record = await self._tokens.store.find(digest(token))
+            # A browser's secret is not a token: it works on our own pages only.
+            if record is not None and record.token.kind is not TokenKind.BROWSER:
+                await self.end(record.session, request, answer, everywhere=field(request, "everywhere") == "true")
         except Exception as error:
             return self._events.record_failure(error, request)
         return answer
@@ -90,7 +90,7 @@ class SessionCalls:
         if token is None:
             return answers.bearer_challenge()
         try:
-            found: Found | None = await self._tokens.find(token)
+            record: Found | None = await self._tokens.find(token)
         except Exception as error:
             return self._events.record_failure(error, request)
-        return answers.no_good_token() if found is None else answers.whoami(found)
+        return answers.no_good_token() if record is None else answers.whoami(record)

@@ -1,6 +1,6 @@
-"""How long a session lasts, about whose user nobody can be asked again.
+"""How long a session lasts, and whether its user can be checked again.
 
-Called by `gateway.login` for each session that begins. Pure.
+Called for each session that begins. Pure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ostiary.interfaces.identity import RenewalCheck
 
 
 class SessionLengths:
-    """How long sessions last: *unchecked* is for those about whose user nobody can be asked again."""
+    """How long sessions last. *unchecked* is for sessions whose user cannot be checked again."""
 
     def __init__(self, identity: Mapping[str, Identity], *, unchecked: timedelta) -> None:
         self._identity = identity
         self._unchecked = unchecked
 
     def of(self, provider: str, *, kept: bool) -> timedelta | None:
-        """None: as long as any other. *kept* tells that the provider keeps something to ask with."""
+        """The length; None for the usual one. *kept* tells that the provider keeps something to check the user with."""
         accepted = self._check(provider) is RenewalCheck.ACCEPTED
         return None if accepted or not self.asks_nobody(provider, kept=kept) else self._unchecked
 
     def asks_nobody(self, provider: str, *, kept: bool) -> bool:
-        """Whether such a session is renewed without anybody being asked about its user."""
+        """Whether such a session is renewed without a check of its user."""
         check = self._check(provider)
         return not kept and check not in (RenewalCheck.ASKED, RenewalCheck.SIGN_IN)
 

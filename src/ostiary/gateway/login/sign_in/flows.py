@@ -1,7 +1,7 @@
 """Logins that are under way: somebody was sent to another page, or has a form to fill in, and is expected back.
 
-Called by `gateway.login`. A flow is known by a random text in a cookie, so that only the browser that began it can
-finish it. It is good for one return and ends after ten minutes. Where the person goes in the end stands in the flow,
+Called by the sign-in routes. A flow is found by a random text in a cookie, so that only the browser that began it can
+finish it. It is good for one return and ends after ten minutes. Where the person goes in the end is stored in the flow,
 on the server; no address is ever taken from a request.
 """
 
@@ -23,7 +23,7 @@ from ostiary.interfaces.token_store import RecordStore
 from ostiary.model import Secret, UserInfo
 
 LIFETIME = timedelta(minutes=10)
-# A browser goes on at once.
+# A browser follows the redirect at once.
 PARKED_LIFETIME = timedelta(minutes=1)
 
 
@@ -54,10 +54,9 @@ class Flow:
 
     `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
     `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
-    somebody could finish a login of his own in another person's browser. `remember` is the provider's own. `user` is
-    known once groups are being
-    asked for: by then the group providers before `position` have answered with `memberships`, and `kept` is what the
-    identity provider wants to have again later.
+    somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
+    known once groups are being asked for: by then the group providers before `position` have answered with
+    `memberships`, and `kept` is what the identity provider wants to have again later.
     """
 
     identity: str = ""
@@ -83,7 +82,7 @@ class Flows:
         return self._cookie.set(key, seconds=LIFETIME.total_seconds())
 
     async def finish(self, request: LoginRequest) -> Flow | None:
-        """The flow that this browser began, which is over by that; None if there is none, or another state returns."""
+        """The flow that this browser began, and its end. None if there is none, or if another state comes back."""
         flow = await self._take(request)
         if flow is None or not flow.identity:
             return None
@@ -91,14 +90,14 @@ class Flows:
         return flow if flow.state is None or returned == [flow.state] else None
 
     async def goal(self, request: LoginRequest) -> Goal:
-        """What this browser wants to sign in for, while it is still choosing how."""
+        """What this browser wants to sign in for, while the person is still choosing a provider."""
         key = self._cookie.of(request)
         value = await self._records.find(key) if key else None
         flow = None if value is None else _from_json(value)
         return flow.goal if flow is not None and not flow.identity else None
 
     async def take_goal(self, request: LoginRequest) -> Goal:
-        """The same, once."""
+        """The same, and the flow ends."""
         flow = await self._take(request)
         return flow.goal if flow is not None and not flow.identity else None
 
@@ -141,14 +140,14 @@ class ParkedReturns:
 
 def state_of(url: str, name: str = "state") -> str | None:
     """The parameter of a redirect that must come back, if it has one."""
-    found = parse_qs(urlsplit(url).query, keep_blank_values=True).get(name)
-    return found[0] if found else None
+    values = parse_qs(urlsplit(url).query, keep_blank_values=True).get(name)
+    return values[0] if values else None
 
 
 # --- as records ---
 
 
-def user_json(user: UserInfo) -> list[Any]:
+def user_json(user: UserInfo) -> list[object]:
     return [user.username, user.uid, user.groups, user.extra]
 
 
@@ -163,7 +162,7 @@ def pairs(value: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 
 def _to_json(flow: Flow) -> Value:
     goal = flow.goal
-    value: dict[str, Any] = {"identity": flow.identity, "state": flow.state, "remember": flow.remember}
+    value: dict[str, object] = {"identity": flow.identity, "state": flow.state, "remember": flow.remember}
     value["state_name"] = flow.state_name
     if flow.user is not None:
         value |= {"user": user_json(flow.user), "position": flow.position}

@@ -1,7 +1,7 @@
 """Which groups a token attests: the relevant ones only, from every group provider that knows this user.
 
-Called by `gateway.login` right after identity is known, and again at each renewal. Whatever goes wrong here ends the
-login: a token with groups silently missing would be a wrong one.
+Called by `providers` right after identity is known, and again at each renewal. Any error here ends the sign-in: a
+token must not silently lack groups.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SYSTEM = "system:"
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """A user whom an identity provider knows: as it said (`own`), and as tokens say."""
+class ProviderUser:
+    """A user whom an identity provider identified: with its own name (`own`), and with the name in tokens (`user`)."""
 
     identity: str
     own: UserInfo
@@ -41,7 +41,7 @@ class Away:
 
 
 class ContractBroken(ProviderError):
-    """A provider answered what the contract does not have. The gateway's operator must hear of it."""
+    """A provider's answer breaks the contract. The operator must learn of it."""
 
 
 class GroupChecks:
@@ -51,7 +51,7 @@ class GroupChecks:
 
     async def ask(
         self,
-        signed: Signed,
+        provider_user: ProviderUser,
         request: LoginRequest,
         *,
         position: int = 0,
@@ -67,19 +67,19 @@ class GroupChecks:
         relevant = _checked_relevant(await self._relevant_groups())
         for index in range(position, len(self._groups)):
             provider = self._groups[index]
-            asked = _asked(provider, relevant)
-            if not asked or not _serves(provider, signed.identity):
+            wanted_groups = _relevant_to(provider, relevant)
+            if not wanted_groups or not _serves(provider, provider_user.identity):
                 continue
-            user = signed.own if provider.own else signed.user
+            user = provider_user.own if provider.own else provider_user.user
             if returning and index == position:
-                answer: object = await provider.instance.groups_from_provider(user, asked, request)
+                answer: object = await provider.instance.groups_from_provider(user, wanted_groups, request)
             elif before is not None and (keeping := ability(provider.instance, KeepsGroups)) is not None:
-                answer = await keeping.groups_at_renewal(user, asked, _said_before(provider, before))
+                answer = await keeping.groups_at_renewal(user, wanted_groups, _memberships_before(provider, before))
             else:
-                answer = await provider.instance.groups_of(user, asked, request)
+                answer = await provider.instance.groups_of(user, wanted_groups, request)
                 if isinstance(answer, Redirect):
                     return Away(answer, index, memberships)
-            memberships += _attested(provider, asked, answer)
+            memberships += _checked_memberships(provider, wanted_groups, answer)
         return memberships
 
 
@@ -101,28 +101,30 @@ def _serves(provider: Groups, identity: str) -> bool:
     return not provider.identities or identity in provider.identities
 
 
-def _asked(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:
+def _relevant_to(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:
     """The relevant groups as this provider calls them: without its prefix."""
     prefix = provider.prefix
     return frozenset(group[len(prefix) :] for group in relevant if group.startswith(prefix) and group != prefix)
 
 
-def _attested(provider: Groups, asked: AbstractSet[str], answer: object) -> tuple[Membership, ...]:
+def _checked_memberships(provider: Groups, wanted_groups: AbstractSet[str], answer: object) -> tuple[Membership, ...]:
     if not isinstance(answer, (tuple, list)) or not all(isinstance(item, Membership) for item in answer):
         cause = f"it answered with {type(answer).__name__}instead of memberships"
         raise ContractBroken(f'the group provider "{provider.name}" breaks its contract', cause=cause)
-    # Others than were asked for are dropped: nobody has checked what they could open.
+    # Groups that were not asked for are dropped: nobody has checked what they would allow.
     return tuple(
-        Membership(provider.prefix + item.group, _source(provider, item)) for item in answer if item.group in asked
+        Membership(provider.prefix + item.group, _source(provider, item))
+        for item in answer
+        if item.group in wanted_groups
     )
 
 
-def _said_before(provider: Groups, before: Sequence[tuple[str, str]]) -> tuple[Membership, ...]:
-    """Of the session's groups those that this provider attested, as it said them: the reverse of `_attested`."""
-    found = ((group, *source.partition(": ")) for group, source in before)
+def _memberships_before(provider: Groups, before: Sequence[tuple[str, str]]) -> tuple[Membership, ...]:
+    """The session's groups that this provider attested, in its own words: the reverse of `_checked_memberships`."""
+    rows = ((group, *source.partition(": ")) for group, source in before)
     return tuple(
         Membership(group[len(provider.prefix) :], source)
-        for group, name, _, source in found
+        for group, name, _, source in rows
         if name == provider.name and group.startswith(provider.prefix)
     )
 

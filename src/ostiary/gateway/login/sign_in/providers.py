@@ -29,7 +29,7 @@ from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.sign_in.flows import Flow, Goal, state_of
-from ostiary.gateway.login.sign_in.groups import SYSTEM, Away, ContractBroken, GroupChecks, Signed, attest
+from ostiary.gateway.login.sign_in.groups import SYSTEM, Away, ContractBroken, GroupChecks, ProviderUser, attest
 from ostiary.gateway.upstream.identity_headers import identity_lines
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
@@ -86,37 +86,39 @@ class ProviderCalls:
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
         request = self._prepare(provider, request)
-        said: object = await self._within(provider.instance.handle_client(request))
-        if isinstance(said, Challenge):
-            return Challenge(_header_value(provider, said.www_authenticate))
-        if isinstance(said, Redirect):
-            away = _elsewhere(said, Flow(provider.name, goal=goal))
+        answer: object = await self._within(provider.instance.handle_client(request))
+        if isinstance(answer, Challenge):
+            return Challenge(_header_value(provider, answer.www_authenticate))
+        if isinstance(answer, Redirect):
+            away = _elsewhere(answer, Flow(provider.name, goal=goal))
             if returns_by_post(provider) and not away.flow.state:
-                raise _broken(provider, f"it returns by POST, and its redirect has no {said.state_name}")
+                raise _broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
             return away
-        return await self._identified(provider, _identified_by(provider, said), request, goal)
+        return await self._ask_groups(provider, _identity_of(provider, answer), request, goal)
 
     async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
-        good = flow is not None and flow.identity == provider.name and flow.user is None
-        remembered = flow.remember if flow is not None and good else ()
-        shown = replace(self._prepare(provider, request), remembered=remembered)
-        # The provider sees every return, also those that nobody in this browser began.
-        said: object = await self._within(provider.instance.handle_provider(shown))
-        identified = _identified_by(provider, said)
-        if flow is None or not good:
-            raise _not_begun_here()
-        return await self._identified(provider, identified, shown, flow.goal)
+        begun_here = flow is not None and flow.identity == provider.name and flow.user is None
+        remembered = flow.remember if flow is not None and begun_here else ()
+        shown_request = replace(self._prepare(provider, request), remembered=remembered)
+        # The provider sees every return, even one that this browser did not begin.
+        answer: object = await self._within(provider.instance.handle_provider(shown_request))
+        identified = _identity_of(provider, answer)
+        if flow is None or not begun_here:
+            raise _unknown_flow()
+        return await self._ask_groups(provider, identified, shown_request, flow.goal)
 
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
-            raise _not_begun_here()
-        signed = _signed(provider, flow.user)
-        shown = replace(self._prepare(provider, request, groups=True), remembered=flow.remember)
-        with _about(signed.user.username):
-            found = await self._within(
-                self._checks.ask(signed, shown, position=flow.position, memberships=flow.memberships, returning=True)
+            raise _unknown_flow()
+        provider_user = _provider_user(provider, flow.user)
+        shown_request = replace(self._prepare(provider, request, groups=True), remembered=flow.remember)
+        with _about(provider_user.user.username):
+            memberships = await self._within(
+                self._checks.ask(
+                    provider_user, shown_request, position=flow.position, memberships=flow.memberships, returning=True
+                )
             )
-            return _attested(signed, found, flow.goal, flow.kept)
+            return _outcome_of(provider_user, memberships, flow.goal, flow.kept)
 
     async def recheck(self, session: Session, request: LoginRequest, kept: Secret | None = None) -> Attested:
         """Who the session's user is today. Raises `LoginRefused` if nobody any more.
@@ -132,28 +134,29 @@ class ProviderCalls:
             raise LoginRefused(_ENDED, cause="its identity provider is no longer configured")
         if session.sealed and kept is None:
             raise LoginRefused(_ENDED, cause="the stored state of the identity provider cannot be decrypted")
+        refreshed = kept
         own = replace(session.user, username=session.user.username[len(provider.prefix) :], groups=())
         before: tuple[tuple[str, str], ...] | None = session.sources
         asking, revalidating = ability(provider.instance, AsksAgain), ability(provider.instance, Revalidates)
         if kept is not None and asking is not None:
-            own, kept = await self._ask_again(asking, provider, session, own, kept)
+            own, refreshed = await self._ask_again(asking, provider, session, own, kept)
             before = None
         elif revalidating is not None:
             own = _user_of(provider, await self._within(revalidating.revalidate(own)))
-        signed = _signed(provider, own)
-        # What the providers see of it has no token in it. Where everything is told anew, it is as at a sign-in.
+        provider_user = _provider_user(provider, own)
+        # The providers do not see the token. After `ask_again` the request looks as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
         path = request.path if before is not None else "/auth"
-        shown = without_ours(replace(request, path=path, form=(), headers=headers))
-        found = await self._within(self._checks.ask(signed, shown, before=before))
-        if isinstance(found, Away):
+        shown_request = without_ours(replace(request, path=path, form=(), headers=headers))
+        memberships = await self._within(self._checks.ask(provider_user, shown_request, before=before))
+        if isinstance(memberships, Away):
             raise LoginRefused(_ENDED, cause="groups cannot be looked up without an interactive sign-in")
-        return _with_groups(signed, found, kept)
+        return _with_groups(provider_user, memberships, refreshed)
 
     async def _ask_again(
         self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
     ) -> tuple[UserInfo, Secret]:
-        # Two programs at two workers must not use one refresh token: the issuer would take the second for a thief.
+        # Two workers must not use one refresh token: the issuer would take the second use for theft.
         if not await self._asking.put(session.id, {}):
             summary = "this session is being refreshed: try again in a moment"
             raise LoginRefused(summary, cause="another program with the same session is refreshing it", retry_after=1.0)
@@ -163,14 +166,18 @@ class ProviderCalls:
             await self._asking.take(session.id)
         if not isinstance(identified, Identified):
             raise _broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
-        return _identified_by(provider, identified).user, identified.kept
+        return _identity_of(provider, identified).user, identified.kept
 
-    async def _identified(self, provider: Identity, identified: _Known, request: LoginRequest, goal: Goal) -> Outcome:
-        signed = _signed(provider, identified.user)
-        # Groups return to a path of their own, and what identity asked to remember is none of their business.
+    async def _ask_groups(
+        self, provider: Identity, identified: _IdentifiedUser, request: LoginRequest, goal: Goal
+    ) -> Outcome:
+        provider_user = _provider_user(provider, identified.user)
+        # Groups return to a path of their own, and do not see what the identity provider asked to remember.
         request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
-        with _about(signed.user.username):
-            return _attested(signed, await self._within(self._checks.ask(signed, request)), goal, identified.kept)
+        with _about(provider_user.user.username):
+            return _outcome_of(
+                provider_user, await self._within(self._checks.ask(provider_user, request)), goal, identified.kept
+            )
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
         """*request* as a provider may see it, with the URL that the browser comes back to."""
@@ -192,7 +199,7 @@ def returns_by_post(provider: Identity) -> bool:
 
 @contextmanager
 def _about(username: str) -> Iterator[None]:
-    """What goes wrong inside is about this user: the operator's log says so."""
+    """Errors raised inside name this user in the operator's log."""
     try:
         yield
     except OstiaryError as error:
@@ -200,17 +207,26 @@ def _about(username: str) -> Iterator[None]:
         raise
 
 
-def _attested(signed: Signed, found: tuple[Membership, ...] | Away, goal: Goal, kept: Secret | None) -> Outcome:
-    if isinstance(found, Away):
-        position, memberships = found.position, found.memberships
-        flow = Flow(signed.identity, user=signed.own, position=position, memberships=memberships, goal=goal, kept=kept)
-        return _elsewhere(found.redirect, flow)
-    return SignedIn(signed.identity, _with_groups(signed, found, kept))
+def _outcome_of(
+    provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, kept: Secret | None
+) -> Outcome:
+    if isinstance(result, Away):
+        position, memberships = result.position, result.memberships
+        flow = Flow(
+            provider_user.identity,
+            user=provider_user.own,
+            position=position,
+            memberships=memberships,
+            goal=goal,
+            kept=kept,
+        )
+        return _elsewhere(result.redirect, flow)
+    return SignedIn(provider_user.identity, _with_groups(provider_user, result, kept))
 
 
-def _with_groups(signed: Signed, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
-    """What a token may attest: upstreams are told of it in headers, and found out now it is told to the person."""
-    user, sources = attest(signed.user, memberships)
+def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
+    """What a token may attest. Names that no header can carry are refused now, while the person can be told."""
+    user, sources = attest(provider_user.user, memberships)
     extra = (value for _, values in user.extra for value in values)
     for name in (user.username, *filter(None, (user.uid,)), *user.groups, *extra):
         try:
@@ -219,12 +235,12 @@ def _with_groups(signed: Signed, memberships: Sequence[Membership], kept: Secret
             summary = (
                 "your user name or one of your group names cannot be used here: ask the administrator of this gateway"
             )
-            raise LoginRefused(summary, cause=f'"{signed.identity}" knows {name!a}: {error}') from None
+            raise LoginRefused(summary, cause=f'"{provider_user.identity}" knows {name!a}: {error}') from None
     return Attested(user, sources, kept)
 
 
 def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
-    """A provider may only send people to a page on the web; the state that must come back is the URL's."""
+    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL."""
     url: object = redirect.url
     try:
         good = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
@@ -234,7 +250,7 @@ def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         cause = "its redirect is not an http or https URL"
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
-    remember = _remembered(redirect.remember, flow.identity)
+    remember = _checked_pairs(redirect.remember, flow.identity)
     name: object = redirect.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
@@ -242,7 +258,7 @@ def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
     return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
 
 
-def _remembered(value: object, provider: str) -> tuple[tuple[str, str], ...]:
+def _checked_pairs(value: object, provider: str) -> tuple[tuple[str, str], ...]:
     if isinstance(value, (tuple, list)) and all(_is_pair(item) for item in value):
         return tuple((key, text) for key, text in value)
     summary = f'the provider "{provider}" breaks its contract'
@@ -254,36 +270,36 @@ def _is_pair(item: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """Whom a provider has identified, and what it keeps for the session, if anything."""
+class _IdentifiedUser:
+    """The user whom a provider has identified, and what it keeps for the session, if anything."""
 
     user: UserInfo
     kept: Secret | None
 
 
-def _identified_by(provider: Identity, said: object) -> _Known:
-    if not isinstance(said, Identified):
-        return _Known(_user_of(provider, said), None)
-    if not isinstance(said.kept, Secret) or ability(provider.instance, AsksAgain) is None:
+def _identity_of(provider: Identity, answer: object) -> _IdentifiedUser:
+    if not isinstance(answer, Identified):
+        return _IdentifiedUser(_user_of(provider, answer), None)
+    if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
         raise _broken(provider, "it returned a value to keep that is not a Secret, or that it cannot use for a refresh")
-    return _Known(_user_of(provider, said.user), said.kept)
+    return _IdentifiedUser(_user_of(provider, answer.user), answer.kept)
 
 
-def _user_of(provider: Identity, said: object) -> UserInfo:
-    """Exactly one answer, and a whole one; anything else is the provider's mistake."""
-    if not isinstance(said, UserInfo):
-        raise _broken(provider, f"it answered with {type(said).__name__}, instead of a user")
-    texts = (said.username, said.uid, *said.groups)
-    if not all(isinstance(text, str) for text in texts) or said.username == "":
+def _user_of(provider: Identity, answer: object) -> UserInfo:
+    """The user that *answer* is. Anything but one complete user breaks the contract."""
+    if not isinstance(answer, UserInfo):
+        raise _broken(provider, f"it answered with {type(answer).__name__}, instead of a user")
+    texts = (answer.username, answer.uid, *answer.groups)
+    if not all(isinstance(text, str) for text in texts) or answer.username == "":
         raise _broken(provider, "it returned a user without a name, or a field that is not a string")
-    return said
+    return answer
 
 
-def _signed(provider: Identity, own: UserInfo) -> Signed:
+def _provider_user(provider: Identity, own: UserInfo) -> ProviderUser:
     username = provider.prefix + own.username
     if username.startswith(SYSTEM):
         raise LoginRefused("this name is reserved", cause=f'"{provider.name}" returned a reserved system name')
-    return Signed(provider.name, own, replace(own, username=username))
+    return ProviderUser(provider.name, own, replace(own, username=username))
 
 
 def _header_value(provider: Identity, text: object) -> str:
@@ -296,5 +312,5 @@ def _broken(provider: Identity, cause: str) -> ContractBroken:
     return ContractBroken(f'the identity provider "{provider.name}" breaks its contract', cause=cause)
 
 
-def _not_begun_here() -> LoginRefused:
+def _unknown_flow() -> LoginRefused:
     return LoginRefused("this sign-in did not start in this browser, or has expired: start again", cause="no such flow")

@@ -9,7 +9,7 @@ import pytest
 
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import Groups
-from ostiary.gateway.login.sign_in.groups import GroupChecks, Signed, attest
+from ostiary.gateway.login.sign_in.groups import GroupChecks, ProviderUser, attest
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
@@ -60,7 +60,7 @@ async def test_what_was_said_at_sign_in_stays_at_a_renewal_and_what_can_be_asked
     checks = GroupChecks(
         (Groups("claims", "", Kept(), prefix="acme:"), Groups("ldap", "", Asked(), prefix="ldap:")), matter
     )
-    signed = Signed("acme", ALICE, ALICE)
+    signed = ProviderUser("acme", ALICE, ALICE)
     first = await checks.ask(signed, SIGN_IN)
     assert isinstance(first, tuple)
     user, sources = attest(ALICE, first)
@@ -76,4 +76,4 @@ async def test_without_a_session_it_is_asked_as_ever() -> None:
 
     checks = GroupChecks((Groups("claims", "", Kept()),), matter)
     with pytest.raises(LoginRefused):
-        await checks.ask(Signed("acme", ALICE, ALICE), RENEWAL)
+        await checks.ask(ProviderUser("acme", ALICE, ALICE), RENEWAL)
