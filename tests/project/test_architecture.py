@@ -101,6 +101,10 @@ INSIDE = {
         "codec": set(),
         "request": set(),
     },
+    "testing": {
+        ".": set(),
+        "token_store": {"."},
+    },
     # A plugin is a folder that needs no other plugin, and so has no row. Those that read another's format name it here.
     "plugins": {
         "common": set(),
