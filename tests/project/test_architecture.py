@@ -79,6 +79,7 @@ INSIDE = {
     },
     "cli": {
         ".": set(),
+        "completion": {"."},
         "exec": {"."},
         "gateway": {".", "signin"},
         "kubeconfig": {".", "signin"},
@@ -97,8 +98,11 @@ INSIDE = {
         "tokens": {".", "secrets"},
     },
     "wire": {
-        ".": {"codec", "request"},
+        ".": {"client_authentication", "codec", "request"},
+        "audit": {"rbac"},
+        "client_authentication": {"codec"},
         "codec": set(),
+        "rbac": {"request"},
         "request": set(),
     },
     "testing": {

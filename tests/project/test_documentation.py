@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.cli.completion import levels, whole_parser
+from ostiary.cli.completion.levels import levels, whole_parser
 from ostiary.errors import CODES
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ COMMANDS = {
     "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
-    "completion": ("ostiary.cli.completion", "tab completion for bash, zsh or fish"),
+    "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
 }
 
 HELP = """\

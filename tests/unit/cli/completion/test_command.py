@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ostiary.cli import COMMANDS, main
-from ostiary.cli.completion import SCRIPTS, levels, whole_parser
+from ostiary.cli.completion.command import SCRIPTS
+from ostiary.cli.completion.levels import levels, whole_parser
 
 PRESS_TAB = """
 source "$1"; shift

@@ -1,16 +1,12 @@
-"""``client.authentication.k8s.io``: what a client tells an exec plugin, and what the plugin answers.
+"""Reads what an exec plugin printed, by the rules of client-go. Pure.
 
-Three shipped versions, and the dialect of the 2018 proposal that v1alpha1 grew out of. Pure functions.
-Nothing here quotes what a plugin printed: the part that cannot be decoded may be the token.
+`decode_answer` stops at the first rule that is broken, `refusals` lists all of them. Neither quotes what the plugin
+printed: the part that cannot be decoded may be the token.
 """
 
 from __future__ import annotations
 
-import binascii
-import json
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,235 +14,16 @@ from ostiary.core.go.text import decode_base64
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.codec.go_json import TEXT_AFTER, go_json, read_go_json
+from ostiary.wire.client_authentication.answer import Answer, AnswerRefused
+from ostiary.wire.client_authentication.versions import (
+    API_VERSIONS,
+    KIND,
+    PROPOSAL_ANSWER_KIND,
+    TYPE_NAMES,
+    V1ALPHA1,
+)
+from ostiary.wire.codec.go_json import TEXT_AFTER, read_go_json
 from ostiary.wire.codec.go_time import ZERO, parse_rfc3339
-
-GROUP = "client.authentication.k8s.io"
-V1 = f"{GROUP}/v1"
-V1BETA1 = f"{GROUP}/v1beta1"
-V1ALPHA1 = f"{GROUP}/v1alpha1"
-API_VERSIONS = (V1, V1BETA1, V1ALPHA1)
-
-KIND = "ExecCredential"
-PROPOSAL_INFO_KIND = "ExecInfo"
-PROPOSAL_ANSWER_KIND = "ExecCredentials"
-INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """The cluster as a plugin is told of it (``spec.cluster``)."""
-
-    server: str
-    tls_server_name: str = ""
-    insecure_skip_tls_verify: bool = False
-    certificate_authority_data: bytes = b""
-    # A proxy's address may hold a password.
-    proxy_url: str = field(default="", repr=False)
-    disable_compression: bool = False
-    config: Any = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ExecInfo:
-    """What ``KUBERNETES_EXEC_INFO`` holds. `rejection` is (status, headers) of the 401, for v1alpha1.
-
-    `as_proposed` tells that it is written as the flat ``ExecInfo`` of the 2018 proposal.
-    """
-
-    api_version: str
-    interactive: bool
-    cluster: ClusterInfo | None = None
-    rejection: tuple[int, Mapping[str, Sequence[str]]] | None = None
-    as_proposed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a plugin printed, taken apart. The certificate and key are not checked yet."""
-
-    token: Secret | None
-    certificate_pem: str | None
-    key_pem: Secret | None
-    expires_at: datetime | None
-
-
-class AnswerRefused(Exception):
-    """What a plugin printed is not a credential. `code` is one of ours; `rule` names what it broke."""
-
-    def __init__(self, cause: str, *, hint: str, rule: str, code: str = "exec-plugin-answer-invalid") -> None:
-        super().__init__(cause)
-        self.cause, self.hint, self.rule, self.code = cause, hint, rule, code
-
-
-# --- to the plugin ---
-
-
-def encode_info(info: ExecInfo) -> str:
-    """The JSON of *info*, byte for byte as client-go writes it, with its newline."""
-    if info.as_proposed:
-        fields = {"kind": PROPOSAL_INFO_KIND, "apiVersion": info.api_version, **_alpha_fields(info)}
-    elif info.api_version == V1ALPHA1:
-        fields = {"kind": KIND, "apiVersion": info.api_version, "spec": _alpha_fields(info)}
-    else:
-        spec: dict[str, Any] = {} if info.cluster is None else {"cluster": _cluster_fields(info.cluster)}
-        fields = {
-            "kind": KIND,
-            "apiVersion": info.api_version,
-            "spec": {**spec, "interactive": info.interactive},
-        }
-    return go_json(fields) + "\n"
-
-
-def _alpha_fields(info: ExecInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if info.rejection is not None:
-        status, headers = info.rejection
-        fields["response"] = {
-            "header": {name: list(values) for name, values in sorted(headers.items())},
-            "code": status,
-        }
-    if info.interactive:
-        fields["interactive"] = True
-    return fields
-
-
-def _cluster_fields(cluster: ClusterInfo) -> dict[str, Any]:
-    optional = {
-        "tls-server-name": cluster.tls_server_name,
-        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-        "certificate-authority-data": b64encode(cluster.certificate_authority_data).decode("ascii"),
-        "proxy-url": cluster.proxy_url,
-        "disable-compression": cluster.disable_compression,
-    }
-    present = {name: value for name, value in optional.items() if value}
-    return {"server": cluster.server, **present, "config": _key_sorted(cluster.config)}
-
-
-# --- the same, as the plugin reads it ---
-
-
-def decode_info(text: str) -> ExecInfo:
-    """Read what a client told a plugin; raises `ConfigurationError` when it cannot be understood.
-
-    Absent fields have the meaning that client-go gives them: clients other than it leave some out.
-    """
-    fields = _info_object(text)
-    version, kind = fields.get("apiVersion"), fields.get("kind")
-    as_proposed = kind == PROPOSAL_INFO_KIND and version == V1ALPHA1
-    if version not in API_VERSIONS:
-        raise _unusable_info("its apiVersion is not known", hint=f"use one of {', '.join(API_VERSIONS)}")
-    if kind != KIND and not as_proposed:
-        raise _unusable_info(f"it is not of kind {KIND}")
-    spec = fields if as_proposed else _told(fields, "spec", dict, {})
-    cluster = _told(spec, "cluster", dict, None)
-    response = _told(spec, "response", dict, None) if version == V1ALPHA1 else None
-    return ExecInfo(
-        version,
-        interactive=_told(spec, "interactive", bool, False),
-        cluster=None if cluster is None else _cluster_told(cluster),
-        rejection=None if response is None else _rejection_told(response),
-        as_proposed=as_proposed,
-    )
-
-
-def _info_object(text: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        raise _unusable_info("it is not JSON") from None
-    if not isinstance(fields, dict):
-        raise _unusable_info("it is not a JSON object")
-    return fields
-
-
-def _cluster_told(fields: dict[str, Any]) -> ClusterInfo:
-    try:
-        authority = b64decode(_told(fields, "certificate-authority-data", str, ""), validate=True)
-    except (binascii.Error, ValueError):
-        raise _unusable_info("certificate-authority-data is not base64") from None
-    return ClusterInfo(
-        server=_told(fields, "server", str, ""),
-        tls_server_name=_told(fields, "tls-server-name", str, ""),
-        insecure_skip_tls_verify=_told(fields, "insecure-skip-tls-verify", bool, False),
-        certificate_authority_data=authority,
-        proxy_url=_told(fields, "proxy-url", str, ""),
-        disable_compression=_told(fields, "disable-compression", bool, False),
-        config=fields.get("config"),
-    )
-
-
-def _rejection_told(response: dict[str, Any]) -> tuple[int, Mapping[str, Sequence[str]]]:
-    headers = _told(response, "header", dict, {})
-    names = {name: tuple(map(str, _told(headers, name, list, []))) for name in headers}
-    return _told(response, "code", int, 0), names
-
-
-def _told(fields: dict[str, Any], name: str, kind: type, absent: Any) -> Any:
-    value = fields.get(name)
-    if value is None:
-        return absent
-    # type, not isinstance: to Python a boolean is a number too.
-    if type(value) is not kind:
-        raise _unusable_info(f"{name} is not {_KINDS[kind]}")
-    return value
-
-
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a whole number"}
-
-
-def _unusable_info(cause: str, *, hint: str | None = None) -> ConfigurationError:
-    return ConfigurationError(
-        f"{INFO_VARIABLE} cannot be used",
-        cause=cause,
-        hint=hint or "a Kubernetes client sets it; to try a plugin by hand: ostiary exec check COMMAND",
-        code="exec-info-missing",
-    )
-
-
-def _key_sorted(value: Any) -> Any:
-    # kubectl reads every kubeconfig by way of Go maps, so an extension reaches the plugin with sorted keys.
-    if isinstance(value, dict):
-        return {key: _key_sorted(value[key]) for key in sorted(value)}
-    return [_key_sorted(item) for item in value] if isinstance(value, list) else value
-
-
-# --- from the plugin ---
-
-
-def encode_answer(answer: Answer, *, api_version: str, as_proposed: bool = False) -> str:
-    """The JSON of *answer*, as a plugin prints it, with a newline; the expiry in whole seconds, rounded down.
-
-    *as_proposed* writes the flat ``ExecCredentials`` of the 2018 proposal instead.
-    """
-    key = answer.key_pem.reveal() if answer.key_pem else None
-    credential: dict[str, Any] = {
-        "token": answer.token.reveal() if answer.token else None,
-        "clientCertificateData": answer.certificate_pem,
-        "clientKeyData": key,
-    }
-    moment = answer.expires_at
-    if as_proposed:
-        credential["expiry"] = None if moment is None else int(moment.timestamp() // 1)
-        return go_json({"kind": PROPOSAL_ANSWER_KIND, "apiVersion": api_version, **_without_none(credential)}) + "\n"
-    status = {"expirationTimestamp": None if moment is None else _rfc3339(moment), **credential}
-    return go_json({"kind": KIND, "apiVersion": api_version, "status": _without_none(status)}) + "\n"
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _rfc3339(moment: datetime) -> str:
-    # Always in this one form: there are clients that read no other, neither fractions nor offsets.
-    try:
-        return moment.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
-    except OverflowError:
-        # The very end of the year 9999, west of Greenwich.
-        return moment.isoformat(timespec="seconds")
-
-
-# --- the same, as the client reads it ---
 
 
 def decode_answer(stdout: bytes, *, api_version: str) -> Answer:
@@ -434,7 +211,7 @@ def _check_types(section: dict[str, Any], types: dict[str, type], path: str) -> 
         value = section.get(name)
         # type, not isinstance: to Python a boolean is a number too.
         if value is not None and type(value) is not kind:
-            raise _wrong_type(path + name, _KINDS[kind])
+            raise _wrong_type(path + name, TYPE_NAMES[kind])
 
 
 def _wrong_type(name: str, kind: str) -> AnswerRefused:

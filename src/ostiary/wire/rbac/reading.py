@@ -1,16 +1,12 @@
-"""``rbac.authorization.k8s.io``: Role, ClusterRole, RoleBinding and ClusterRoleBinding, read and written.
+"""Reads RBAC manifests. Documents go in; values, and every mistake with its place, come out.
 
-Pure functions: documents go in, frozen values and every mistake with its place come out. What a rule means is decided
-by the rbac provider; here is only what the API server itself would refuse. Manifests of other kinds are counted and
-left alone, because people keep them in the same files.
+Manifests of other kinds are counted and left alone, because people keep them in the same files. Only what the API
+server itself would refuse is a mistake here; what a rule means is decided by the rbac provider.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from sys import intern
 from typing import NamedTuple
 
@@ -18,93 +14,35 @@ from ostiary.core.config import Document, Fields, Reading
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Place, Problem, Requirement
+from ostiary.wire.rbac.objects import (
+    API_VERSIONS,
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    GROUP,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+    USER,
+    USER_GROUP,
+    V1,
+    Binding,
+    LabelSelector,
+    Manifests,
+    PolicyRule,
+    Role,
+    is_dns_name,
+)
 from ostiary.wire.request.selectors import SelectorError, check_label_key, check_label_values
 
-GROUP = "rbac.authorization.k8s.io"
-V1 = f"{GROUP}/v1"
-API_VERSIONS = (V1, f"{GROUP}/v1beta1")
-
-ROLE, CLUSTER_ROLE = "Role", "ClusterRole"
-ROLE_BINDING, CLUSTER_ROLE_BINDING = "RoleBinding", "ClusterRoleBinding"
-USER, USER_GROUP, SERVICE_ACCOUNT = "User", "Group", "ServiceAccount"
-
-ANY = "*"
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """What is allowed: verbs on resources, or verbs on paths that are no resource's."""
-
-    verbs: tuple[str, ...]
-    api_groups: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
-    resource_names: tuple[str, ...] = ()
-    non_resource_urls: tuple[str, ...] = ()
-    place: Place = field(default=Place(), compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
-    """Conditions on labels, all of which must hold. One without conditions selects everything."""
-
-    requirements: tuple[Requirement, ...] = ()
-
-    def selects(self, labels: tuple[tuple[str, str], ...]) -> bool:
-        values = dict(labels)
-        return all(_holds(requirement, values) for requirement in self.requirements)
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """A Role, or a ClusterRole, whose namespace is empty.
-
-    `aggregates` selects the ClusterRoles whose rules this one has; None for a role that has its own.
-    """
-
-    kind: str
-    name: str
-    namespace: str = ""
-    rules: tuple[PolicyRule, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    aggregates: tuple[LabelSelector, ...] | None = None
-    place: Place = field(default=Place(), compare=False, repr=False)
-
-    def __str__(self) -> str:
-        return f'{self.kind} "{_qualified(self.name, self.namespace)}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A RoleBinding, or a ClusterRoleBinding, whose namespace is empty: who has which role."""
-
-    kind: str
-    name: str
-    namespace: str = ""
-    role_kind: str = CLUSTER_ROLE
-    role_name: str = ""
-    subjects: tuple[Subject, ...] = ()
-    place: Place = field(default=Place(), compare=False, repr=False)
-
-    @property
-    def role(self) -> str:
-        """The role it refers to, as Kubernetes writes it in its reasons."""
-        return f'{self.role_kind} "{self.role_name}"'
-
-    def __str__(self) -> str:
-        """As Kubernetes writes it in its reasons: the name, then the namespace."""
-        return f'{self.kind} "{_qualified(self.name, self.namespace)}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Manifests:
-    """What some files hold: roles and bindings, how many other objects, and all mistakes."""
-
-    roles: tuple[Role, ...] = ()
-    bindings: tuple[Binding, ...] = ()
-    ignored: int = 0
-    problems: tuple[Problem, ...] = ()
+def read_manifests(documents: Iterable[Document]) -> Manifests:
+    """Whatever *documents* hold. Mistakes do not stop the reading: the caller refuses them, or tells them all."""
+    reader = _Reader()
+    for document in documents:
+        reader.read(document)
+    return Manifests(tuple(reader.roles), tuple(reader.bindings), reader.ignored, tuple(reader.problems))
 
 
 def together(parts: Iterable[Manifests]) -> Manifests:
@@ -121,28 +59,6 @@ def together(parts: Iterable[Manifests]) -> Manifests:
     )
 
 
-def read_manifests(documents: Iterable[Document]) -> Manifests:
-    """Whatever *documents* hold. Mistakes do not stop the reading: the caller refuses them, or tells them all."""
-    reader = _Reader()
-    for document in documents:
-        reader.read(document)
-    return Manifests(tuple(reader.roles), tuple(reader.bindings), reader.ignored, tuple(reader.problems))
-
-
-def is_dns_name(text: str) -> bool:
-    """Whether a namespace or a ServiceAccount can be called so."""
-    return _DNS_NAME.fullmatch(text) is not None
-
-
-def describe(subject: Subject) -> str:
-    """As Kubernetes writes a subject in its reasons."""
-    return f'{subject.kind} "{_qualified(subject.name, subject.namespace)}"'
-
-
-def _qualified(name: str, namespace: str) -> str:
-    return f"{name}/{namespace}" if namespace else name
-
-
 def _repeated(objects: Iterable[Role | Binding]) -> list[Problem]:
     first: dict[tuple[str, str, str], Place] = {}
     problems = []
@@ -153,22 +69,6 @@ def _repeated(objects: Iterable[Role | Binding]) -> list[Problem]:
         else:
             first[key] = item.place
     return problems
-
-
-def _holds(requirement: Requirement, labels: dict[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in requirement.values
-        case "NotIn":
-            return value is None or value not in requirement.values
-        case "Exists":
-            return value is not None
-        case _:
-            return value is None
-
-
-# --- reading ---
 
 
 class _Metadata(NamedTuple):
@@ -371,53 +271,3 @@ def _check_service_account(fields: Fields, name: str, group: str) -> None:
         fields.problem("it is not the name of a ServiceAccount", "name")
     if group:
         fields.problem('a ServiceAccount is in the core API group, ""', "apiGroup", "leave it out")
-
-
-# --- writing ---
-
-
-def as_yaml(item: Role | Binding) -> str:
-    """The manifest of *item*, as short as can be. Every value is in quotes: YAML reads ``y`` and ``012`` otherwise."""
-    lines = [f"apiVersion: {V1}", f"kind: {item.kind}", "metadata:", f"  name: {_quoted(item.name)}"]
-    if item.namespace:
-        lines.append(f"  namespace: {_quoted(item.namespace)}")
-    lines += _role_lines(item) if isinstance(item, Role) else _binding_lines(item)
-    return "\n".join(lines) + "\n"
-
-
-def _role_lines(role: Role) -> list[str]:
-    lines = ["rules:"]
-    for rule in role.rules:
-        parts = {
-            "verbs": rule.verbs,
-            "apiGroups": rule.api_groups,
-            "resources": rule.resources,
-            "resourceNames": rule.resource_names,
-            "nonResourceURLs": rule.non_resource_urls,
-        }
-        rows = [f"{key}: [{', '.join(map(_quoted, values))}]" for key, values in parts.items() if values]
-        lines += [f"{'  ' if number else '- '}{row}" for number, row in enumerate(rows)]
-    return lines
-
-
-def _binding_lines(binding: Binding) -> list[str]:
-    lines = [
-        "roleRef:",
-        f"  apiGroup: {GROUP}",
-        f"  kind: {binding.role_kind}",
-        f"  name: {_quoted(binding.role_name)}",
-    ]
-    lines.append("subjects:")
-    for subject in binding.subjects:
-        lines += [f"- kind: {subject.kind}", f"  name: {_quoted(subject.name)}"]
-        if subject.kind == SERVICE_ACCOUNT:
-            lines.append(f"  namespace: {_quoted(subject.namespace)}")
-        else:
-            lines.append(f"  apiGroup: {GROUP}")
-    return lines
-
-
-def _quoted(text: str) -> str:
-    # JSON's escapes are YAML's too, but for characters outside of the basic plane, which JSON spells as two.
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08X}" for char in quoted)

@@ -1,0 +1,64 @@
+"""The audit API of Kubernetes (``audit.k8s.io/v1``): the policy that says what is recorded, and the events.
+
+    policy file  ->  Policy  ->  scope of a request  ->  Frame (what equal requests share)  ->  one line per stage
+
+Called by `ostiary.gateway.audit`. Pure.
+"""
+
+from __future__ import annotations
+
+from ostiary.wire.audit.events import (
+    LONGEST_USER_AGENT,
+    Frame,
+    authentication_failed,
+    body_object,
+    event_list,
+    frame,
+    line,
+    origin,
+    outcome,
+    tail,
+)
+from ostiary.wire.audit.levels import (
+    DECISION,
+    LEVEL_NAMES,
+    REASON,
+    REQUEST_OBJECT_OMITTED,
+    RESPONSE_OBJECT_OMITTED,
+    UPSTREAM,
+    Level,
+    Stage,
+)
+from ostiary.wire.audit.policy import DEFAULT_POLICY, GroupResources, Policy, Rule, Scope
+from ostiary.wire.audit.policy_file import load_policy, parse_policy
+from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
+
+__all__ = [
+    "DECISION",
+    "DEFAULT_POLICY",
+    "LEVEL_NAMES",
+    "LONGEST_USER_AGENT",
+    "REASON",
+    "REQUEST_OBJECT_OMITTED",
+    "RESPONSE_OBJECT_OMITTED",
+    "UPSTREAM",
+    "Frame",
+    "GroupResources",
+    "Level",
+    "Policy",
+    "Rule",
+    "Scope",
+    "Stage",
+    "authentication_failed",
+    "body_object",
+    "carries_credentials",
+    "event_list",
+    "frame",
+    "line",
+    "load_policy",
+    "origin",
+    "outcome",
+    "parse_policy",
+    "redacted_uri",
+    "tail",
+]

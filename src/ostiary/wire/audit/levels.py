@@ -1,0 +1,37 @@
+"""The words of ``audit.k8s.io/v1``: levels, stages, and the annotations of an event."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+API_VERSION = "audit.k8s.io/v1"
+# v1beta1 has the same fields; policies of that time are still around.
+VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
+
+DECISION = "authorization.k8s.io/decision"
+REASON = "authorization.k8s.io/reason"
+UPSTREAM = "audit.ostiary.dev/upstream"
+REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
+RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
+
+
+class Level(IntEnum):
+    """How much of a request is recorded. Ordered: each level includes the ones before it."""
+
+    NONE = 0
+    METADATA = 1
+    REQUEST = 2
+    REQUEST_RESPONSE = 3
+
+
+class Stage(Enum):
+    RECEIVED = "RequestReceived"
+    STARTED = "ResponseStarted"
+    COMPLETE = "ResponseComplete"
+    PANIC = "Panic"
+
+
+LEVELS = {"None": Level.NONE, "Metadata": Level.METADATA, "Request": Level.REQUEST}
+LEVELS["RequestResponse"] = Level.REQUEST_RESPONSE
+LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
+STAGES = {stage.value: stage for stage in Stage}
