@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ostiary.core.caching.flight import in_thread, landing
 from ostiary.core.caching.waiting import wait, wait_async
@@ -25,9 +26,7 @@ from ostiary.core.process import DEFAULT_LIMITS, Limits
 from ostiary.errors import OstiaryError
 from ostiary.registry.cache import Answer, CachedProvider, Target
 from ostiary.registry.credentials import Credentials, Found, united
-from ostiary.registry.docker.config import NodeDockerConfig, PullSecret, secret_credentials
-from ostiary.registry.docker.store import DockerStore
-from ostiary.registry.kubelet.config import ProviderConfig, ProvidersConfig
+from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig
 from ostiary.registry.kubelet.provider import Provider
 from ostiary.registry.kubelet.service_account import (
     PodCoordinates,
@@ -40,6 +39,11 @@ from ostiary.registry.kubelet.service_account import (
 from ostiary.registry.matching.image_match import PatternIndex
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics, Verdict
+
+if TYPE_CHECKING:
+    # Most callers have neither, and the docker credential helper starts at every pull.
+    from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
+    from ostiary.registry.docker.store import DockerStore
 
 # How many image names are remembered with the providers that match them.
 IMAGE_LIMIT = 8192
@@ -205,7 +209,7 @@ class Keyring:
             self._metrics.looked_up(remembered.verdict)
             return remembered
         repository = known.target.repository
-        before = united(secret_credentials(pull_secrets), repository) + (node.find(repository) if node else ())
+        before = united(_blocks_of(pull_secrets), repository) + (node.find(repository) if node else ())
         questions = [
             self._question(provider, known.target, pod) if found is None else _Question(provider, Answer(found, True))
             for provider, found in zip(known.providers, kept, strict=True)
@@ -371,3 +375,11 @@ def _first_of(futures: Sequence[Future[None]]) -> Future[None]:
     for future in futures:
         future.add_done_callback(wake)
     return first
+
+
+def _blocks_of(pull_secrets: Sequence[PullSecret]) -> Sequence[Credentials]:
+    if not pull_secrets:
+        return ()
+    from ostiary.registry.docker.config import secret_credentials
+
+    return secret_credentials(pull_secrets)

@@ -5,7 +5,6 @@ This is the whole difference between the sync and the async doors.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from concurrent.futures import Future
 from contextlib import suppress
@@ -30,7 +29,7 @@ async def wait_async(future: Future[T]) -> T:
     try:
         if _under_trio():
             return await _wait_in_trio(future)
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await _wait_in_asyncio(future)
     except OstiaryError as error:
         raise error.again() from error.__cause__
 
@@ -41,6 +40,13 @@ def _under_trio() -> bool:
     import trio.lowlevel
 
     return trio.lowlevel.in_trio_run()
+
+
+async def _wait_in_asyncio(future: Future[T]) -> T:
+    # Imported here: whoever waits in a thread does without it, and it takes long to load.
+    import asyncio
+
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 async def _wait_in_trio(future: Future[T]) -> T:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ostiary.errors import OstiaryError
     from ostiary.registry.credentials import Found
     from ostiary.registry.keyring import Lookup
-    from ostiary.registry.kubelet.config import ProvidersConfig
+    from ostiary.registry.kubelet.model import ProvidersConfig
 
 NO_SERVER = "no credentials server URL"
 NOT_IMPLEMENTED = "not implemented: ostiary reads credentials from providers"
@@ -116,7 +116,7 @@ def image_of(server: str) -> str | None:
     None for a host that no image name can have, such as ``build-server``: that name would be read as one of
     Docker Hub's, and Docker Hub's credential must not be given to somebody else.
     """
-    from ostiary.registry.docker.store import HUB_NAMES
+    from ostiary.registry.docker.helper_protocol import HUB_NAMES
     from ostiary.registry.matching.image_name import DOCKER_HUB, parse_image_name
 
     address = server.partition("://")[2] or server
@@ -193,7 +193,7 @@ def _is_login(found: Found) -> bool:
 
 
 def _login_fields(found: Found) -> dict[str, str]:
-    from ostiary.registry.docker.store import TOKEN_USERNAME
+    from ostiary.registry.docker.helper_protocol import TOKEN_USERNAME
 
     if found.identity_token:
         return {"Username": TOKEN_USERNAME, "Secret": found.identity_token.reveal()}
@@ -201,7 +201,7 @@ def _login_fields(found: Found) -> dict[str, str]:
 
 
 def _not_found() -> int:
-    from ostiary.registry.docker.store import NOT_FOUND
+    from ostiary.registry.docker.helper_protocol import NOT_FOUND
 
     return _answer(NOT_FOUND, FAILED)
 

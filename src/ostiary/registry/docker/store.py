@@ -27,13 +27,9 @@ from ostiary.errors import AnswerInvalid, ConfigurationError, PluginFailed, Plug
 from ostiary.model import Place, Problem, Secret
 from ostiary.registry.credentials import Found, Login, Source, SourceKind
 from ostiary.registry.docker.config import DOCKERCFG, DockerConfig, parse_config_json, parse_dockercfg
+from ostiary.registry.docker.helper_protocol import HUB_NAMES, HUB_SERVER, NOT_FOUND, PREFIX, TOKEN_USERNAME
 from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB, parse_image_name
 
-PREFIX = "docker-credential-"
-HUB_SERVER = "https://index.docker.io/v1/"
-HUB_NAMES = (DOCKER_HUB, OLD_DOCKER_HUB, "registry-1.docker.io")
-TOKEN_USERNAME = "<token>"  # noqa: S105
-NOT_FOUND = "credentials not found in native keychain"
 STDERR_SHOWN = 2048
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from ostiary.core.go.duration import format_duration
-from ostiary.registry.kubelet.config import CONFIG_V1, KIND, ProviderConfig, ProvidersConfig, TokenAttributes
+from ostiary.registry.kubelet.document import CONFIG_V1, KIND
+from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
 from ostiary.wire.credential_provider import V1, Dialect
 
 _PROPOSAL_NOTE = f"""\

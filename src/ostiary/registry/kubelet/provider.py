@@ -17,7 +17,7 @@ from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, PluginFailed, PluginNotFound
-from ostiary.registry.kubelet.config import ProviderConfig
+from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import Presented
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import Request, Response, ResponseRefused, decode_response, encode_request

@@ -15,7 +15,7 @@ from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import CredentialError, OstiaryError
 from ostiary.model import Secret
-from ostiary.registry.kubelet.config import TokenAttributes
+from ostiary.registry.kubelet.model import TokenAttributes
 
 CODE = "service-account-token-unavailable"
 

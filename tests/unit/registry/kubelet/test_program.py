@@ -20,8 +20,7 @@ import trustme
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.kubelet.sources import AuthFile, load, loads
-from ostiary.registry.kubelet.token_exchange import TokenExchange
+from ostiary.registry.kubelet.sources.config import AuthFile, TokenExchange, load, loads
 from ostiary.wire.credential_provider import API_VERSIONS, V1, Request, encode_request
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"

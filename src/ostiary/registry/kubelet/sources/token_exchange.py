@@ -1,17 +1,14 @@
 """RFC 8693: a pod's service account token, exchanged for one that a registry takes as a password.
 
-Called by kubelet_plugin. The token goes to the configured address and nowhere else, and is in no error.
+Called by `respond`. The token goes to the configured address and nowhere else, and is in no error.
 """
 
 from __future__ import annotations
 
-import json
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
@@ -19,6 +16,8 @@ from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, CredentialError
 from ostiary.model import Secret
+from ostiary.registry.kubelet.sources.config import TokenExchange
+from ostiary.registry.kubelet.sources.login_answer import json_object, no_credential
 from ostiary.wire.credential_provider import BasicAuth, Request
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -38,19 +37,6 @@ LARGEST_REPLY = 1 << 20
 LARGEST_SECRET_FILE = 1 << 16
 # How much of a token's life is left when the kubelet asks again.
 MARGIN = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenExchange:
-    """RFC 8693: the pod's service account token for one that the registry takes as the password of *username*."""
-
-    url: str
-    username: str
-    # The form's own names: audience, scope, resource, requested_token_type.
-    form: Mapping[str, str] = field(default_factory=dict)
-    client_id: str = ""
-    client_secret_file: str = ""
-    certificate_authority: str = ""
 
 
 def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth, timedelta | None]:
@@ -150,16 +136,3 @@ def _why(error: Exception) -> str:
         return f"has a certificate that is not trusted: {redact(reason.verify_message)}"
     text = getattr(reason, "strerror", None) or type(reason).__name__
     return f"cannot be reached: {redact(str(text))}"
-
-
-def json_object(data: bytes) -> Mapping[str, Any]:
-    """The JSON object in *data*; an empty one if there is none."""
-    try:
-        found = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def no_credential(image: str) -> str:
-    return f'no credential for image "{printable(image)}"'

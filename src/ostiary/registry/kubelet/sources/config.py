@@ -1,12 +1,12 @@
 """The configuration of ``ostiary-credential-provider``: which images, and where their logins come from.
 
-Read by kubelet_plugin; knows nothing of how a login is fetched.
+Read by `program`; knows nothing of how a login is fetched.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from ostiary.core.config import Document, Fields, Reading, parse, read
 from ostiary.core.go.duration import DurationError, parse_duration
 from ostiary.core.net import is_loopback
-from ostiary.registry.docker.store import PREFIX
-from ostiary.registry.kubelet.token_exchange import TokenExchange
+from ostiary.registry.docker.helper_protocol import PREFIX
 from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
 from ostiary.wire.credential_provider import CacheKeyType
 
@@ -42,6 +41,19 @@ class Command:
     """A command that prints a login as JSON. The registry is on its stdin and the image in $OSTIARY_IMAGE."""
 
     argv: tuple[str, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """RFC 8693: the pod's service account token for one that the registry takes as the password of *username*."""
+
+    url: str
+    username: str
+    # The form's own names: audience, scope, resource, requested_token_type.
+    form: Mapping[str, str] = field(default_factory=dict)
+    client_id: str = ""
+    client_secret_file: str = ""
+    certificate_authority: str = ""
 
 
 Origin = Helper | AuthFile | Command | TokenExchange

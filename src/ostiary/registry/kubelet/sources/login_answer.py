@@ -1,0 +1,32 @@
+"""What the sources of ``ostiary-credential-provider`` share when they read an answer and tell why there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ostiary.core.text import printable
+from ostiary.errors import AnswerInvalid
+
+
+def json_object(data: bytes) -> Mapping[str, Any]:
+    """The JSON object in *data*; an empty one if there is none."""
+    try:
+        found = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def no_credential(image: str) -> str:
+    return f'no credential for image "{printable(image)}"'
+
+
+def identity_token_error(image: str) -> AnswerInvalid:
+    return AnswerInvalid(
+        no_credential(image),
+        cause="the login is an identity token, and the kubelet's protocol has only usernames and passwords",
+        hint="use a username and a password, or an access token in place of the password",
+        code="docker-helper-answer-invalid",
+    )

@@ -1,0 +1,180 @@
+"""The programs that run at every pull import only what their verb needs.
+
+docker starts ``docker-credential-ostiary`` and the kubelet ``ostiary-credential-provider`` once for every image, so
+each module that is imported without need is paid for at every pull.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HELPER = "ostiary.registry.docker.helper"
+PROVIDER = "ostiary.registry.kubelet.program"
+# Each takes many milliseconds to import, and none is needed to look up a login in a configuration.
+SLOW = {"asyncio", "ssl", "http.client", "urllib.request", "email", "cryptography", "prometheus_client", "httpx"}
+
+SCRIPT = """
+import json, runpy, sys
+module, *words = sys.argv[1:]
+sys.argv = [module, *words]
+try:
+    runpy.run_module(module, run_name="__main__")
+except SystemExit:
+    pass
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+PACKAGES = {"ostiary.registry", "ostiary.registry.docker", "ostiary.registry.kubelet"}
+MATCHING = {"ostiary.registry.matching", "ostiary.registry.matching.image_name"}
+READS_CONFIG = {
+    "ostiary.registry.kubelet.config",
+    "ostiary.registry.kubelet.document",
+    "ostiary.registry.kubelet.model",
+    "ostiary.registry.matching",
+    "ostiary.registry.matching.go_url",
+    "ostiary.registry.user_config",
+}
+LOOKS_UP = {
+    "ostiary.registry.cache",
+    "ostiary.registry.credentials",
+    "ostiary.registry.docker.helper_protocol",
+    "ostiary.registry.keyring",
+    "ostiary.registry.kubelet.provider",
+    "ostiary.registry.kubelet.service_account",
+    "ostiary.registry.matching.image_match",
+    "ostiary.registry.metrics",
+}
+ASKS_SOURCES = {
+    "ostiary.registry.docker.helper_protocol",
+    "ostiary.registry.kubelet.respond",
+    "ostiary.registry.kubelet.sources",
+    "ostiary.registry.kubelet.sources.config",
+    "ostiary.registry.kubelet.sources.login_answer",
+    "ostiary.registry.matching.go_url",
+    "ostiary.registry.matching.image_match",
+}
+
+
+def imported(folder: Path, module: str, *words: str, stdin: str = "") -> set[str]:
+    """The modules that are in memory when the program has ended."""
+    environ = {**os.environ, "OSTIARY_REGISTRY_CONFIG": str(folder / "registry.yaml")}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SCRIPT, module, *words],
+        input=stdin,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def of_registry(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.startswith("ostiary.registry")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    provider = {
+        "name": "login",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        "matchImages": ["registry.example.com"],
+        "defaultCacheDuration": "1m",
+    }
+    config = {
+        "apiVersion": "kubelet.config.k8s.io/v1",
+        "kind": "CredentialProviderConfig",
+        "providers": [provider],
+    }
+    (tmp_path / "registry.yaml").write_text(json.dumps(config))
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def sources(folder: Path, **source: object) -> str:
+    """A configuration of the credential provider with one source."""
+    file = folder / "sources.yaml"
+    content = {
+        "apiVersion": "ostiary/v1",
+        "kind": "ImageCredentialSources",
+        "sources": [{"matchImages": ["*.example.com"], **source}],
+    }
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+def request(image: str) -> str:
+    version = "credentialprovider.kubelet.k8s.io/v1"
+    return json.dumps({"apiVersion": version, "kind": "CredentialProviderRequest", "image": image})
+
+
+@pytest.mark.parametrize(
+    ("verb", "ours"),
+    [
+        ("--help", PACKAGES - {"ostiary.registry.kubelet"}),
+        ("version", PACKAGES - {"ostiary.registry.kubelet"}),
+        ("store", PACKAGES - {"ostiary.registry.kubelet"}),
+        ("erase", PACKAGES - {"ostiary.registry.kubelet"}),
+        ("list", PACKAGES | READS_CONFIG),
+        ("get", PACKAGES | MATCHING | READS_CONFIG | LOOKS_UP),
+    ],
+)
+def test_the_docker_helper_imports_only_what_its_verb_needs(folder: Path, verb: str, ours: set[str]) -> None:
+    modules = imported(folder, HELPER, verb, stdin="registry.example.com")
+    assert of_registry(modules) == ours
+    assert modules & SLOW == set()
+    if verb not in ("list", "get"):
+        assert "yaml" not in modules
+
+
+def test_the_docker_helper_reads_no_configuration_for_a_host_without_images(folder: Path) -> None:
+    modules = imported(folder, HELPER, "get", stdin="build-server")
+    assert of_registry(modules) == {
+        "ostiary.registry",
+        "ostiary.registry.docker",
+        "ostiary.registry.docker.helper_protocol",
+        *MATCHING,
+    }
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--confg", "x"]])
+def test_the_credential_provider_imports_nothing_to_tell_its_usage(folder: Path, words: list[str]) -> None:
+    modules = imported(folder, PROVIDER, *words)
+    assert of_registry(modules) == {"ostiary.registry", "ostiary.registry.kubelet"}
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ({"command": ["/absent"]}, "ostiary.registry.kubelet.sources.command"),
+        ({"authFile": "absent.json"}, "ostiary.registry.docker.store"),
+        ({"helper": "absent"}, "ostiary.registry.docker.store"),
+    ],
+    ids=["command", "authFile", "helper"],
+)
+def test_the_credential_provider_imports_the_kind_of_source_that_it_asks(
+    folder: Path, source: dict[str, object], module: str
+) -> None:
+    file = sources(folder, **source)
+    modules = imported(folder, PROVIDER, "--config", file, stdin=request("registry.example.com/app"))
+    assert module in modules
+    assert modules & SLOW == set()
+    kinds = {
+        "ostiary.registry.docker.store",
+        "ostiary.registry.kubelet.sources.command",
+        "ostiary.registry.kubelet.sources.token_exchange",
+    }
+    assert modules & kinds == {module}
+
+
+def test_the_credential_provider_imports_no_source_for_an_image_that_is_not_its_own(folder: Path) -> None:
+    file = sources(folder, command=["/absent"])
+    modules = imported(folder, PROVIDER, "--config", file, stdin=request("elsewhere.test/app"))
+    assert of_registry(modules) == (PACKAGES | MATCHING | ASKS_SOURCES)
+    assert "subprocess" not in modules
