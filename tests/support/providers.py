@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ostiary.registry.kubelet.config import ProviderConfig, ProvidersConfig, TokenAttributes
+from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
 
 GROUP = "credentialprovider.kubelet.k8s.io"
 

@@ -15,7 +15,7 @@ from ostiary.model import Secret
 from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret, parse_config_json
 from ostiary.registry.explain import Explanation, ProviderTrace, explain
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.kubelet.config import ProviderConfig
+from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript, providers_config, token_attributes

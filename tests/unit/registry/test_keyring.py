@@ -23,7 +23,7 @@ from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullS
 from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
-from ostiary.registry.kubelet.config import ProviderConfig
+from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
 from ostiary.registry.metrics import Verdict
 from ostiary.testing import FakeClock

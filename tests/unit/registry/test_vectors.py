@@ -12,7 +12,8 @@ from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
 from ostiary.registry.credentials import Credentials, Login, Source, SourceKind, united
 from ostiary.registry.docker.config import parse_config_json, parse_dockercfg
-from ostiary.registry.kubelet.config import ProviderConfig, TokenAttributes, loads
+from ostiary.registry.kubelet.config import loads
+from ostiary.registry.kubelet.model import ProviderConfig, TokenAttributes
 from ostiary.registry.matching.image_match import Reason, why_not
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.wire.credential_provider import GROUP, Request, ResponseRefused, decode_response

@@ -15,7 +15,8 @@ from ostiary.registry.cache import CachedProvider
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
 from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.kubelet.config import ProvidersConfig, load
+from ostiary.registry.kubelet.config import load
+from ostiary.registry.kubelet.model import ProvidersConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from ostiary.core.go.duration import DurationError, parse_duration
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
-from ostiary.registry.kubelet.config import PROPOSAL_KINDS, config_files, load
+from ostiary.registry.kubelet.config import config_files, load
+from ostiary.registry.kubelet.document import PROPOSAL_KINDS
 from ostiary.registry.matching.go_url import Address, UnparsableAddress, parse_address
 from ostiary.registry.matching.image_match import PatternIndex
 from ostiary.registry.matching.image_name import DOCKER_HUB, LOCALHOST, OLD_DOCKER_HUB

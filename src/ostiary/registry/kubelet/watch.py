@@ -20,7 +20,8 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.kubelet.config import EXTENSIONS, ProvidersConfig, load
+from ostiary.registry.kubelet.config import EXTENSIONS, load
+from ostiary.registry.kubelet.model import ProvidersConfig
 
 POLL_SECONDS = 10.0
 

@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
-from ostiary.registry.kubelet.config import (
-    CONFIG_API_VERSIONS,
-    CONFIG_V1,
-    ProviderConfig,
-    ProvidersConfig,
-    TokenAttributes,
-    hash_of,
-    load,
-    loads,
-)
+from ostiary.registry.kubelet.config import hash_of, load, loads
+from ostiary.registry.kubelet.document import CONFIG_API_VERSIONS, CONFIG_V1
+from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
 from ostiary.wire.credential_provider import V1, V1ALPHA1, V1BETA1, Dialect
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"

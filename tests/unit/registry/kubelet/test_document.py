@@ -11,7 +11,8 @@ import pytest
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Problem
-from ostiary.registry.kubelet.config import CONFIG_V1, load, loads
+from ostiary.registry.kubelet.config import load, loads
+from ostiary.registry.kubelet.document import CONFIG_V1
 from ostiary.wire.credential_provider import V1, V1ALPHA1, V1BETA1
 
 ATTRIBUTES: dict[str, Any] = {

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.registry.kubelet.config import ProviderConfig, ProvidersConfig, TokenAttributes, loads
+from ostiary.registry.kubelet.config import loads
 from ostiary.registry.kubelet.migrate import migrate
+from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
 from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, Dialect
 
 PROPOSED = """\

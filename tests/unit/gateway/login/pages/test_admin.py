@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.testing import FakeClock
 from tests.unit.gateway.login.pages.safe_page import assert_is_safe_page

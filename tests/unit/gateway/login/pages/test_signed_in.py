@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ostiary.gateway.audit.sign_ins import LoginEventKind
-from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.interfaces.identity import Challenge
 from ostiary.model import UserInfo
 from tests.unit.gateway.login.pages.safe_page import assert_is_safe_page
