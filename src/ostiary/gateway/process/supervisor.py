@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ostiary.core.counting.counts import MachineCounts
 from ostiary.core.process import ChildProcess, start_child
@@ -158,9 +158,9 @@ class Supervisor:
             Report((("worker", "it does not answer"),))
             if answer is None
             else Report(tuple((str(name), str(trouble)) for name, trouble in answer[0]), frozenset(map(str, answer[1])))
-            for answer in answers
+            for answer in cast(list[tuple[list[tuple[str, str]], list[str]] | None], answers)
         ]
 
     async def _snapshots(self) -> Sequence[Snapshot]:
         answers = await asyncio.gather(*(worker.channel.ask("snapshot") for worker in self._workers))
-        return [answer for answer in answers if answer is not None]
+        return [answer for answer in cast(list[Snapshot | None], answers) if answer is not None]

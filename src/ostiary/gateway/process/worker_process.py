@@ -64,7 +64,7 @@ async def serve_for_supervisor(
         text = await to_supervisor.ask(CONFIGURATION, seconds=CONFIGURATION_SECONDS)
         if text is None and source.path is not None:
             raise ConfigurationError("the configuration cannot be read", cause="the supervisor does not answer")
-        return replace(source, text=text)
+        return replace(source, text=cast("str | None", text))
 
     config = (await fetch()).load()
     on_config(config)

@@ -1,9 +1,11 @@
-"""Between a worker and its supervisor: lines of JSON on a socket, questions and answers in both directions.
+"""The channel between a worker and its supervisor: lines of JSON on a socket, in both directions.
 
     {"ask": name, "id": n, "data": ...}  ->  {"id": n, "data": ...}      {"tell": name, "data": ...}  ->  nothing
 
 Called by the supervisor, which asks its workers how they are, and by workers, which tell each other what the token
-store cannot carry. Nobody waits for long: one who does not answer has no answer.
+store cannot carry. A question that is not answered in time has the answer None. What is sent is any JSON value, so it
+is an `object` here: those who ask and those who answer agree on its type by the name of the question
+(`siblings.messages`).
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 ASK_SECONDS = 2.0
 LONGEST_LINE = 16 * 1024 * 1024
@@ -21,67 +23,70 @@ LONGEST_LINE = 16 * 1024 * 1024
 log = logging.getLogger("ostiary.gateway")
 
 # Answers a question, by its name and with its data.
-Answer = Callable[[str, Any], Awaitable[Any]]
+AnswerQuestion = Callable[[str, object], Awaitable[object]]
+Message = dict[str, object]
 
 
 class Channel:
     """One end of it. `run` reads until the other end is gone."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: AnswerQuestion) -> None:
         self._reader, self._writer = reader, writer
         self._answer = answer
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        # The questions that wait for an answer, by their number.
+        self._waiting: dict[int, asyncio.Future[object]] = {}
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer_by(self, answer: Answer) -> None:
+    def answer_by(self, answer: AnswerQuestion) -> None:
         """From now on, questions of the other end are answered by *answer*."""
         self._answer = answer
 
-    async def ask(self, question: str, data: Any = None, *, seconds: float = ASK_SECONDS) -> Any:
-        """The answer; None from an end that does not answer."""
+    async def ask(self, question: str, data: object = None, *, seconds: float = ASK_SECONDS) -> object:
+        """The answer; None if the other end does not answer in time."""
         self._number += 1
         number = self._number
-        waiting = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._send({"ask": question, "id": number, "data": data})
-            return await asyncio.wait_for(waiting, seconds)
+            return await asyncio.wait_for(answer, seconds)
         except (OSError, TimeoutError):
             return None
         finally:
-            del self._asked[number]
+            del self._waiting[number]
 
-    def tell(self, what: str, data: Any) -> None:
-        """Nobody learns whether it arrived."""
+    def tell(self, what: str, data: object) -> None:
+        """Send a message that has no answer. Nobody learns whether it arrived."""
         with suppress(OSError):
             self._send({"tell": what, "data": data})
 
     async def run(self) -> None:
         while line := await self._reader.readline():
             try:
-                self._arrived(json.loads(line))
+                self._dispatch(_message(json.loads(line)))
             except (ValueError, KeyError, TypeError):
                 log.error("invalid message between workers")
 
     def close(self) -> None:
         self._writer.close()
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Message) -> None:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
-    def _arrived(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: Message) -> None:
+        """Answer a question, take a message, or give an answer to whoever waits for it."""
         data = message.get("data")
         if "ask" in message:
-            self._start(self._reply(message["ask"], message["id"], data))
+            self._start(self._reply(_text(message["ask"]), _number(message["id"]), data))
         elif "tell" in message:
-            self._start(self._hear(message["tell"], data))
+            self._start(self._hear(_text(message["tell"]), data))
         else:
-            waiting = self._asked.get(message["id"])
-            # An answer that comes too late is nobody's.
+            waiting = self._waiting.get(_number(message["id"]))
+            # Nobody waits any more for an answer that comes too late.
             if waiting is not None and not waiting.done():
                 waiting.set_result(data)
 
-    async def _reply(self, question: str, number: int, data: Any) -> None:
+    async def _reply(self, question: str, number: int, data: object) -> None:
         answer = None
         try:
             answer = await self._answer(question, data)
@@ -90,34 +95,52 @@ class Channel:
         with suppress(OSError):
             self._send({"id": number, "data": answer})
 
-    async def _hear(self, what: str, data: Any) -> None:
+    async def _hear(self, what: str, data: object) -> None:
         try:
             await self._answer(what, data)
         except Exception as error:
             log.error("a message of another process could not be used", extra={"cause": type(error).__name__})
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
+def _message(value: object) -> Message:
+    if not isinstance(value, dict):
+        raise TypeError("a message is an object")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name is a text")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError("an id is a number")
+    return value
+
+
 class Siblings(Protocol):
     """The other workers of this gateway."""
 
-    async def ask(self, question: str, data: Any) -> list[Any]:
+    async def ask(self, question: str, data: object) -> list[object]:
         """What each of them answers; those that have none are left out."""
 
-    def tell(self, what: str, data: Any) -> None: ...
+    def tell(self, what: str, data: object) -> None: ...
 
 
 class NoSiblings:
     """For a worker that is alone."""
 
-    async def ask(self, question: str, data: Any) -> list[Any]:
+    async def ask(self, question: str, data: object) -> list[object]:
         return []
 
-    def tell(self, what: str, data: Any) -> None:
+    def tell(self, what: str, data: object) -> None:
         pass
 
 
@@ -127,8 +150,9 @@ class SiblingsBySupervisor:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def ask(self, question: str, data: Any) -> list[Any]:
-        return await self._channel.ask("siblings", {"ask": question, "data": data}) or []
+    async def ask(self, question: str, data: object) -> list[object]:
+        answers = await self._channel.ask("siblings", {"ask": question, "data": data})
+        return answers if isinstance(answers, list) else []
 
-    def tell(self, what: str, data: Any) -> None:
+    def tell(self, what: str, data: object) -> None:
         self._channel.tell("siblings", {"tell": what, "data": data})

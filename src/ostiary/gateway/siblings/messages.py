@@ -1,16 +1,17 @@
 """What workers of one gateway ask and tell each other, as JSON: refusals, how requests ended, and revocations that were
 not written down.
 
-Called by the app, which answers, and by those who explain refusals, who ask. The channel is `gateway.channel`.
+Called by the app, which answers, and by those who explain refusals, who ask. They are sent by `siblings.channel`. All
+workers run the same version, so a message is taken for what its name says.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TypedDict, cast
 
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.authorize.chain import Authorizer
@@ -25,6 +26,65 @@ REFUSALS = "refusals"
 ENDED = "ended"
 
 
+class UserJson(TypedDict):
+    username: str
+    uid: str
+    groups: list[str]
+    extra: list[tuple[str, list[str]]]
+
+
+class RequirementJson(TypedDict):
+    key: str
+    operator: str
+    values: list[str]
+
+
+class RequestJson(TypedDict):
+    verb: str
+    method: str
+    path: str
+    is_resource: bool
+    modifier: str
+    api_group: str
+    api_version: str
+    namespace: str
+    resource: str
+    subresource: str
+    name: str
+    field_selector: list[RequirementJson] | None
+    label_selector: list[RequirementJson] | None
+    capabilities: list[str]
+    upstream: str
+
+
+class RefusalJson(TypedDict):
+    id: str
+    user: UserJson
+    request: RequestJson
+    decision: tuple[str, str, bool]
+    at: str
+
+
+class EndedRequestJson(TypedDict):
+    id: str
+    at: str
+    status: int
+    reason: str
+    method: str
+    path: str
+    address: str
+    username: str
+    login: str
+    provider: str
+
+
+class RevocationJson(TypedDict):
+    kind: str
+    value: str
+    at: str | None
+    by: str
+
+
 class EveryRefusal:
     """The refusals of all workers: whichever of them is asked knows them all."""
 
@@ -37,12 +97,13 @@ class EveryRefusal:
         if refusal is not None:
             return refusal
         answers = await self._siblings().ask(REFUSAL, decision_id)
-        return refusal_from_json(answers[0]) if answers else None
+        return refusal_from_json(cast(RefusalJson, answers[0])) if answers else None
 
     async def recent(self, limit: int) -> list[Refusal]:
         """The latest ones, the newest first."""
         ours = self._authorizer.recent_refusals(limit)
-        theirs = [refusal_from_json(each) for answer in await self._siblings().ask(REFUSALS, limit) for each in answer]
+        answers = cast(list[list[RefusalJson]], await self._siblings().ask(REFUSALS, limit))
+        theirs = [refusal_from_json(refusal) for answer in answers for refusal in answer]
         return heapq.nlargest(limit, [*ours, *theirs], key=lambda refusal: refusal.at)
 
 
@@ -58,59 +119,85 @@ class EveryEndedRequest:
         if request is not None:
             return request
         answers = await self._siblings().ask(ENDED, request_id)
-        return ended_from_json(answers[0]) if answers else None
+        return ended_from_json(cast(EndedRequestJson, answers[0])) if answers else None
 
 
-def ended_json(request: EndedRequest) -> dict[str, Any]:
-    return {**asdict(request), "at": request.at.isoformat()}
+def ended_json(request: EndedRequest) -> EndedRequestJson:
+    return cast(EndedRequestJson, {**asdict(request), "at": request.at.isoformat()})
 
 
-def ended_from_json(value: Mapping[str, Any]) -> EndedRequest:
-    return EndedRequest(**{**value, "at": datetime.fromisoformat(value["at"])})
+def ended_from_json(value: EndedRequestJson) -> EndedRequest:
+    return EndedRequest(
+        value["id"],
+        datetime.fromisoformat(value["at"]),
+        value["status"],
+        value["reason"],
+        value["method"],
+        value["path"],
+        value["address"],
+        value["username"],
+        value["login"],
+        value["provider"],
+    )
 
 
-def refusal_json(refusal: Refusal) -> dict[str, Any]:
+def refusal_json(refusal: Refusal) -> RefusalJson:
     decision = refusal.decision
     return {
         "id": refusal.id,
-        "user": asdict(refusal.attributes.user),
-        "request": asdict(refusal.attributes.request),
-        "decision": [decision.verdict.value, decision.reason, decision.hidden],
+        "user": cast(UserJson, asdict(refusal.attributes.user)),
+        "request": cast(RequestJson, asdict(refusal.attributes.request)),
+        "decision": (decision.verdict.value, decision.reason, decision.hidden),
         "at": refusal.at.isoformat(),
     }
 
 
-def refusal_from_json(value: Mapping[str, Any]) -> Refusal:
-    verdict, reason, hidden = value["decision"]
+def refusal_from_json(value: RefusalJson) -> Refusal:
+    verdict, reason, is_hidden = value["decision"]
     return Refusal(
         value["id"],
         Attributes(_user(value["user"]), _request(value["request"])),
-        Decision(Verdict(verdict), reason, hidden),
+        Decision(Verdict(verdict), reason, is_hidden),
         datetime.fromisoformat(value["at"]),
     )
 
 
-def _user(value: Mapping[str, Any]) -> UserInfo:
+def _user(value: UserJson) -> UserInfo:
     extra = tuple((key, tuple(values)) for key, values in value["extra"])
     return UserInfo(value["username"], value["uid"], tuple(value["groups"]), extra)
 
 
-def _request(value: Mapping[str, Any]) -> RequestInfo:
-    selectors = {key: _requirements(value[key]) for key in ("field_selector", "label_selector")}
-    return RequestInfo(**{**value, **selectors, "capabilities": tuple(value["capabilities"])})
+def _request(value: RequestJson) -> RequestInfo:
+    return RequestInfo(
+        verb=value["verb"],
+        method=value["method"],
+        path=value["path"],
+        is_resource=value["is_resource"],
+        modifier=value["modifier"],
+        api_group=value["api_group"],
+        api_version=value["api_version"],
+        namespace=value["namespace"],
+        resource=value["resource"],
+        subresource=value["subresource"],
+        name=value["name"],
+        field_selector=_requirements(value["field_selector"]),
+        label_selector=_requirements(value["label_selector"]),
+        capabilities=tuple(value["capabilities"]),
+        upstream=value["upstream"],
+    )
 
 
-def _requirements(value: Sequence[Mapping[str, Any]] | None) -> tuple[Requirement, ...] | None:
+def _requirements(value: Sequence[RequirementJson] | None) -> tuple[Requirement, ...] | None:
     if value is None:
         return None
     return tuple(Requirement(each["key"], each["operator"], tuple(each["values"])) for each in value)
 
 
-def unsaved_json(revocation: Revocation) -> dict[str, Any]:
+def unsaved_json(revocation: Revocation) -> RevocationJson:
     at = None if revocation.at is None else revocation.at.isoformat()
     return {"kind": revocation.kind.value, "value": revocation.value, "at": at, "by": revocation.by}
 
 
-def unsaved_from_json(value: Mapping[str, Any]) -> Revocation:
+def unsaved_from_json(value: RevocationJson) -> Revocation:
     at = None if value["at"] is None else datetime.fromisoformat(value["at"])
     return Revocation(RevocationKind(value["kind"]), value["value"], at, value["by"])
