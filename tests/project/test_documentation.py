@@ -9,6 +9,8 @@ import pytest
 
 from ostiary.cli.completion.levels import levels, whole_parser
 from ostiary.errors import CODES
+from ostiary.gateway.observe.families import NAMESPACE
+from ostiary.gateway.observe.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -17,6 +19,18 @@ PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 def test_every_error_code_has_its_paragraph_and_no_other_has() -> None:
     page = (ROOT / "docs/reference/errors.md").read_text()
     assert set(re.findall(r"^### (\S+)$", page, re.MULTILINE)) == set(CODES)
+
+
+def test_every_metric_of_the_gateway_is_documented_with_its_labels_and_no_other_is() -> None:
+    page = (ROOT / "docs/how-to/audit-and-metrics.md").read_text()
+    table = page.partition(f"| `{NAMESPACE}...` | labels |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    documented = {
+        NAMESPACE + name: re.findall(r"`(\w+)`", labels)
+        for names, labels in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert documented == {name: family["labels"] for name, family in Metrics().snapshot().items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,8 +1,8 @@
-"""What a request says before its body, and the rules that it must keep.
+"""The head of a request, and the rules that it must keep.
 
-Built by `http1.server` from what httptools tells, and read by everything behind it. Equal bytes make equal heads, and
-clients send the same ones again and again: `KnownHeads` keeps those that whoever handled them wants to see again, so
-that they are read once.
+Built by `http1.server` from httptools' callbacks, and read by everything behind it. Equal bytes make equal heads, and
+clients send the same ones again and again: `KnownHeads` keeps those that their handler wants to see again, so that
+they are parsed once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from hashlib import sha256
 import httptools
 
 from ostiary.core.caching.bounded import BoundedByOwner
-from ostiary.gateway.http1.headers import LONGEST_NAME
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
@@ -104,11 +103,10 @@ class RequestHead:
     def add(self, name: bytes, value: bytes) -> None:
         """The next header; raises `RequestRefused` if it cannot stand there."""
         self.headers.append((name, value))
-        special = _SPECIAL.get(name)
-        if special is None:
-            special = _special(name)
-        if special:
-            self._note(special, value)
+        if len(name) in _SPECIAL_LENGTHS:
+            special = _SPECIAL_NAMES.get(name.lower())
+            if special is not None:
+                self._note(special, value)
 
     def complete(self, parser: httptools.HttpRequestParser, limits: ServerLimits) -> None:
         """All headers are there; raises `RequestRefused` if they make no request that we serve."""
@@ -213,12 +211,5 @@ _SPECIAL_NAMES = {
     b"expect": _EXPECT,
     b"upgrade": _UPGRADE,
 }
-# Spellings seen so far: most clients write a name always alike, and looking it up beats lowering it each time.
-_SPECIAL: dict[bytes, int] = {}
-
-
-def _special(name: bytes) -> int:
-    found = _SPECIAL_NAMES.get(name.lower(), 0)
-    if len(_SPECIAL) < 1024 and len(name) <= LONGEST_NAME:
-        _SPECIAL[bytes(name)] = found
-    return found
+# Most names are of another length, and looking at that costs less than lowering each.
+_SPECIAL_LENGTHS = frozenset(map(len, _SPECIAL_NAMES))

@@ -1,97 +1,27 @@
-"""The figures of one worker, and how several workers' figures become one page for Prometheus.
+"""Every metric of the gateway, declared once: its name, its help text, its type and its labels.
 
-    count (plain numbers, no locks)  ->  snapshot (JSON)  ->  merge  ->  render
+    count (plain numbers)  ->  snapshot (JSON)  ->  merge  ->  render
+    families                   snapshots                       exposition
 
-Called by everything in the gateway, from the event loop only. Not prometheus_client: finding one of its labelled
-series costs more than all of this does for a request. A label is never a user's name or anything else that callers
-choose freely, and a family holds a bounded number of series whatever happens.
+Counted by everything in the gateway, from the event loop only. A label is never a user's name or anything else that
+callers choose freely. ``docs/how-to/audit-and-metrics.md`` lists them all; a test compares the two.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable
 
-NAMESPACE = "ostiary_gateway_"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from ostiary.gateway.observe.exposition import render
+from ostiary.gateway.observe.families import OTHER, SERIES_LIMIT, Counter, Gauge, Histogram, Labels, bounded_labels
+from ostiary.gateway.observe.snapshots import Snapshot
+
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
-SERIES_LIMIT = 1000
-OTHER = "other"
 
 # The verbs that have a series of their own. For a path that is no resource's, the verb is whatever method was sent.
 _KUBERNETES_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "proxy")
 VERBS = frozenset((*_KUBERNETES_VERBS, "post", "put", "head", "options"))
-
-Labels: TypeAlias = tuple[str, ...]
-Snapshot: TypeAlias = dict[str, Any]
-
-
-class Counter:
-    """Numbers that only grow, by their labels."""
-
-    type = "counter"
-    merging = "sum"
-
-    def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
-        self.name, self.help, self.labels = NAMESPACE + name, help, labels
-        self.values: dict[Labels, float] = {} if labels else {(): 0}
-        self._reader: Callable[[], float] | None = None
-
-    def read_from(self, reader: Callable[[], float]) -> None:
-        """Ask *reader* whenever the figures are wanted, instead of being told each change."""
-        self._reader = reader
-
-    def inc(self, *labels: str, by: float = 1) -> None:
-        values = self.values
-        if labels in values:
-            values[labels] += by
-        else:
-            labels = _bounded(labels, values)
-            values[labels] = values.get(labels, 0) + by
-
-    def snapshot(self) -> list[Any]:
-        if self._reader is not None:
-            self.values[()] = self._reader()
-        return [[list(labels), value] for labels, value in self.values.items()]
-
-
-class Gauge(Counter):
-    """Numbers that go up and down; *merging* says what several workers' numbers make: their sum, or their largest."""
-
-    type = "gauge"
-
-    def __init__(self, name: str, help: str, labels: Labels = (), *, merging: str = "sum") -> None:
-        super().__init__(name, help, labels)
-        self.merging = merging
-
-    def set(self, value: float, *labels: str) -> None:
-        self.values[labels if labels in self.values else _bounded(labels, self.values)] = value
-
-
-class Histogram:
-    """How often a number was how large. A series is a list: one count per bucket, one for the rest, and the sum."""
-
-    type = "histogram"
-    merging = "sum"
-
-    def __init__(self, name: str, help: str, labels: Labels, buckets: Sequence[float]) -> None:
-        self.name, self.help, self.labels, self.buckets = NAMESPACE + name, help, labels, tuple(buckets)
-        self.values: dict[Labels, list[float]] = {} if labels else {(): self._empty()}
-
-    def observe(self, value: float, *labels: str) -> None:
-        series = self.values.get(labels)
-        if series is None:
-            series = self.values.setdefault(_bounded(labels, self.values), self._empty())
-        series[bisect_left(self.buckets, value)] += 1
-        series[-1] += value
-
-    def snapshot(self) -> list[Any]:
-        return [[list(labels), list(series)] for labels, series in self.values.items()]
-
-    def _empty(self) -> list[float]:
-        return [0] * (len(self.buckets) + 1) + [0.0]
 
 
 class Requests:
@@ -122,16 +52,16 @@ class Requests:
         )
         for (verb, code, upstream), series in self._series.values.items():
             total.inc(verb, code, upstream, by=sum(series[:-1]))
-            same = took.values.setdefault((verb, upstream), took._empty())
-            took.values[verb, upstream] = [mine + more for mine, more in zip(same, series, strict=True)]
+            sums = took.values.setdefault((verb, upstream), took.empty_series())
+            took.values[verb, upstream] = [sum_ + more for sum_, more in zip(sums, series, strict=True)]
         return total, took
 
     def _find(self, verb: str, code: int, upstream: str) -> list[float]:
         text = str(code) if 100 <= code <= 599 else OTHER
         labels: Labels = (verb if verb in VERBS else OTHER, text, upstream)
         if labels not in self._series.values:
-            labels = _bounded(labels, self._series.values)
-        series = self._series.values.setdefault(labels, self._series._empty())
+            labels = bounded_labels(labels, self._series.values)
+        series = self._series.values.setdefault(labels, self._series.empty_series())
         # Only names that we made are remembered: a caller may invent any number of methods.
         if (verb in VERBS or not verb) and len(self._keys) < SERIES_LIMIT:
             self._keys[verb, code, upstream] = series
@@ -186,7 +116,7 @@ class Metrics:
 
     def snapshot(self) -> Snapshot:
         """Everything, as JSON could carry it from one process to another."""
-        return {family.name: _family(family) for family in self._families()}
+        return {family.name: family.snapshot() for family in self._families()}
 
     def render(self) -> bytes:
         return render(self.snapshot())
@@ -197,94 +127,3 @@ class Metrics:
                 yield from value.families()
             else:
                 yield value
-
-
-def _family(family: Counter | Histogram) -> dict[str, Any]:
-    found = {
-        "type": family.type,
-        "help": family.help,
-        "labels": list(family.labels),
-        "merging": family.merging,
-        "series": family.snapshot(),
-    }
-    if isinstance(family, Histogram):
-        found["buckets"] = list(family.buckets)
-    return found
-
-
-def _bounded(labels: Labels, values: Mapping[Labels, object]) -> Labels:
-    """*labels*, or the series for all the rest when there are enough."""
-    return labels if len(values) < SERIES_LIMIT else (OTHER,) * len(labels)
-
-
-# --- several workers ---
-
-
-def merge(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """The figures of all workers together. Workers of another version may have other families; none is lost."""
-    merged: Snapshot = {}
-    for snapshot in snapshots:
-        for name, family in snapshot.items():
-            if name not in merged:
-                merged[name] = {**family, "series": [[labels, _copy(value)] for labels, value in family["series"]]}
-            elif family.get("buckets") == merged[name].get("buckets"):
-                _merge_family(merged[name], family)
-    return merged
-
-
-def _merge_family(into: dict[str, Any], family: Mapping[str, Any]) -> None:
-    known = {tuple(series[0]): series for series in into["series"]}
-    for labels, value in family["series"]:
-        series = known.get(tuple(labels))
-        if series is None:
-            into["series"].append([labels, _copy(value)])
-        elif isinstance(value, list):
-            series[1] = [mine + theirs for mine, theirs in zip(series[1], value, strict=True)]
-        else:
-            series[1] = max(series[1], value) if into["merging"] == "max" else series[1] + value
-
-
-def _copy(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value
-
-
-# --- the page ---
-
-
-def render(snapshot: Snapshot) -> bytes:
-    """The text format of Prometheus."""
-    rows: list[str] = []
-    for name, family in snapshot.items():
-        rows += [f"# HELP {name} {_escape(family['help'], quote=False)}", f"# TYPE {name} {family['type']}"]
-        for labels, value in sorted(family["series"], key=lambda series: series[0]):
-            pairs = list(zip(family["labels"], labels, strict=True))
-            if family["type"] == "histogram":
-                rows += _histogram_rows(name, pairs, family["buckets"], value)
-            else:
-                rows.append(f"{name}{_labels(pairs)} {_number(value)}")
-    return ("\n".join(rows) + "\n").encode()
-
-
-def _histogram_rows(
-    name: str, pairs: list[tuple[str, str]], buckets: Sequence[float], series: Sequence[float]
-) -> Iterable[str]:
-    total = 0.0
-    for bound, count in zip([*buckets, None], series[:-1], strict=True):
-        total += count
-        le = "+Inf" if bound is None else _number(bound)
-        yield f"{name}_bucket{_labels([*pairs, ('le', le)])} {_number(total)}"
-    yield f"{name}_sum{_labels(pairs)} {_number(series[-1])}"
-    yield f"{name}_count{_labels(pairs)} {_number(total)}"
-
-
-def _labels(pairs: Sequence[tuple[str, str]]) -> str:
-    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
-
-
-def _escape(text: str, *, quote: bool = True) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quote else text
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
-from ostiary.gateway.observe.metrics import CONTENT_TYPE, Snapshot, merge, render
+from ostiary.gateway.observe.exposition import CONTENT_TYPE, render
+from ostiary.gateway.observe.snapshots import Snapshot, merge
 
 log = logging.getLogger("ostiary.gateway")
 

@@ -21,7 +21,7 @@ from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.observe.metrics import Snapshot
+from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, Report
 from ostiary.gateway.process.signals import StopRequest, handle_signals

@@ -23,7 +23,7 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.http1.server.tls import ListenerContext
-from ostiary.gateway.observe.metrics import Snapshot
+from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.app import App
 from ostiary.gateway.process.health import Report
 from ostiary.gateway.siblings.channel import Siblings

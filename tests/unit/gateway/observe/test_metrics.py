@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ostiary.gateway.observe.metrics import SERIES_LIMIT, Counter, Metrics, merge, render
+from ostiary.gateway.observe.exposition import render
+from ostiary.gateway.observe.families import SERIES_LIMIT, Counter
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.observe.snapshots import merge
 
 
 def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -128,7 +131,7 @@ def test_workers_are_summed_and_shared_facts_are_not() -> None:
 def test_a_worker_of_another_version_spoils_nothing() -> None:
     ours, theirs = Metrics().snapshot(), Metrics().snapshot()
     theirs["ostiary_gateway_revocation_lag_seconds"]["buckets"] = [1]
-    theirs["ostiary_gateway_new_total"] = {**theirs["ostiary_gateway_audit_events_total"], "series": [[[], 4]]}
+    theirs["ostiary_gateway_new_total"] = {**theirs["ostiary_gateway_audit_events_total"], "series": [([], 4)]}
     page = render(merge([ours, theirs]))
     assert value(page, "new_total") == 4
     assert value(page, "revocation_lag_seconds_bucket", le="60") == 0

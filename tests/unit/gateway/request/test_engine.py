@@ -291,7 +291,7 @@ async def test_a_caller_who_hangs_up_is_counted_once(tmp_path: Path) -> None:
         held.go_on.set()
         await turn()
         total = site.worker.snapshot()["ostiary_gateway_requests_total"]["series"]
-        assert sum(count for _, count in total) == 1
+        assert sum(count for _, count in total if not isinstance(count, list)) == 1
 
 
 # --- ends ---

@@ -1,0 +1,56 @@
+"""The figures of one worker as JSON carries them between processes, and those of all workers together.
+
+Made by `observe.metrics` in each worker, merged by whoever serves the metrics page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NotRequired, TypeAlias, TypedDict
+
+Value: TypeAlias = float | list[float]
+# The values of the labels, and the number or the histogram. JSON makes a list of the pair.
+Series: TypeAlias = tuple[list[str], Value]
+
+
+class Family(TypedDict):
+    """One metric with all its series. `merging` is ``sum`` or ``max``."""
+
+    type: str
+    help: str
+    labels: list[str]
+    merging: str
+    series: list[Series]
+    buckets: NotRequired[list[float]]
+
+
+Snapshot: TypeAlias = dict[str, Family]
+
+
+def merge(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """The figures of all workers together. Workers of another version may have other families; none is lost."""
+    merged: Snapshot = {}
+    for snapshot in snapshots:
+        for name, family in snapshot.items():
+            if name not in merged:
+                merged[name] = family
+            elif family.get("buckets") == merged[name].get("buckets"):
+                merged[name] = _merge_family(merged[name], family)
+    return merged
+
+
+def _merge_family(first: Family, second: Family) -> Family:
+    values = {tuple(labels): value for labels, value in first["series"]}
+    for labels, value in second["series"]:
+        key = tuple(labels)
+        values[key] = _merge_values(values[key], value, first["merging"]) if key in values else value
+    return {**first, "series": [(list(labels), value) for labels, value in values.items()]}
+
+
+def _merge_values(first: Value, second: Value, merging: str) -> Value:
+    if isinstance(first, list) and isinstance(second, list):
+        return [mine + theirs for mine, theirs in zip(first, second, strict=True)]
+    if isinstance(first, list) or isinstance(second, list):
+        # Two versions disagree about what this is; the first one was shown.
+        return first
+    return max(first, second) if merging == "max" else first + second
