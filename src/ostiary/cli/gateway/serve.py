@@ -20,7 +20,7 @@ from ostiary.errors import ConfigurationError
 if TYPE_CHECKING:
     from ostiary.gateway.config.file_checks import FileChecks
     from ostiary.gateway.config.settings import GatewayConfig
-    from ostiary.gateway.process.online_check import Probed
+    from ostiary.gateway.process.online_check import ProbeResult
     from ostiary.interfaces.authorization import Finding
 
 DESCRIPTION = """\
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _check(path: Path | None, *, online: bool) -> int:
     # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
     from ostiary.gateway.config import default_config, load, warnings
-    from ostiary.gateway.policy.unmatched import unmatched
+    from ostiary.gateway.policy.unmatched import find_unmatched
     from ostiary.interfaces.authorization import Level
 
     config = default_config() if path is None else load(path)
@@ -90,7 +90,7 @@ def _check(path: Path | None, *, online: bool) -> int:
         print_note(str(note))
     for warning in warnings(config):
         print_note(warning)
-    for finding in unmatched(config):
+    for finding in find_unmatched(config):
         if finding.level is not Level.INFO:
             print_note(_told(finding))
     return FAILED if failed else OK
@@ -110,7 +110,7 @@ def _ask_outside(config: GatewayConfig) -> bool:
         from ostiary.gateway.config.providers import close_all
         from ostiary.gateway.process.online_check import probe_all
 
-    async def ask() -> list[Probed]:
+    async def ask() -> list[ProbeResult]:
         try:
             return await probe_all(config)
         finally:

@@ -83,9 +83,9 @@ def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None
 
 async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:
     from ostiary.gateway.doors.operator_json import attributes_json, decision_json, explanation_json
-    from ostiary.gateway.policy.source import opened
+    from ostiary.gateway.policy.source import open_policy
 
-    async with opened(config.authorization) as policy:
+    async with open_policy(config.authorization) as policy:
         if not explain:
             decision: Decision = await policy.authorizer.authorize(attributes)
             told = {}

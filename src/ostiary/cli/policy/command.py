@@ -201,9 +201,12 @@ def diff_policies(arguments: argparse.Namespace) -> int:
 
 async def _differences(old_path: str, new_path: str, plugin_type: str | None) -> tuple[Change, ...]:
     from ostiary.gateway.policy.diff import differences
-    from ostiary.gateway.policy.source import opened, settings_of
+    from ostiary.gateway.policy.source import open_policy, settings_of
 
-    async with opened(settings_of(old_path, plugin_type)) as old, opened(settings_of(new_path, plugin_type)) as new:
+    async with (
+        open_policy(settings_of(old_path, plugin_type)) as old,
+        open_policy(settings_of(new_path, plugin_type)) as new,
+    ):
         unlisted = sorted({*old.unlisted, *new.unlisted})
         if unlisted and not old.grants and not new.grants:
             # Comparing nothing would look like a comparison that found nothing.
@@ -291,12 +294,12 @@ def replay_logs(arguments: argparse.Namespace) -> int:
 async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
     with needing("gateway"):
         from ostiary.gateway.policy.replay import replay, requiring_more
-    from ostiary.gateway.audit.recorded import placed, read
-    from ostiary.gateway.policy.source import opened
+    from ostiary.gateway.audit.recorded import read, with_upstream
+    from ostiary.gateway.policy.source import open_policy
 
     upstreams = [upstream.name for upstream in config.upstreams]
-    async with opened(config.authorization) as policy:
-        records = (placed(record, upstreams) for record in read(logs, counts))
+    async with open_policy(config.authorization) as policy:
+        records = (with_upstream(record, upstreams) for record in read(logs, counts))
         return await replay(records, policy.authorizer, requiring_more(config))
 
 

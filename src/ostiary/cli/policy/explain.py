@@ -122,10 +122,10 @@ def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
     from ostiary.gateway.audit.ended_requests import EndedRequest
-    from ostiary.gateway.audit.recorded import find, placed
+    from ostiary.gateway.audit.recorded import find, with_upstream
     from ostiary.gateway.authorize.refusals import Refusal
     from ostiary.gateway.doors.operator_json import decided_json, ended_json
-    from ostiary.gateway.policy.source import opened
+    from ostiary.gateway.policy.source import open_policy
 
     found = find(logs, decision_id)
     if found is None:
@@ -137,8 +137,8 @@ async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -
         )
     if isinstance(found, EndedRequest):
         return ended_json(found)
-    found = placed(found, [upstream.name for upstream in config.upstreams])
-    async with opened(config.authorization) as policy:
+    found = with_upstream(found, [upstream.name for upstream in config.upstreams])
+    async with open_policy(config.authorization) as policy:
         now = await policy.authorizer.explain(found.attributes)
     told = decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
     # A request that was allowed may still have failed: over a limit, or at the upstream.

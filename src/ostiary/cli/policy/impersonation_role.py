@@ -15,7 +15,7 @@ from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ostiary.gateway.config.settings import GatewayConfig
-    from ostiary.gateway.policy.impersonation_role import Identity
+    from ostiary.gateway.policy.impersonation_role import ImpersonationTargets
     from ostiary.gateway.policy.possible_subjects import PossibleSubjects
     from ostiary.interfaces.authorization import Subject
     from ostiary.wire.rbac import Binding, Role
@@ -102,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if unlisted and not arguments.legacy:
         names = ", ".join(f'"{name}"' for name in unlisted)
         print_note(f"the gateway may act on any resource here: {names} cannot tell what the policy allows")
-    for sentence in roles.unbounded(objects):
+    for sentence in roles.unbounded_rules(objects):
         print_note(sentence)
     return OK
 
@@ -122,27 +122,27 @@ async def _objects(
 ) -> tuple[tuple[Role | Binding, ...], tuple[str, ...]]:
     from ostiary.gateway.policy import impersonation_role as roles
     from ostiary.gateway.policy.possible_subjects import PossibleSubjects
-    from ostiary.gateway.policy.source import opened
+    from ostiary.gateway.policy.source import open_policy
 
     subject = _subject(arguments)
-    async with opened(config.authorization, upstream=chosen_upstream(arguments.upstream, config)) as policy:
+    async with open_policy(config.authorization, upstream=chosen_upstream(arguments.upstream, config)) as policy:
         mentioned = await policy.authorizer.relevant_groups()
         named = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
     possible = PossibleSubjects.from_config(config)
     identity = _identity(possible, mentioned, named, arguments)
     if arguments.legacy:
-        return roles.legacy(identity, name=arguments.name, subject=subject), policy.unlisted
+        return roles.legacy_role(identity, name=arguments.name, subject=subject), policy.unlisted
     grants = None if policy.unlisted else policy.grants
-    return roles.constrained(identity, grants, name=arguments.name, subject=subject), policy.unlisted
+    return roles.constrained_role(identity, grants, name=arguments.name, subject=subject), policy.unlisted
 
 
 def _identity(
     possible: PossibleSubjects, mentioned: frozenset[str], named: set[str], arguments: argparse.Namespace
-) -> Identity:
+) -> ImpersonationTargets:
     """Whom the gateway must be able to be: who can sign in, as far as that is known, and who was asked for."""
-    from ostiary.gateway.policy.impersonation_role import Identity
+    from ostiary.gateway.policy.impersonation_role import ImpersonationTargets
 
-    return Identity(
+    return ImpersonationTargets(
         groups=frozenset(filter(possible.can_be_group, mentioned)),
         users=_named_users(arguments) or _known_users(possible, named, any_user=arguments.any_user),
         extra=(*possible.extra, *arguments.extra),

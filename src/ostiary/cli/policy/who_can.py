@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:
     from ostiary.gateway.doors.operator_json import who_can_json
-    from ostiary.gateway.policy.source import opened
+    from ostiary.gateway.policy.source import open_policy
 
-    async with opened(config.authorization) as policy:
+    async with open_policy(config.authorization) as policy:
         return who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request)))

@@ -1,6 +1,6 @@
 """Records who asked for what, and how it ended: one event per stage of a request, by the audit policy.
 
-    authorize  ->  prepare (once per user and request line)  ->  received  ->  ...  ->  complete  ->  sinks
+    authorize  ->  prepare (once per user and request line)  ->  record_received  ->  ...  ->  complete  ->  sinks
 
 Called by the proxy for every request, also for one that was refused. What can be known beforehand is made JSON by
 `prepare`, and the proxy keeps the result beside the decision; at the end of a request a few strings are joined and
@@ -30,8 +30,8 @@ class Auditor:
     """Makes events and hands them to every sink, in order.
 
     Times are given as the clock's monotonic seconds, which the proxy has at hand anyway; the time of day is read
-    once a second. With *blocking* sinks `received` and `complete` raise `AuditUnavailable` when an event cannot be
-    stored: the request is then refused with a 500. The first stage is recorded then, whatever the policy omits.
+    once a second. With *blocking* sinks `record_received` and `complete` raise `AuditUnavailable` when an event cannot
+    be stored: the request is then refused with a 500. The first stage is recorded then, whatever the policy omits.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Auditor:
         tells_upstream: bool = False,
     ) -> None:
         self.policy = policy
-        # Where there is but one, every event would say the same.
+        # With a single upstream every event would say the same.
         self._tells_upstream = tells_upstream
         self.blocking = blocking
         self.sinks = tuple(sinks)
@@ -129,10 +129,10 @@ class Auditor:
 
 
 class Prepared:
-    """All that is known of a request before it is sent on. Shared by all requests that are equal in that.
+    """All that is known of a request before it is sent on. Requests with the same user and request line share it.
 
-    Call `received`, then `started` if the answer may take long, then `complete` or `panicked`; each makes an event
-    only if the policy wants that stage.
+    Call `record_received`, then `record_started` if the answer may take long, then `complete` or `record_panic`. Each
+    makes an event only if the policy wants that stage.
     """
 
     __slots__ = (
@@ -153,18 +153,18 @@ class Prepared:
         self._head, self._tail = frame.head, frame.tail
         self._complete = frame.middles[Stage.COMPLETE] if Stage.COMPLETE not in scope.omit_stages else ""
         self._started = long_running and Stage.STARTED not in scope.omit_stages
-        # What cannot be recorded must not be done, and that is known only if something is recorded before.
+        # A request that cannot be recorded must not be served, so its first event is stored before it is sent on.
         self.wants_received = auditor.blocking or Stage.RECEIVED not in scope.omit_stages
-        # A stream has no body that ends, and nobody waits to read it.
+        # The body of a stream has no end, so it is not recorded.
         bodies = bodies and not long_running
         self.wants_request_body = bodies and scope.level >= Level.REQUEST
         self.wants_response_body = bodies and scope.level >= Level.REQUEST_RESPONSE
 
-    def received(self, audit_id: str, origin: str, received_at: float) -> None:
+    def record_received(self, audit_id: str, origin: str, received_at: float) -> None:
         if self.wants_received:
             self._emit(Stage.RECEIVED, audit_id, origin, "", received_at, received_at, self._tail)
 
-    def started(self, audit_id: str, origin: str, status: int, *, received_at: float, at: float) -> None:
+    def record_started(self, audit_id: str, origin: str, status: int, *, received_at: float, at: float) -> None:
         """The head of a long answer has been sent."""
         if self._started:
             self._emit(Stage.STARTED, audit_id, origin, self._auditor.outcome(status), received_at, at, self._tail)
@@ -203,8 +203,8 @@ class Prepared:
         outcome = wire.outcome(status, reason=reason, message=message) + bodies
         self._emit(Stage.COMPLETE, audit_id, origin, outcome, received_at, at, wire.tail(notes))
 
-    def panicked(self, audit_id: str, origin: str, *, received_at: float, at: float) -> None:
-        """We failed, and not the caller: nothing else is known of the request's end."""
+    def record_panic(self, audit_id: str, origin: str, *, received_at: float, at: float) -> None:
+        """The gateway itself failed: nothing else is known of the end of the request."""
         if Stage.PANIC not in self._scope.omit_stages:
             outcome = wire.outcome(500, reason="InternalError", message="the gateway failed while sending the response")
             self._emit(Stage.PANIC, audit_id, origin, outcome, received_at, at, self._tail)

@@ -1,7 +1,7 @@
 """What became of requests that never reached a decision: nobody was identified, a sign-in failed, a limit was reached.
 
-Called where such an answer is sent; asked by ``ostiary explain <id> --server``. Decisions are remembered by
-`ostiary.gateway.authorize.refusals`. Bounded, and so that one address cannot push out what happened to all others.
+Called where such an answer is sent; read by ``ostiary explain <id> --server``. Decisions are remembered by
+`ostiary.gateway.authorize.refusals`. Bounded, and one address cannot evict the entries of all others.
 """
 
 from __future__ import annotations

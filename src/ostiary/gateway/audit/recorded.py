@@ -1,6 +1,6 @@
 """Audit events read back: what was asked, by whom, and what was decided then.
 
-    audit log  ->  lines  ->  Recorded  ->  explained (``ostiary explain``), or decided anew (``ostiary policy replay``)
+    audit log  ->  lines  ->  RecordedRequest  ->  ``ostiary explain``, ``ostiary policy replay``
 
 Called by the commands, never by the gateway that serves. Events of kube-apiserver have the same form, so its logs can
 be read too. A log may hold what a crash cut short: such lines are counted, and never quoted.
@@ -25,13 +25,16 @@ from ostiary.wire.request import request_info
 ALLOW, FORBID = "allow", "forbid"
 OWN_GROUP = "ostiary.dev"
 
+# A JSON object of an audit event, with fields of any type.
+Event = dict[str, Any]
+
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
-# Of a request that takes long there are two events; either tells what was decided.
+# A long-running request has two events; both have the decision.
 _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRequest:
     """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
     answered in the end, if that is recorded."""
 
@@ -44,59 +47,59 @@ class Recorded:
 
 @dataclass(slots=True)
 class Counts:
-    """What reading came across: lines that are no events, and events that no decision was made for."""
+    """What was skipped while reading: lines that are not events, and events without a decision."""
 
     unreadable: int = 0
     undecided: int = 0
 
 
-def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> Recorded | EndedRequest | None:
+def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> RecordedRequest | EndedRequest | None:
     """The request with this id; raises `ConfigurationError` if a file cannot be read.
 
     Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
     """
-    wanted = audit_id.strip().lower()
-    decided: Recorded | None = None
+    lowered_id = audit_id.strip().lower()
+    request: RecordedRequest | None = None
     ended: EndedRequest | None = None
     for path in paths:
         for line in _lines(path):
-            # Parsing each line of a large log would take minutes; nearly all lines are none of this request.
-            if wanted not in line.lower():
+            # Parsing every line of a large log would take minutes, and nearly all are about other requests.
+            if lowered_id not in line.lower():
                 continue
             event = _event(line)
-            if event is None or str(event.get("auditID")).lower() != wanted:
+            if event is None or str(event.get("auditID")).lower() != lowered_id:
                 continue
-            # One request may have several events; the last one tells what was answered.
-            decided = recorded(event) or decided
-            ended = recorded_end(event) or ended
-    return decided or ended
+            # One request may have several events; the last one has the answer.
+            request = decode_request(event) or request
+            ended = decode_end(event) or ended
+    return request or ended
 
 
-def read(paths: Iterable[str | os.PathLike[str]], counts: Counts) -> Iterator[Recorded]:
+def read(paths: Iterable[str | os.PathLike[str]], counts: Counts) -> Iterator[RecordedRequest]:
     """Each decided request once; raises `ConfigurationError` if a file cannot be read."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for path in paths:
         for line in _lines(path):
             event = _event(line)
             if event is None:
                 counts.unreadable += 1
                 continue
-            if event.get("stage") not in _STAGES or event.get("auditID") in seen:
+            if event.get("stage") not in _STAGES or event.get("auditID") in ids:
                 continue
-            found = recorded(event)
-            if found is None:
+            request = decode_request(event)
+            if request is None:
                 counts.undecided += 1
                 continue
-            seen.add(found.id)
-            yield found
+            ids.add(request.id)
+            yield request
 
 
-def recorded(event: dict[str, Any] | None) -> Recorded | None:
+def decode_request(event: Event | None) -> RecordedRequest | None:
     """What *event* records; None if nobody was identified, nothing was decided, or it is no event."""
     if event is None:
         return None
     try:
-        # Who acts for somebody else was allowed to; what was decided then is what the other may do.
+        # With impersonation, the decision was about what the impersonated user may do.
         who = event.get("impersonatedUser") or event["user"]
         verdict = event["annotations"][DECISION]
         user, info = _user(who), _request(event)
@@ -108,25 +111,25 @@ def recorded(event: dict[str, Any] | None) -> Recorded | None:
     if verdict not in (ALLOW, FORBID) or not user.username or not isinstance(audit_id, str):
         return None
     status = event.get("responseStatus") or {}
-    hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
-    decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, hidden)
+    is_hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
+    decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, is_hidden)
     code = status.get("code") if isinstance(status, dict) else None
-    return Recorded(audit_id, at, Attributes(user, info), decision, code if isinstance(code, int) else 0)
+    return RecordedRequest(audit_id, at, Attributes(user, info), decision, code if isinstance(code, int) else 0)
 
 
-def recorded_end(event: dict[str, Any] | None) -> EndedRequest | None:
+def decode_end(event: Event | None) -> EndedRequest | None:
     """How the request of *event* ended, whatever it was; None if it has not, or this is no event."""
     if event is None or event.get("stage") not in (Stage.COMPLETE.value, Stage.PANIC.value):
         return None
     try:
-        told, notes = event.get("responseStatus") or {}, event.get("annotations") or {}
+        response, notes = event.get("responseStatus") or {}, event.get("annotations") or {}
         at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
         user, addresses = event.get("user") or {}, event.get("sourceIPs") or [""]
         return EndedRequest(
             str(event["auditID"]),
             at,
-            int(told.get("code", 0)),
-            str(told.get("message", "")),
+            int(response.get("code", 0)),
+            str(response.get("message", "")),
             str(event.get("verb", "")).upper(),
             str(event.get("requestURI", "")).partition("?")[0],
             str(addresses[0]),
@@ -138,16 +141,16 @@ def recorded_end(event: dict[str, Any] | None) -> EndedRequest | None:
         return None
 
 
-def placed(record: Recorded, upstreams: Sequence[str]) -> Recorded:
-    """*record* with its upstream: where there is but one, events do not name it. Our own API is at none."""
-    asked = record.attributes.request
-    if asked.upstream or len(upstreams) != 1 or asked.api_group == OWN_GROUP:
+def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> RecordedRequest:
+    """*record* with its upstream, which events do not name if there is only one. Our own API has none."""
+    info = record.attributes.request
+    if info.upstream or len(upstreams) != 1 or info.api_group == OWN_GROUP:
         return record
-    request = replace(asked, upstream=upstreams[0])
+    request = replace(info, upstream=upstreams[0])
     return replace(record, attributes=replace(record.attributes, request=request))
 
 
-def _user(value: Any) -> UserInfo:
+def _user(value: Event) -> UserInfo:
     extra = value.get("extra") or {}
     return UserInfo(
         str(value.get("username", "")),
@@ -157,22 +160,22 @@ def _user(value: Any) -> UserInfo:
     )
 
 
-def _request(event: dict[str, Any]) -> RequestInfo:
+def _request(event: Event) -> RequestInfo:
     verb, (path, _, query) = str(event["verb"]), str(event["requestURI"]).partition("?")
-    told, upstream = event.get("objectRef"), str(event["annotations"].get(UPSTREAM, ""))
-    if not told:
+    object_ref, upstream = event.get("objectRef"), str(event["annotations"].get(UPSTREAM, ""))
+    if not object_ref:
         return RequestInfo(verb, verb.upper(), path, upstream=upstream)
     info = RequestInfo(
         verb=verb,
         method=_METHODS.get(verb, "GET"),
         path=path,
         is_resource=True,
-        api_group=str(told.get("apiGroup", "")),
-        api_version=str(told.get("apiVersion", "")),
-        namespace=str(told.get("namespace", "")),
-        resource=str(told.get("resource", "")),
-        subresource=str(told.get("subresource", "")),
-        name=str(told.get("name", "")),
+        api_group=str(object_ref.get("apiGroup", "")),
+        api_version=str(object_ref.get("apiVersion", "")),
+        namespace=str(object_ref.get("namespace", "")),
+        resource=str(object_ref.get("resource", "")),
+        subresource=str(object_ref.get("subresource", "")),
+        name=str(object_ref.get("name", "")),
     )
     return replace(_as_mapped(info, query) or info, upstream=upstream)
 
@@ -190,7 +193,7 @@ def _as_mapped(info: RequestInfo, query: str) -> RequestInfo | None:
 # --- lines ---
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def _event(line: str) -> Event | None:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -150,10 +150,10 @@ class AdminApi:
         return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "undone": undone})
 
     async def _decision(self, request: Request) -> Response:
-        named = request.path_params["id"]
-        refusal = await self._refusals.recall(named)
+        decision_id = request.path_params["id"]
+        refusal = await self._refusals.recall(decision_id)
         if refusal is None:
-            outcome = await self._ended.recall(named) if self._ended is not None else None
+            outcome = await self._ended.recall(decision_id) if self._ended is not None else None
             if outcome is not None:
                 return JSONResponse(ended_json(outcome))
             return _failure(404, "NotFound", "unknown decision id")
@@ -165,8 +165,8 @@ class AdminApi:
             info = decode_subject_search(decode_body(await request.body()))
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
-        found = self._authorizer.who_can(Attributes(UserInfo(""), info))
-        return JSONResponse(who_can_json(found), status_code=201)
+        result = self._authorizer.who_can(Attributes(UserInfo(""), info))
+        return JSONResponse(who_can_json(result), status_code=201)
 
 
 class _Mapper:

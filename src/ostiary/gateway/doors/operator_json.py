@@ -1,10 +1,12 @@
-"""What operators are told, as JSON: the same by the gateway's own API and by the commands that ask locally. Pure."""
+"""Sessions, decisions and explanations as JSON, for operators. Pure.
+
+Called by the gateway's own API and by the commands that answer from local files, so that both print the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC
-from typing import Any
 
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.chain import ChainExplanation, WhoCan
@@ -14,9 +16,9 @@ from ostiary.model import Attributes, Decision
 from ostiary.wire.ostiary_dev import API_VERSION
 
 
-def attributes_json(attributes: Attributes) -> dict[str, Any]:
+def attributes_json(attributes: Attributes) -> dict[str, object]:
     user, info = attributes.user, attributes.request
-    asked_for: dict[str, Any] = {"verb": info.verb}
+    asked_for: dict[str, object] = {"verb": info.verb}
     if info.is_resource:
         asked_for |= {"group": info.api_group, "resource": info.resource, "subresource": info.subresource}
         asked_for |= {"namespace": info.namespace, "name": info.name}
@@ -26,54 +28,54 @@ def attributes_json(attributes: Attributes) -> dict[str, Any]:
     return {"user": user.username, "groups": list(user.groups), **{k: v for k, v in asked_for.items() if v}}
 
 
-def decision_json(decision: Decision) -> dict[str, Any]:
+def decision_json(decision: Decision) -> dict[str, object]:
     return {"verdict": decision.verdict.value, "reason": decision.reason, "hidden": decision.hidden}
 
 
-def explanation_json(explanation: ChainExplanation) -> dict[str, Any]:
+def explanation_json(explanation: ChainExplanation) -> dict[str, object]:
     steps = []
     for step in explanation.steps:
-        told: dict[str, Any] = {"provider": step.name}
+        row: dict[str, object] = {"provider": step.name}
         if step.error:
-            told["error"] = step.error
+            row["error"] = step.error
         if step.explanation is not None:
-            told |= decision_json(step.explanation.decision)
-            told |= {key: getattr(step.explanation, key) for key in ("closest", "failed", "remedy")}
-        steps.append(told)
+            row |= decision_json(step.explanation.decision)
+            row |= {key: getattr(step.explanation, key) for key in ("closest", "failed", "remedy")}
+        steps.append(row)
     decision = None if explanation.decision is None else decision_json(explanation.decision)
     return {"decision": decision, "error": explanation.error, "steps": steps}
 
 
-def sessions_json(sessions: Iterable[Session]) -> dict[str, Any]:
-    return {"kind": "SessionList", "apiVersion": API_VERSION, "items": [session_json(one) for one in sessions]}
+def sessions_json(sessions: Iterable[Session]) -> dict[str, object]:
+    return {"kind": "SessionList", "apiVersion": API_VERSION, "items": [session_json(session) for session in sessions]}
 
 
-def marks_json(marks: Iterable[Revocation]) -> dict[str, Any]:
+def marks_json(marks: Iterable[Revocation]) -> dict[str, object]:
     return {"kind": "RevocationList", "apiVersion": API_VERSION, "items": [_mark_json(mark) for mark in marks]}
 
 
-def _mark_json(mark: Revocation) -> dict[str, Any]:
-    # Enough to recognise a token by; the whole digest is nobody's business.
+def _mark_json(mark: Revocation) -> dict[str, object]:
+    # Enough to recognise a token by. The whole digest is not shown.
     value = mark.value[:8] if mark.kind is RevocationKind.TOKEN else mark.value
     times = {"before": mark.at, "recorded": mark.recorded_at}
-    told = {"type": mark.kind.value, "value": value, "by": mark.by, "sequence": mark.sequence}
-    return told | {key: time.astimezone(UTC).isoformat() for key, time in times.items() if time is not None}
+    row: dict[str, object] = {"type": mark.kind.value, "value": value, "by": mark.by, "sequence": mark.sequence}
+    return row | {key: time.astimezone(UTC).isoformat() for key, time in times.items() if time is not None}
 
 
-def who_can_json(found: WhoCan) -> dict[str, Any]:
+def who_can_json(result: WhoCan) -> dict[str, object]:
     subjects = [
         {"kind": subject.kind, "name": subject.name, "namespace": subject.namespace, "via": subject.via}
-        for subject in found.subjects
+        for subject in result.subjects
     ]
     return {
         "kind": "SubjectSearch",
         "apiVersion": API_VERSION,
         "subjects": subjects,
-        "unknown": list(found.unknown),
+        "unknown": list(result.unknown),
     }
 
 
-def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, Any]:
+def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, object]:
     """A decision of the past, and what would be decided now."""
     return {
         "kind": "Decision",
@@ -86,9 +88,9 @@ def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, Any]:
     }
 
 
-def ended_json(request: EndedRequest) -> dict[str, Any]:
-    """A request that came to no decision: what was asked, and how it ended."""
-    told = {
+def ended_json(request: EndedRequest) -> dict[str, object]:
+    """A request without a decision: what was asked, and how it ended."""
+    details = {
         "user": request.username,
         "login": request.login,
         "provider": request.provider,
@@ -103,11 +105,11 @@ def ended_json(request: EndedRequest) -> dict[str, Any]:
         "method": request.method,
         "path": request.path,
         "status": request.status,
-        **{key: value for key, value in told.items() if value},
+        **{key: value for key, value in details.items() if value},
     }
 
 
-def session_json(session: Session) -> dict[str, Any]:
+def session_json(session: Session) -> dict[str, object]:
     return {
         "id": session.id,
         "user": session.user.username,

@@ -58,10 +58,10 @@ class SelfReviews:
         user = with_implied_groups(user)
         if kind == WHO:
             now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-            return _created(who_answer(user, now), wanted, review)
+            return _creation(who_answer(user, now), wanted, review)
         if kind == RULES:
             rules = self._authorizer.rules_for(user, review.spec["namespace"], upstream=info.upstream)
-            return _created(rules_answer(rules), wanted, review)
+            return _creation(rules_answer(rules), wanted, review)
         return self._access(review, user, wanted, upstream=info.upstream)
 
     def _access(
@@ -71,7 +71,7 @@ class SelfReviews:
         attributes = Attributes(user, replace(question, upstream=upstream))
 
         def answer(decision: Decision) -> ReviewAnswer:
-            return _created(access_answer(review, decision, error=error), wanted, review)
+            return _creation(access_answer(review, decision, error=error), wanted, review)
 
         async def ask() -> ReviewAnswer:
             try:
@@ -86,7 +86,7 @@ class SelfReviews:
         return ask() if decision is None else answer(decision)
 
 
-def _created(value: dict[str, Any], wanted: Representation, review: SelfReview) -> ReviewAnswer:
+def _creation(value: dict[str, Any], wanted: Representation, review: SelfReview) -> ReviewAnswer:
     if wanted.metadata_version:
         value = only_metadata(value, wanted.metadata_version)
     return ReviewAnswer(201, *encode(value, wanted), review.warnings)
@@ -94,8 +94,8 @@ def _created(value: dict[str, Any], wanted: Representation, review: SelfReview) 
 
 def _refusal(refused: ReviewRefused, wanted: Representation) -> ReviewAnswer:
     causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in refused.causes]
-    told = {"group": refused.group, "kind": refused.subject, "causes": causes}
-    details = {key: value for key, value in told.items() if value} if causes else None
+    fields = {"group": refused.group, "kind": refused.subject, "causes": causes}
+    details = {key: value for key, value in fields.items() if value} if causes else None
     reason = {400: "BadRequest", 415: "UnsupportedMediaType", 422: "Invalid"}[refused.code]
     failure = status.failure_object(refused.code, reason, str(refused), details)
     return ReviewAnswer(refused.code, *encode(failure, wanted), refused.warnings)

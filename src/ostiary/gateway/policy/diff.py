@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import product
 
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, service_account_groups
-from ostiary.gateway.policy.source import Policy
+from ostiary.gateway.policy.source import OpenedPolicy
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
@@ -43,22 +43,22 @@ class Change:
     upstream: str = ""
 
 
-async def differences(old: Policy, new: Policy) -> tuple[Change, ...]:
+async def differences(old: OpenedPolicy, new: OpenedPolicy) -> tuple[Change, ...]:
     """Every change, by subject; raises `ProviderError` if one of the policies cannot be asked."""
-    found = [piece async for piece in _pieces(old, new)]
-    upstreams = dict.fromkeys(piece.request.upstream for piece in found)
+    pieces = [piece async for piece in _pieces(old, new)]
+    upstreams = dict.fromkeys(piece.request.upstream for piece in pieces)
     return tuple(
         replace(change, upstream=upstream)
         for upstream in upstreams
-        for change in _together([piece for piece in found if piece.request.upstream == upstream])
+        for change in _together([piece for piece in pieces if piece.request.upstream == upstream])
     )
 
 
 def user_of(subject: Subject) -> UserInfo:
     """Somebody of whom nothing is known but that they are *subject*."""
     if subject.kind == "Group":
-        known = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
-        return UserInfo("", groups=(subject.name, *known))
+        implied = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
+        return UserInfo("", groups=(subject.name, *implied))
     if subject.kind == "ServiceAccount":
         groups = (*service_account_groups(subject.namespace), AUTHENTICATED)
         return UserInfo(f"system:serviceaccount:{subject.namespace}:{subject.name}", groups=groups)
@@ -75,8 +75,8 @@ class _Piece:
     request: RequestInfo
 
 
-async def _pieces(old: Policy, new: Policy) -> AsyncIterator[_Piece]:
-    for subject, requests in _mentioned((*old.grants, *new.grants)).items():
+async def _pieces(old: OpenedPolicy, new: OpenedPolicy) -> AsyncIterator[_Piece]:
+    for subject, requests in _requests_by_subject((*old.grants, *new.grants)).items():
         user = user_of(subject)
         for request in requests:
             attributes = Attributes(user, request)
@@ -86,13 +86,13 @@ async def _pieces(old: Policy, new: Policy) -> AsyncIterator[_Piece]:
                 yield _Piece(Effect.GAIN if after else Effect.LOSS, subject, request)
 
 
-def _mentioned(grants: Iterable[Grant]) -> dict[Subject, dict[RequestInfo, None]]:
+def _requests_by_subject(grants: Iterable[Grant]) -> dict[Subject, dict[RequestInfo, None]]:
     """For each subject, without the way it has them, what its rules are about; in the order of the policy."""
-    found: dict[Subject, dict[RequestInfo, None]] = {}
+    requests: dict[Subject, dict[RequestInfo, None]] = {}
     for grant in grants:
         subject = Subject(grant.subject.kind, grant.subject.name, grant.subject.namespace)
-        found.setdefault(subject, {}).update(dict.fromkeys(requests_of(grant)))
-    return found
+        requests.setdefault(subject, {}).update(dict.fromkeys(requests_of(grant)))
+    return requests
 
 
 def requests_of(grant: Grant) -> Iterator[RequestInfo]:
@@ -127,13 +127,13 @@ def _together(pieces: list[_Piece]) -> Iterator[Change]:
     """First the verbs of each resource, then the resources that have the same verbs."""
     verbs: dict[tuple[Effect, Subject, str, str, str, str, str], list[str]] = {}
     for piece in pieces:
-        asked = piece.request
-        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
-        key = (piece.effect, piece.subject, asked.namespace, asked.api_group, asked.name, resource, asked.path)
-        verbs.setdefault(key, []).append(asked.verb)
+        request = piece.request
+        resource = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+        key = (piece.effect, piece.subject, request.namespace, request.api_group, request.name, resource, request.path)
+        verbs.setdefault(key, []).append(request.verb)
     lines: dict[tuple[Effect, Subject, str, str, str, bool, tuple[str, ...]], list[str]] = {}
-    for (effect, subject, namespace, group, name, resource, path), found in verbs.items():
-        whole = (effect, subject, namespace, group, name, bool(resource), tuple(sorted(found)))
+    for (effect, subject, namespace, group, name, resource, path), verb_list in verbs.items():
+        whole = (effect, subject, namespace, group, name, bool(resource), tuple(sorted(verb_list)))
         lines.setdefault(whole, []).append(resource or path)
     for (effect, subject, namespace, group, name, is_resource, sorted_verbs), objects in lines.items():
         names = tuple(sorted(objects))

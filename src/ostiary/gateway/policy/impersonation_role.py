@@ -53,11 +53,11 @@ ANYTHING = (
     PolicyRule(PATH_VERBS, non_resource_urls=(ANY,)),
 )
 
-_Wanted = Iterable[tuple[str, PolicyRule]]
+_RulesByNamespace = Iterable[tuple[str, PolicyRule]]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ImpersonationTargets:
     """Whom the gateway must be able to be.
 
     `users` are names; with `any_user` the names cannot be listed beforehand, and the role has no bound. `uids` and
@@ -82,43 +82,43 @@ class Identity:
         return subject.kind == USER and (self.any_user or subject.name in self.users)
 
 
-def constrained(
-    identity: Identity, grants: Iterable[Grant] | None, *, name: str, subject: Subject
+def constrained_role(
+    identity: ImpersonationTargets, grants: Iterable[Grant] | None, *, name: str, subject: Subject
 ) -> tuple[Role | Binding, ...]:
     """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed."""
-    known = None if grants is None else tuple(grants)
-    found: list[tuple[str, PolicyRule]] = [("", rule) for rule in _whom(f"impersonate:{USER_INFO}", identity)]
-    found += _on(USER_INFO, _wanted(known, identity.can_be))
+    listed = None if grants is None else tuple(grants)
+    rules: list[tuple[str, PolicyRule]] = [("", rule) for rule in _whom(f"impersonate:{USER_INFO}", identity)]
+    rules += _on(USER_INFO, _granted_rules(listed, identity.can_be))
     for namespace, account in identity.service_accounts:
-        found.append((namespace, _account_rule(f"impersonate:{AS_SERVICE_ACCOUNT}", AUTHENTICATION, account)))
-        found += _on(AS_SERVICE_ACCOUNT, _wanted(known, _is_account(namespace, account)))
+        rules.append((namespace, _account_rule(f"impersonate:{AS_SERVICE_ACCOUNT}", AUTHENTICATION, account)))
+        rules += _on(AS_SERVICE_ACCOUNT, _granted_rules(listed, _is_account(namespace, account)))
     for node in identity.nodes:
-        found.append(("", PolicyRule((f"impersonate:{AS_NODE}",), (AUTHENTICATION,), ("nodes",), (node,))))
-        found += _on(AS_NODE, _wanted(known, _is_node(node)))
-    return _objects(found, name=name, subject=subject)
+        rules.append(("", PolicyRule((f"impersonate:{AS_NODE}",), (AUTHENTICATION,), ("nodes",), (node,))))
+        rules += _on(AS_NODE, _granted_rules(listed, _is_node(node)))
+    return _objects(rules, name=name, subject=subject)
 
 
-def legacy(identity: Identity, *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+def legacy_role(identity: ImpersonationTargets, *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
     """The objects for an older cluster: only whom the gateway can be is limited there."""
     nodes = tuple(f"{SYSTEM}node:{node}" for node in identity.nodes)
-    found = [("", rule) for rule in _whom(LEGACY, identity, users_in="")]
+    rules = [("", rule) for rule in _whom(LEGACY, identity, users_in="")]
     if nodes:
-        found.append(("", PolicyRule((LEGACY,), ("",), ("users",), nodes)))
-    found += [(namespace, _account_rule(LEGACY, "", account)) for namespace, account in identity.service_accounts]
-    return _objects(found, name=name, subject=subject)
+        rules.append(("", PolicyRule((LEGACY,), ("",), ("users",), nodes)))
+    rules += [(namespace, _account_rule(LEGACY, "", account)) for namespace, account in identity.service_accounts]
+    return _objects(rules, name=name, subject=subject)
 
 
 def manifest(objects: Iterable[Role | Binding]) -> str:
     return "---\n".join(map(as_yaml, objects))
 
 
-def unbounded(objects: Iterable[Role | Binding]) -> tuple[str, ...]:
+def unbounded_rules(objects: Iterable[Role | Binding]) -> tuple[str, ...]:
     """A sentence for each rule of these roles that is bounded by nothing: the operator should know of it."""
     rules = ((role, rule) for role in objects if isinstance(role, Role) for rule in role.rules)
-    return tuple(dict.fromkeys(text for role, rule in rules if (text := _unbounded(role, rule))))
+    return tuple(dict.fromkeys(text for role, rule in rules if (text := _unbounded_sentence(role, rule))))
 
 
-def _unbounded(role: Role, rule: PolicyRule) -> str:
+def _unbounded_sentence(role: Role, rule: PolicyRule) -> str:
     where = f' in namespace "{role.namespace}"' if role.namespace else ""
     if rule.verbs[0].startswith("impersonate-on:"):
         paths = ANY in rule.non_resource_urls
@@ -133,8 +133,8 @@ def _unbounded(role: Role, rule: PolicyRule) -> str:
         "serviceaccounts": f"can be any service account{where}{_of_controllers(role.namespace)}",
     }
     extras = ", ".join(f'"{kind.partition("/")[2]}"' for kind in rule.resources if kind.startswith("userextras/"))
-    told = f"can claim any value of the extra field {extras}" if extras else what.get(rule.resources[0], "")
-    return f"the gateway {told}: the rule for {', '.join(rule.resources)} has no resourceNames"
+    ability = f"can claim any value of the extra field {extras}" if extras else what.get(rule.resources[0], "")
+    return f"the gateway {ability}: the rule for {', '.join(rule.resources)} has no resourceNames"
 
 
 def _of_controllers(namespace: str) -> str:
@@ -144,7 +144,7 @@ def _of_controllers(namespace: str) -> str:
 # --- whom ---
 
 
-def _whom(verb: str, identity: Identity, *, users_in: str = AUTHENTICATION) -> list[PolicyRule]:
+def _whom(verb: str, identity: ImpersonationTargets, *, users_in: str = AUTHENTICATION) -> list[PolicyRule]:
     rules = []
     # Never a rule without names unless that was asked for: it would be every user, and every group.
     users = tuple(sorted({user for user in identity.users if not _is_system(user)}))
@@ -169,19 +169,19 @@ def _is_account(namespace: str, account: str) -> Callable[[Subject], bool]:
     groups = {*service_account_groups(namespace), AUTHENTICATED}
     prefix = f"{SYSTEM}serviceaccount:{namespace}:"
 
-    def concerned(subject: Subject) -> bool:
+    def matches(subject: Subject) -> bool:
         if subject.kind == USER_GROUP:
             return subject.name in groups
         # A policy may name a service account as a user, too.
         is_here = subject.namespace == namespace if subject.kind == SERVICE_ACCOUNT else subject.name.startswith(prefix)
         return is_here and account in (ANY, subject.name.removeprefix(prefix))
 
-    return concerned
+    return matches
 
 
 def _is_node(node: str) -> Callable[[Subject], bool]:
-    wanted = {(USER, f"{SYSTEM}node:{node}"), (USER_GROUP, NODES), (USER_GROUP, AUTHENTICATED)}
-    return lambda subject: (subject.kind, subject.name) in wanted
+    subjects = {(USER, f"{SYSTEM}node:{node}"), (USER_GROUP, NODES), (USER_GROUP, AUTHENTICATED)}
+    return lambda subject: (subject.kind, subject.name) in subjects
 
 
 def _is_system(name: str) -> bool:
@@ -191,13 +191,13 @@ def _is_system(name: str) -> bool:
 # --- what ---
 
 
-def _wanted(grants: Iterable[Grant] | None, concerned: Callable[[Subject], bool]) -> _Wanted:
+def _granted_rules(grants: Iterable[Grant] | None, matches: Callable[[Subject], bool]) -> _RulesByNamespace:
     """The rules that the policy gives to whom it may be, each with its namespace."""
     if grants is None:
         yield from (("", rule) for rule in ANYTHING)
         return
     for grant in grants:
-        if not concerned(grant.subject):
+        if not matches(grant.subject):
             continue
         rule = _requests(grant)
         namespace = "" if grant.namespace == ANY else grant.namespace
@@ -210,34 +210,38 @@ def _requests(grant: Grant) -> PolicyRule | None:
     """The part of a rule that requests can ask for: no request has the verb ``escalate`` or ``use``."""
     rule = grant.rule
     if not isinstance(rule, ResourceRule):
-        verbs = _expanded(rule.verbs, PATH_VERBS)
+        verbs = _expand_verbs(rule.verbs, PATH_VERBS)
         return PolicyRule(verbs, non_resource_urls=rule.paths) if verbs else None
-    verbs, resources = _expanded(rule.verbs, RESOURCE_VERBS), rule.resources
+    verbs, resources = _expand_verbs(rule.verbs, RESOURCE_VERBS), rule.resources
     if grant.subresources and ANY not in resources:
-        resources = (*resources, *(f"{one}/{below}" for one in resources for below in SUBRESOURCES))
+        resources = (*resources, *(f"{resource}/{below}" for resource in resources for below in SUBRESOURCES))
     return PolicyRule(verbs, rule.api_groups, resources, rule.resource_names) if verbs else None
 
 
-def _expanded(verbs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+def _expand_verbs(verbs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     # Spelled out: the verb "*" of a rule would also be "impersonate", and so everything.
     return known if ANY in verbs else tuple(verb for verb in known if verb in verbs)
 
 
-def _on(mode: str, wanted: _Wanted) -> Iterator[tuple[str, PolicyRule]]:
-    for namespace, rule in wanted:
+def _on(mode: str, rules: _RulesByNamespace) -> Iterator[tuple[str, PolicyRule]]:
+    for namespace, rule in rules:
         yield namespace, replace(rule, verbs=tuple(f"impersonate-on:{mode}:{verb}" for verb in rule.verbs))
 
 
 # --- the objects ---
 
 
-def _objects(found: Iterable[tuple[str, PolicyRule]], *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+def _objects(
+    rules_by_namespace: Iterable[tuple[str, PolicyRule]], *, name: str, subject: Subject
+) -> tuple[Role | Binding, ...]:
     everywhere, local = list[PolicyRule](), dict[str, list[PolicyRule]]()
-    for namespace, rule in found:
+    for namespace, rule in rules_by_namespace:
         (local.setdefault(namespace, []) if namespace else everywhere).append(rule)
-    objects = list[Role | Binding](_bound(Role(CLUSTER_ROLE, name, rules=tuple(_shortest(everywhere))), subject))
+    objects = list[Role | Binding](
+        _role_with_binding(Role(CLUSTER_ROLE, name, rules=tuple(_shortest(everywhere))), subject)
+    )
     for namespace, rules in sorted(local.items()):
-        objects += _bound(Role(ROLE, name, namespace, tuple(_shortest(rules))), subject)
+        objects += _role_with_binding(Role(ROLE, name, namespace, tuple(_shortest(rules))), subject)
     return tuple(objects)
 
 
@@ -259,10 +263,13 @@ def _shortest(rules: Iterable[PolicyRule]) -> list[PolicyRule]:
         PolicyRule(verbs, groups, tuple(sorted(kinds)), names)
         for (verbs, groups, names), kinds in sorted(resources.items())
     ]
-    paths = [PolicyRule(verbs, non_resource_urls=tuple(sorted(found))) for verbs, found in sorted(urls.items())]
+    paths = [
+        PolicyRule(verbs, non_resource_urls=tuple(sorted(paths_of_verbs)))
+        for verbs, paths_of_verbs in sorted(urls.items())
+    ]
     return [*dict.fromkeys(whom), *what, *paths]
 
 
-def _bound(role: Role, subject: Subject) -> tuple[Role, Binding]:
+def _role_with_binding(role: Role, subject: Subject) -> tuple[Role, Binding]:
     kind = ROLE_BINDING if role.namespace else CLUSTER_ROLE_BINDING
     return role, Binding(kind, role.name, role.namespace, role.kind, role.name, (subject,))

@@ -62,22 +62,24 @@ class PossibleSubjects:
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> PossibleSubjects:
-        said = [(identity, _produces(identity)) for identity in config.identity]
+        produced = [(identity, _produces(identity)) for identity in config.identity]
         listed = [(provider, _members(provider)) for provider in config.groups]
         return cls(
-            users=tuple(NameSource(identity.name, identity.prefix, one.usernames) for identity, one in said),
-            groups=tuple(
-                NameSource(provider.name, provider.prefix, None if known is None else _names(known))
-                for provider, known in listed
+            users=tuple(
+                NameSource(identity.name, identity.prefix, produces.usernames) for identity, produces in produced
             ),
-            uid=any(one.uid for _, one in said),
-            extra=tuple(sorted({key for _, one in said for key in one.extra})),
+            groups=tuple(
+                NameSource(provider.name, provider.prefix, None if groups is None else _names(groups))
+                for provider, groups in listed
+            ),
+            uid=any(produces.uid for _, produces in produced),
+            extra=tuple(sorted({key for _, produces in produced for key in produces.extra})),
             members=tuple(
                 Member(name, group.name, group.place)
-                for provider, known in listed
+                for provider, groups in listed
                 # One that is the identity provider too has its members without the prefix.
                 if not provider.own
-                for group in known or ()
+                for group in groups or ()
                 for name in sorted(group.members)
             ),
             anybody=config.webhooks.subject_access_review,
@@ -111,20 +113,20 @@ class PossibleSubjects:
 
 
 def _near(name: str, sources: Iterable[NameSource], possible: Callable[[str], bool]) -> str | None:
-    meant = (source.prefix + name for source in sources if source.prefix)
-    return next((one for one in meant if possible(one)), None)
+    candidates = (source.prefix + name for source in sources if source.prefix)
+    return next((candidate for candidate in candidates if possible(candidate)), None)
 
 
 def _produces(identity: Identity) -> Produces:
     provider = ability(identity.instance, TellsWhatItProduces)
-    said = None if provider is None else _said(provider.produces)
-    return said if isinstance(said, Produces) else Produces()
+    answer = None if provider is None else _ask(provider.produces)
+    return answer if isinstance(answer, Produces) else Produces()
 
 
 def _members(groups: Groups) -> tuple[ListedGroup, ...] | None:
     provider = ability(groups.instance, ListsGroups)
-    said = None if provider is None else _said(provider.listed_groups)
-    return said if isinstance(said, tuple) else None
+    answer = None if provider is None else _ask(provider.listed_groups)
+    return answer if isinstance(answer, tuple) else None
 
 
 def _names(groups: Iterable[ListedGroup]) -> frozenset[str]:
@@ -132,7 +134,7 @@ def _names(groups: Iterable[ListedGroup]) -> frozenset[str]:
     return frozenset(group.name for group in groups if group.members)
 
 
-def _said(ability: Callable[[], object]) -> object:
+def _ask(ability: Callable[[], object]) -> object:
     try:
         return ability()
     except Exception:

@@ -1,6 +1,6 @@
 """What a candidate policy would have decided: recorded requests, asked once more.
 
-    audit logs  ->  Recorded  ->  the candidate's chain  ->  Differences, equal ones counted together
+    audit logs  ->  RecordedRequest  ->  the candidate's chain  ->  Differences, equal ones counted together
 
 Called by ``ostiary policy replay``, as a gate before a policy is put into force. Unlike a comparison of two policies
 it sees what people really do, with their real groups, and works for any provider.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ostiary.core.abilities import ability
 from ostiary.errors import ProviderError
-from ostiary.gateway.audit.recorded import Recorded
+from ostiary.gateway.audit.recorded import RecordedRequest
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.diff import Effect
@@ -48,26 +48,30 @@ class Replay:
     error: str = ""
 
 
-async def replay(records: Iterable[Recorded], authorizer: Authorizer, requiring: Sequence[RequiresMore] = ()) -> Replay:
+async def replay(
+    records: Iterable[RecordedRequest], authorizer: Authorizer, requiring: Sequence[RequiresMore] = ()
+) -> Replay:
     """Ask *authorizer* what was asked then. *requiring* are the mappers that know when one permission is not enough."""
-    asked = free = failed = 0
+    decided = free = failed = 0
     error = ""
-    found: dict[tuple[Effect, str, RequestInfo], Difference] = {}
+    by_question: dict[tuple[Effect, str, RequestInfo], Difference] = {}
     for record in records:
         if is_self_review(record.attributes.request):
             # The gateway answers these to everybody who is signed in.
             free += 1
             continue
-        asked += 1
+        decided += 1
         try:
             allowed, reason = await _decide(record.attributes, authorizer, requiring)
         except ProviderError as failure:
             failed, error = failed + 1, error or f"{failure.summary}: {failure.cause}"
             continue
         if allowed != record.decision.allowed:
-            _count(found, record, Effect.GAIN if allowed else Effect.LOSS, reason)
-    differences = sorted(found.values(), key=lambda one: (one.effect.value, -one.count, one.username))
-    return Replay(asked, free, tuple(differences), failed, error)
+            _count(by_question, record, Effect.GAIN if allowed else Effect.LOSS, reason)
+    differences = sorted(
+        by_question.values(), key=lambda difference: (difference.effect.value, -difference.count, difference.username)
+    )
+    return Replay(decided, free, tuple(differences), failed, error)
 
 
 def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
@@ -80,8 +84,8 @@ def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
 async def _decide(
     attributes: Attributes, authorizer: Authorizer, requiring: Sequence[RequiresMore]
 ) -> tuple[bool, str]:
-    more = (mapper.also_required(attributes.request) for mapper in requiring)
-    for request in (attributes.request, *(one for one in more if one is not None)):
+    also_required = (mapper.also_required(attributes.request) for mapper in requiring)
+    for request in (attributes.request, *(more for more in also_required if more is not None)):
         decision = await authorizer.authorize(Attributes(attributes.user, request))
         if not decision.allowed:
             return False, decision.reason
@@ -89,20 +93,20 @@ async def _decide(
 
 
 def _count(
-    found: dict[tuple[Effect, str, RequestInfo], Difference], record: Recorded, effect: Effect, reason: str
+    by_question: dict[tuple[Effect, str, RequestInfo], Difference], record: RecordedRequest, effect: Effect, reason: str
 ) -> None:
-    username, asked = record.attributes.user.username, record.attributes.request
+    username, info = record.attributes.user.username, record.attributes.request
     # What differs from request to request is left out; a path that is no resource's is itself what is asked for.
     shared = replace(
-        asked,
+        info,
         name="",
-        path="" if asked.is_resource else asked.path,
+        path="" if info.is_resource else info.path,
         method="",
         field_selector=None,
         label_selector=None,
     )
     key = (effect, username, shared)
-    if key in found:
-        found[key] = replace(found[key], count=found[key].count + 1)
+    if key in by_question:
+        by_question[key] = replace(by_question[key], count=by_question[key].count + 1)
     else:
-        found[key] = Difference(effect, username, shared, 1, record.id, reason)
+        by_question[key] = Difference(effect, username, shared, 1, record.id, reason)

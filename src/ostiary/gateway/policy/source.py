@@ -32,7 +32,7 @@ DEFAULT_TYPE = "rbac"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class OpenedPolicy:
     """What decides, and what it is made of. `unlisted` names the providers that cannot tell what they grant."""
 
     authorizer: Authorizer
@@ -41,7 +41,7 @@ class Policy:
 
 
 @asynccontextmanager
-async def opened(settings: AuthorizationSettings, *, upstream: str = "") -> AsyncIterator[Policy]:
+async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") -> AsyncIterator[OpenedPolicy]:
     """The policy of a configured chain; its providers are closed afterwards.
 
     With *upstream*, what is granted is what holds there; otherwise each grant tells the upstream that it holds at.
@@ -59,7 +59,7 @@ async def opened(settings: AuthorizationSettings, *, upstream: str = "") -> Asyn
             places = ("",) if names is None or upstream else sorted(names)
             grants += [replace(grant, upstream=place) for place in places for grant in listing.grants()]
     try:
-        yield Policy(authorizer, tuple(grants), tuple(unlisted))
+        yield OpenedPolicy(authorizer, tuple(grants), tuple(unlisted))
     finally:
         await close_all(provider.instance for provider in settings.chain)
 
@@ -75,10 +75,10 @@ def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSetti
 
 def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Authorization:
     """The provider that decides by the policy files at *paths*; raises `ConfigurationError` if they have mistakes."""
-    chosen = plugin_type or type_of(paths)
+    type_name = plugin_type or type_of(paths)
     listed = Node([Node(os.path.abspath(path)) for path in paths])
-    reading = Reading(Document(Node({"type": Node(chosen), "paths": listed}), ", ".join(paths)))
-    provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=chosen)
+    reading = Reading(Document(Node({"type": Node(type_name), "paths": listed}), ", ".join(paths)))
+    provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=type_name)
     reading.finish(f"the policy at {', '.join(paths)} cannot be used", strict=True)
     # Without a provider there was a problem, and `finish` has raised.
     assert provider is not None
@@ -87,11 +87,11 @@ def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Author
 
 def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding, ...]:
     """What the provider finds wrong with its policy at *paths*; raises `ConfigurationError` if it cannot judge it."""
-    chosen = plugin_type or type_of(paths)
-    judge = ability(catalog.load(AUTHORIZATION, chosen), LintsPolicy)
+    type_name = plugin_type or type_of(paths)
+    judge = ability(catalog.load(AUTHORIZATION, type_name), LintsPolicy)
     if judge is None:
         raise ConfigurationError(
-            f'the authorization provider "{chosen}" has no lint rules',
+            f'the authorization provider "{type_name}" has no lint rules',
             hint="ostiary serve --check reads the policy and reports its mistakes",
             code="config-invalid",
         )
@@ -107,19 +107,19 @@ def lint_subjects(
     except ConfigurationError:
         # They are told by `lint`.
         return ()
-    named = () if naming is None else naming.named_subjects()
-    return tuple(unmatched_subjects(named, possible))
+    subjects = () if naming is None else naming.named_subjects()
+    return tuple(unmatched_subjects(subjects, possible))
 
 
 def type_of(paths: Sequence[str]) -> str:
     """Whose policy this is, by the names of the files; raises `ConfigurationError` if they are of two kinds."""
     by_ending = catalog.policy_endings()
-    found = {_type_of(path, by_ending) for path in paths}
-    if len(found) == 1:
-        return found.pop()
+    types = {_type_of(path, by_ending) for path in paths}
+    if len(types) == 1:
+        return types.pop()
     raise ConfigurationError(
         "these files are policies of different types",
-        cause=f"they look like {' and '.join(sorted(found))}",
+        cause=f"they look like {' and '.join(sorted(types))}",
         hint="check them separately, or set the type with --type",
         code="config-invalid",
     )
@@ -132,8 +132,8 @@ def _type_of(path: str, by_ending: Mapping[str, str]) -> str:
         endings = {os.path.splitext(name)[1] for name in os.listdir(path) if not name.startswith(".")}
     except OSError:
         endings = set()
-    known = [name for ending, name in by_ending.items() if ending in endings]
-    return known[0] if len(known) == 1 and endings <= set(by_ending) else DEFAULT_TYPE
+    types = [name for ending, name in by_ending.items() if ending in endings]
+    return types[0] if len(types) == 1 and endings <= set(by_ending) else DEFAULT_TYPE
 
 
 def is_gateway(path: str) -> bool:
@@ -141,10 +141,10 @@ def is_gateway(path: str) -> bool:
     if os.path.isdir(path) or os.path.splitext(path)[1] in catalog.policy_endings():
         return False
     try:
-        found = read(path).value
+        document = read(path).value
     except ConfigurationError:
         # Several documents, or none: whoever reads it as a policy says what is wrong.
         return False
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return False
-    return (found.get("apiVersion"), found.get("kind")) == (gateway_config.API_VERSION, gateway_config.KIND)
+    return (document.get("apiVersion"), document.get("kind")) == (gateway_config.API_VERSION, gateway_config.KIND)

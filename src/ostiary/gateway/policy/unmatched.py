@@ -21,15 +21,15 @@ from ostiary.model import Place, Problem
 RULE = "matches-nobody"
 
 
-def unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
+def find_unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
     """What the policy files and group lists of *config* say about nobody."""
     possible = PossibleSubjects.from_config(config)
-    found = [*unmatched_members(possible)]
+    findings = [*unmatched_members(possible)]
     for link in config.authorization.chain:
         naming = ability(link.instance, NamesSubjects)
         if naming is not None:
-            found += unmatched_subjects(naming.named_subjects(), possible)
-    return tuple(found)
+            findings += unmatched_subjects(naming.named_subjects(), possible)
+    return tuple(findings)
 
 
 def unmatched_subjects(named: Iterable[tuple[Subject, Place]], possible: PossibleSubjects) -> Iterator[Finding]:
@@ -67,12 +67,12 @@ def _why(kind: str, name: str, sources: tuple[NameSource, ...]) -> str:
         return f"there is no {kind} provider"
     fitting = [source for source in sources if name.startswith(source.prefix)]
     if fitting:
-        return f"{_listed(fitting)} {'does' if len(fitting) == 1 else 'do'} not know it"
+        return f"{_names_of(fitting)} {'does' if len(fitting) == 1 else 'do'} not know it"
     prefixes = ", ".join(f'"{source.prefix}"' for source in sources)
-    return f"names of {_listed(sources)} begin with {prefixes}"
+    return f"names of {_names_of(sources)} begin with {prefixes}"
 
 
-def _listed(sources: Iterable[NameSource]) -> str:
+def _names_of(sources: Iterable[NameSource]) -> str:
     return ", ".join(f'"{source.provider}"' for source in sources)
 
 

@@ -1,4 +1,4 @@
-"""Health and metrics, on a port of their own: nobody reaches them through the gateway's door, by path or by header.
+"""Health and metrics, on a port of their own: no request to the gateway's own port can reach them.
 
 /livez, /healthz    this process answers         /readyz    it can serve: configuration, token store, upstreams
 /metrics            the figures of all workers, for Prometheus
@@ -24,10 +24,10 @@ _LIMITS = ServerLimits(head_bytes=8192, headers=50, pipelined=4, head_timeout=5.
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """Whether a worker can serve, and for each thing that it needs what is wrong with it (nothing: empty text).
 
-    `unasked` are those that are asked only by users: nothing wrong with them is known, and nothing good.
+    `unasked` names the upstreams without a health path: whether they work is not known.
     """
 
     checks: tuple[tuple[str, str], ...]
@@ -52,7 +52,7 @@ class Health:
 
     def __init__(
         self,
-        reports: Callable[[], Awaitable[Sequence[Report]]],
+        reports: Callable[[], Awaitable[Sequence[HealthReport]]],
         snapshots: Callable[[], Awaitable[Sequence[Snapshot]]],
     ) -> None:
         self._reports = reports
@@ -75,13 +75,13 @@ class Health:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            await self._probed(exchange)
+            await self._answer_probe(exchange)
         except Exception as error:
             log.error("a health probe could not be answered", extra={"cause": type(error).__name__})
             if not exchange.gone and not exchange.head_sent:
                 exchange.respond(500, _TEXT, b"it could not be found out\n")
 
-    async def _probed(self, exchange: Exchange) -> None:
+    async def _answer_probe(self, exchange: Exchange) -> None:
         path = exchange.request.target.partition(b"?")[0]
         if exchange.request.method not in (b"GET", b"HEAD"):
             exchange.respond(405, [*_TEXT, (b"Allow", b"GET, HEAD")], b"only GET\n")
@@ -99,6 +99,6 @@ class Health:
     async def _ready(self, exchange: Exchange) -> None:
         reports = await self._reports()
         good = bool(reports) and all(report.ready for report in reports)
-        worst = next((report for report in reports if not report.ready), reports[0] if reports else Report(()))
+        worst = next((report for report in reports if not report.ready), reports[0] if reports else HealthReport(()))
         if not exchange.gone:
             exchange.respond(200 if good else 503, _TEXT, worst.text().encode())

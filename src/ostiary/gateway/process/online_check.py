@@ -22,7 +22,7 @@ SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """What came of one question. `detail` is what answered, or why nobody did."""
 
     what: str
@@ -30,7 +30,7 @@ class Probed:
     detail: str = ""
 
 
-async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[Probed]:
+async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[ProbeResult]:
     """Each system that can be asked, in the order of the configuration."""
     questions: dict[str, Awaitable[str]] = {}
     sections = (
@@ -39,29 +39,29 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
         ("authorization", config.authorization.chain),
         ("admission", config.admission),
     )
-    seen: set[int] = set()
+    instances: set[int] = set()
     for section, providers in sections:
         for provider in providers:
             probing = ability(provider.instance, Probes)
-            if probing is not None and id(probing) not in seen:
-                seen.add(id(probing))
+            if probing is not None and id(probing) not in instances:
+                instances.add(id(probing))
                 questions[f'{section} "{provider.name}"'] = probing.probe()
     for upstream in config.upstreams:
         questions[f'upstream "{upstream.name}"'] = _ask_upstream(upstream)
-    return list(await asyncio.gather(*(_probed(what, asking, seconds) for what, asking in questions.items())))
+    return list(await asyncio.gather(*(_probe(what, asking, seconds) for what, asking in questions.items())))
 
 
-async def _probed(what: str, asking: Awaitable[str], seconds: float) -> Probed:
+async def _probe(what: str, asking: Awaitable[str], seconds: float) -> ProbeResult:
     try:
         async with asyncio.timeout(seconds):
-            return Probed(what, True, await asking)
+            return ProbeResult(what, True, await asking)
     except TimeoutError:
-        return Probed(what, False, f"it did not answer within {seconds:g} seconds")
+        return ProbeResult(what, False, f"it did not answer within {seconds:g} seconds")
     except OstiaryError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        return Probed(what, False, reason_of(error) + hint)
+        return ProbeResult(what, False, reason_of(error) + hint)
     except Exception as error:
-        return Probed(what, False, reason_of(error))
+        return ProbeResult(what, False, reason_of(error))
 
 
 async def _ask_upstream(upstream: settings.Upstream) -> str:

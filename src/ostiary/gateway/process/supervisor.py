@@ -23,7 +23,7 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
-from ostiary.gateway.process.health import Health, Report
+from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.signals import StopRequest, handle_signals
 from ostiary.gateway.process.worker import check_reloadable
 from ostiary.gateway.process.worker_process import CONFIGURATION
@@ -152,12 +152,14 @@ class Supervisor:
             self._signal_all(signal.SIGHUP)
         await close_all(providers)
 
-    async def _reports(self) -> Sequence[Report]:
+    async def _reports(self) -> Sequence[HealthReport]:
         answers = await asyncio.gather(*(worker.channel.ask("report") for worker in self._workers))
         return [
-            Report((("worker", "it does not answer"),))
+            HealthReport((("worker", "it does not answer"),))
             if answer is None
-            else Report(tuple((str(name), str(trouble)) for name, trouble in answer[0]), frozenset(map(str, answer[1])))
+            else HealthReport(
+                tuple((str(name), str(trouble)) for name, trouble in answer[0]), frozenset(map(str, answer[1]))
+            )
             for answer in cast(list[tuple[list[tuple[str, str]], list[str]] | None], answers)
         ]
 

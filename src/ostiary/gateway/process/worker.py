@@ -25,7 +25,7 @@ from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.http1.server.tls import ListenerContext
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.app import App
-from ostiary.gateway.process.health import Report
+from ostiary.gateway.process.health import HealthReport
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
 from ostiary.interfaces.shared_counts import ImmediateCounts
@@ -144,7 +144,7 @@ class Worker:
             case _:
                 return self.app.answer_sibling(question, data)
 
-    async def report(self) -> Report:
+    async def report(self) -> HealthReport:
         """What a readiness probe is told: names of what is wrong, without a detail that helps a stranger."""
         checks = [
             ("accepting requests", "it is stopping" if self._draining else ""),
@@ -157,7 +157,7 @@ class Worker:
         unasked = [
             f"upstream {upstream.name}" for upstream in self.app.routes.upstreams if upstream.settings.health is None
         ]
-        return Report(tuple(checks), frozenset(unasked))
+        return HealthReport(tuple(checks), frozenset(unasked))
 
     async def _store_trouble(self) -> str:
         try:
@@ -205,8 +205,8 @@ class Worker:
 
     async def _retire(self) -> None:
         """Close configurations of before whose last request has ended."""
-        done = [app for app in self._old if not app.engine.busy]
-        for app in done:
+        idle = [app for app in self._old if not app.engine.busy]
+        for app in idle:
             self._old.remove(app)
             await app.close(keep_shared=True)
 

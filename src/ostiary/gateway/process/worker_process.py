@@ -18,7 +18,7 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.metrics import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
-from ostiary.gateway.process.health import Health, Report
+from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.signals import StopRequest, handle_signals
 from ostiary.gateway.process.worker import Worker
 from ostiary.gateway.siblings.channel import LONGEST_LINE, Channel, SiblingsBySupervisor
@@ -39,7 +39,7 @@ async def serve_alone(
 
     worker, stop = await _start_worker(source, config, listener, fetch)
 
-    async def reports() -> Sequence[Report]:
+    async def reports() -> Sequence[HealthReport]:
         return [await worker.report()]
 
     async def snapshots() -> Sequence[Snapshot]:

@@ -69,9 +69,9 @@ def test_a_request_has_an_event_when_it_comes_and_one_when_it_is_answered(sink: 
     audit = auditor(sink, clock)
     request, where = prepared(audit), audit.origin(("192.0.2.1",), "kubectl/v1.34")
     came = clock.monotonic()
-    request.received("id-1", where, came)
+    request.record_received("id-1", where, came)
     clock.advance(0.25)
-    request.started("id-1", where, 200, received_at=came, at=clock.monotonic())
+    request.record_started("id-1", where, 200, received_at=came, at=clock.monotonic())
     request.complete("id-1", where, 200, received_at=came, at=clock.monotonic())
     first, last = sink.events
     assert (first["stage"], last["stage"]) == ("RequestReceived", "ResponseComplete")
@@ -88,8 +88,8 @@ def test_a_request_has_an_event_when_it_comes_and_one_when_it_is_answered(sink: 
 def test_only_a_long_answer_has_an_event_when_it_begins(sink: Memory, clock: FakeClock) -> None:
     """2.7."""
     audit = auditor(sink, clock, Level.METADATA, Stage.RECEIVED)
-    prepared(audit, long_running=True).started("i", "", 101, received_at=1000.0, at=1000.0)
-    prepared(audit).started("i", "", 200, received_at=1000.0, at=1000.0)
+    prepared(audit, long_running=True).record_started("i", "", 101, received_at=1000.0, at=1000.0)
+    prepared(audit).record_started("i", "", 200, received_at=1000.0, at=1000.0)
     assert [event["stage"] for event in sink.events] == ["ResponseStarted"]
 
 
@@ -97,18 +97,18 @@ def test_stages_that_the_policy_omits_make_no_event(sink: Memory, clock: FakeClo
     """2.7."""
     audit = auditor(sink, clock, Level.METADATA, *Stage)
     request = prepared(audit, long_running=True)
-    request.received("i", "", 1000.0)
-    request.started("i", "", 200, received_at=1000.0, at=1000.0)
+    request.record_received("i", "", 1000.0)
+    request.record_started("i", "", 200, received_at=1000.0, at=1000.0)
     request.complete("i", "", 200, received_at=1000.0, at=1000.0)
     request.complete_with("i", "", 200, received_at=1000.0, at=1000.0, message="x")
-    request.panicked("i", "", received_at=1000.0, at=1000.0)
+    request.record_panic("i", "", received_at=1000.0, at=1000.0)
     assert sink.lines == []
     assert not request.wants_received
 
 
 def test_our_own_failure_is_the_stage_panic(sink: Memory, clock: FakeClock) -> None:
     """2.7."""
-    prepared(auditor(sink, clock)).panicked("i", "", received_at=1000.0, at=1000.0)
+    prepared(auditor(sink, clock)).record_panic("i", "", received_at=1000.0, at=1000.0)
     (event,) = sink.events
     assert event["stage"] == "Panic"
     assert event["responseStatus"]["code"] == 500
@@ -171,7 +171,7 @@ def test_a_request_that_admission_refuses_after_it_was_received_is_recorded_to_i
 ) -> None:
     """S56: audit comes before admission, so what admission refuses has left its trace."""
     request = prepared(auditor(sink, clock))
-    request.received("i", "", 1000.0)
+    request.record_received("i", "", 1000.0)
     request.complete_with("i", "", 403, received_at=1000.0, at=1000.0, annotations={"ostiary.dev/admission": "quota"})
     received, complete = sink.events
     assert received["stage"] == "RequestReceived"
@@ -264,7 +264,7 @@ def test_a_request_whose_first_event_cannot_be_stored_is_refused(sink: Memory, c
     """2.7."""
     sink.full = True
     with pytest.raises(AuditUnavailable) as caught:
-        prepared(auditor(sink, clock)).received("i", "", 1000.0)
+        prepared(auditor(sink, clock)).record_received("i", "", 1000.0)
     assert caught.value.code == "audit-unavailable"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.auditor import Auditor
-from ostiary.gateway.audit.recorded import Counts, Recorded, find, read, recorded
+from ostiary.gateway.audit.recorded import Counts, RecordedRequest, decode_request, find, read
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Decision, UserInfo, Verdict
 from ostiary.testing import FakeClock
@@ -61,8 +61,8 @@ def event(
     return sink.lines[0]
 
 
-def back(line: str) -> Recorded:
-    found = recorded(json.loads(line))
+def back(line: str) -> RecordedRequest:
+    found = decode_request(json.loads(line))
     assert found is not None
     return found
 
@@ -125,7 +125,7 @@ def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
 def test_what_decides_nothing_or_is_broken_is_none(change: dict[str, Any]) -> None:
     told = json.loads(event("GET", "/api/v1/pods")) | change
     told = {key: value for key, value in told.items() if value is not None}
-    assert recorded(told) is None
+    assert decode_request(told) is None
 
 
 KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "verb", "objectRef"])
@@ -142,9 +142,9 @@ KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "v
 def test_whatever_is_in_an_event_reading_it_does_not_fail(value: Any) -> None:
     told = json.loads(event("GET", "/api/v1/pods"))
     if isinstance(value, dict):
-        recorded(told | value)
+        decode_request(told | value)
     for key in told:
-        recorded(told | {key: value})
+        decode_request(told | {key: value})
 
 
 def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> No
     first.write_text(event("GET", "/healthz", id="one") + "half a li\n")
     second.write_text("\n" + event("GET", "/metrics", id="two"))
     found = find([first, second], " TWO ")
-    assert isinstance(found, Recorded)
+    assert isinstance(found, RecordedRequest)
     assert found.attributes.request.path == "/metrics"
     assert find([first, second], "tw") is None
     with pytest.raises(ConfigurationError) as raised:

@@ -14,7 +14,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Change, Effect, differences
-from ostiary.gateway.policy.source import Policy, is_gateway, lint, opened, settings_of, type_of
+from ostiary.gateway.policy.source import OpenedPolicy, is_gateway, lint, open_policy, settings_of, type_of
 from ostiary.interfaces.authorization import Subject
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
@@ -24,9 +24,9 @@ ROBOT = Subject("ServiceAccount", "robot", "auth")
 READ = rule("get list", "core", "pods")
 
 
-def policy(items: Sequence[object]) -> Policy:
+def policy(items: Sequence[object]) -> OpenedPolicy:
     provider = rbac(*(one for one in items if isinstance(one, Role | Binding)), defaults=True)
-    return Policy(Authorizer([Link("rbac", provider)]), provider.grants())
+    return OpenedPolicy(Authorizer([Link("rbac", provider)]), provider.grants())
 
 
 async def diff(old: Sequence[object], new: Sequence[object]) -> list[Change]:
@@ -142,7 +142,7 @@ def abac(path: Path, **spec: str) -> str:
 async def test_abac_files_are_compared_too(tmp_path: Path) -> None:
     old = abac(tmp_path / "old.jsonl", user="alice", resource="pods", namespace="*", apiGroup="*")
     new = abac(tmp_path / "new.jsonl", group="dev", resource="pods", namespace="team", apiGroup="*")
-    async with opened(settings_of(old)) as one, opened(settings_of(new)) as other:
+    async with open_policy(settings_of(old)) as one, open_policy(settings_of(new)) as other:
         assert await differences(one, other) == (
             Change(Effect.LOSS, ALICE, ("*",), ("pods",), "*", "*"),
             Change(Effect.GAIN, DEV, ("*",), ("pods",), "*", "team"),

@@ -12,11 +12,11 @@ from ostiary.gateway.policy.impersonation_role import (
     ANYTHING,
     MASTERS,
     RESOURCE_VERBS,
-    Identity,
-    constrained,
-    legacy,
+    ImpersonationTargets,
+    constrained_role,
+    legacy_role,
     manifest,
-    unbounded,
+    unbounded_rules,
 )
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -25,7 +25,7 @@ from ostiary.wire.rbac import read_manifests
 
 GATEWAY = Subject("ServiceAccount", "gateway", "auth")
 ITSELF = UserInfo("system:serviceaccount:auth:gateway")
-DEV = Identity(frozenset({"dev", MASTERS}), users=("alice", "bob"), uids=True)
+DEV = ImpersonationTargets(frozenset({"dev", MASTERS}), users=("alice", "bob"), uids=True)
 
 
 class Cluster:
@@ -47,8 +47,8 @@ class Cluster:
         return self._rbac.decide(Attributes(ITSELF, RequestInfo(verb, "", path))).allowed
 
 
-def made(*grants: Grant, identity: Identity = DEV) -> Cluster:
-    return Cluster(manifest(constrained(identity, grants, name="gateway", subject=GATEWAY)))
+def made(*grants: Grant, identity: ImpersonationTargets = DEV) -> Cluster:
+    return Cluster(manifest(constrained_role(identity, grants, name="gateway", subject=GATEWAY)))
 
 
 def grant(verbs: str, resources: str, namespace: str = "", *, names: str = "", who: str = "dev") -> Grant:
@@ -60,7 +60,7 @@ def grant(verbs: str, resources: str, namespace: str = "", *, names: str = "", w
 def test_it_can_be_its_users_in_the_groups_of_the_policy_and_never_a_master(is_legacy: bool) -> None:
     """Idea 9."""
     if is_legacy:
-        cluster = Cluster(manifest(legacy(DEV, name="gateway", subject=GATEWAY)))
+        cluster = Cluster(manifest(legacy_role(DEV, name="gateway", subject=GATEWAY)))
         verb, group = "impersonate", ""
     else:
         cluster, verb, group = made(), "impersonate:user-info", "authentication.k8s.io"
@@ -79,16 +79,20 @@ def test_it_can_be_its_users_in_the_groups_of_the_policy_and_never_a_master(is_l
 @pytest.mark.parametrize("groups", [frozenset(), frozenset({MASTERS})])
 def test_a_policy_without_groups_does_not_give_it_all_groups(groups: frozenset[str]) -> None:
     """A rule without names would be about every group."""
-    identity = Identity(groups)
+    identity = ImpersonationTargets(groups)
     for objects in (
-        constrained(identity, (), name="g", subject=GATEWAY),
-        legacy(identity, name="g", subject=GATEWAY),
+        constrained_role(identity, (), name="g", subject=GATEWAY),
+        legacy_role(identity, name="g", subject=GATEWAY),
     ):
         assert "groups" not in manifest(objects)
 
 
 def test_users_and_extra_fields_can_be_named() -> None:
-    cluster = Cluster(manifest(legacy(Identity(users=("alice",), extra=("scopes",)), name="gateway", subject=GATEWAY)))
+    cluster = Cluster(
+        manifest(
+            legacy_role(ImpersonationTargets(users=("alice",), extra=("scopes",)), name="gateway", subject=GATEWAY)
+        )
+    )
     assert cluster.allows("impersonate", "users", "alice")
     assert not cluster.allows("impersonate", "users", "kubernetes-admin")
     assert cluster.allows("impersonate", "userextras/scopes", "x", group="authentication.k8s.io")
@@ -141,7 +145,7 @@ def test_a_namespace_that_can_be_none_gives_nothing() -> None:
 
 
 def test_a_policy_that_cannot_be_listed_leaves_only_whom_it_can_be() -> None:
-    cluster = Cluster(manifest(constrained(DEV, None, name="gateway", subject=GATEWAY)))
+    cluster = Cluster(manifest(constrained_role(DEV, None, name="gateway", subject=GATEWAY)))
     assert ANYTHING
     assert cluster.allows("impersonate-on:user-info:delete", "pods", namespace="team")
     assert cluster.allows_path("impersonate-on:user-info:get", "/metrics")
@@ -149,7 +153,7 @@ def test_a_policy_that_cannot_be_listed_leaves_only_whom_it_can_be() -> None:
 
 
 def test_what_is_printed_is_yaml_that_kubectl_takes() -> None:
-    objects = constrained(DEV, [grant("get", "pods", "team")], name="gateway", subject=GATEWAY)
+    objects = constrained_role(DEV, [grant("get", "pods", "team")], name="gateway", subject=GATEWAY)
     kinds = [document["kind"] for document in yaml.safe_load_all(manifest(objects))]
     assert kinds == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
 
@@ -247,12 +251,12 @@ def becomes(cluster: Cluster, name: str) -> bool:
 def test_a_policy_taken_from_a_cluster_does_not_let_it_be_the_control_plane(
     is_legacy: bool, groups: frozenset[str]
 ) -> None:
-    identity = Identity(groups, users=("alice", *CONTROL_PLANE))
+    identity = ImpersonationTargets(groups, users=("alice", *CONTROL_PLANE))
     grants = [*SYSTEM_GRANTS, grant("get", "pods", "team")]
     objects = (
-        legacy(identity, name="gateway", subject=GATEWAY)
+        legacy_role(identity, name="gateway", subject=GATEWAY)
         if is_legacy
-        else constrained(identity, grants, name="gateway", subject=GATEWAY)
+        else constrained_role(identity, grants, name="gateway", subject=GATEWAY)
     )
     cluster = Cluster(manifest(objects))
     assert becomes(cluster, "alice")
@@ -280,7 +284,7 @@ def test_what_other_users_may_do_is_not_what_the_gateway_may_do() -> None:
 
 def test_a_service_account_that_was_asked_for_has_its_own_verbs() -> None:
     """KEP-5284: constrained impersonation has a mode for service accounts, and takes no groups there."""
-    identity = Identity(users=("alice",), service_accounts=(("shop", "builder"),))
+    identity = ImpersonationTargets(users=("alice",), service_accounts=(("shop", "builder"),))
     grants = [
         *SYSTEM_GRANTS[-2:],
         grant("get", "pods", "shop", who="system:serviceaccounts:shop"),
@@ -296,14 +300,14 @@ def test_a_service_account_that_was_asked_for_has_its_own_verbs() -> None:
     assert cluster.allows(f"{on}list", "nodes")
     assert not cluster.allows(f"{on}delete", "secrets", "s", namespace="team")
     assert not cluster.allows("impersonate-on:user-info:delete", "secrets", "s", namespace="shop")
-    older = Cluster(manifest(legacy(identity, name="gateway", subject=GATEWAY)))
+    older = Cluster(manifest(legacy_role(identity, name="gateway", subject=GATEWAY)))
     assert older.allows("impersonate", "serviceaccounts", "builder", namespace="shop")
     assert not older.allows("impersonate", "serviceaccounts", "builder", namespace="kube-system")
 
 
 @pytest.mark.parametrize(("asked", "is_in"), [("builder", True), ("*", True), ("other", False)])
 def test_what_a_policy_gives_a_service_account_by_its_username_is_in_the_role(asked: str, is_in: bool) -> None:
-    identity = Identity(users=("alice",), service_accounts=(("shop", asked),))
+    identity = ImpersonationTargets(users=("alice",), service_accounts=(("shop", asked),))
     rule = ResourceRule(("get",), ("",), ("secrets",))
     grants = [Grant(Subject("User", f"system:serviceaccount:{name}"), rule, "x") for name in ("shop:builder", "a:b")]
     cluster = made(*grants, identity=identity)
@@ -312,29 +316,29 @@ def test_what_a_policy_gives_a_service_account_by_its_username_is_in_the_role(as
 
 
 def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
-    identity = Identity(users=("alice",), nodes=("n1",))
+    identity = ImpersonationTargets(users=("alice",), nodes=("n1",))
     cluster = made(grant("list", "pods", who="system:nodes"), identity=identity)
     assert cluster.allows("impersonate:arbitrary-node", "nodes", "n1", group="authentication.k8s.io")
     assert not cluster.allows("impersonate:arbitrary-node", "nodes", "n2", group="authentication.k8s.io")
     assert cluster.allows("impersonate-on:arbitrary-node:list", "pods")
     assert not cluster.allows("impersonate-on:user-info:list", "pods")
-    older = Cluster(manifest(legacy(identity, name="gateway", subject=GATEWAY)))
+    older = Cluster(manifest(legacy_role(identity, name="gateway", subject=GATEWAY)))
     assert older.allows("impersonate", "users", "system:node:n1")
 
 
 @pytest.mark.parametrize(
     ("identity", "grants", "told"),
     [
-        (Identity(users=("alice",), groups=frozenset({"dev"})), [grant("get", "pods")], ()),
-        (Identity(any_user=True), [], ("can be any user, also one of the control plane",)),
-        (Identity(users=("alice",), uids=True, extra=("a", "b")), [], ("any uid", 'extra field "a", "b"')),
+        (ImpersonationTargets(users=("alice",), groups=frozenset({"dev"})), [grant("get", "pods")], ()),
+        (ImpersonationTargets(any_user=True), [], ("can be any user, also one of the control plane",)),
+        (ImpersonationTargets(users=("alice",), uids=True, extra=("a", "b")), [], ("any uid", 'extra field "a", "b"')),
         (
-            Identity(users=("alice",), service_accounts=(("shop", "*"),)),
+            ImpersonationTargets(users=("alice",), service_accounts=(("shop", "*"),)),
             [],
             ('any service account in namespace "shop"',),
         ),
         (
-            Identity(users=("alice",), service_accounts=(("kube-system", "*"),)),
+            ImpersonationTargets(users=("alice",), service_accounts=(("kube-system", "*"),)),
             [],
             ('in namespace "kube-system", also the controllers of the control plane',),
         ),
@@ -344,9 +348,9 @@ def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
     ],
 )
 def test_each_rule_without_a_bound_is_told(
-    identity: Identity, grants: list[Grant] | None, told: tuple[str, ...]
+    identity: ImpersonationTargets, grants: list[Grant] | None, told: tuple[str, ...]
 ) -> None:
-    sentences = unbounded(constrained(identity, grants, name="gateway", subject=GATEWAY))
+    sentences = unbounded_rules(constrained_role(identity, grants, name="gateway", subject=GATEWAY))
     assert len(sentences) == len(told)
     for text in told:
         assert any(text in sentence for sentence in sentences), sentences

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.audit.recorded import Recorded
+from ostiary.gateway.audit.recorded import RecordedRequest
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Effect
@@ -22,9 +22,11 @@ CANDIDATE = Authorizer(
 )
 
 
-def asked(user: str, method: str, path: str, *, allowed: bool, id: str = "id") -> Recorded:
+def asked(user: str, method: str, path: str, *, allowed: bool, id: str = "id") -> RecordedRequest:
     verdict = Verdict.ALLOW if allowed else Verdict.NO_OPINION
-    return Recorded(id, AT, Attributes(UserInfo(user), request_info(RequestLine(method, path))), Decision(verdict))
+    return RecordedRequest(
+        id, AT, Attributes(UserInfo(user), request_info(RequestLine(method, path))), Decision(verdict)
+    )
 
 
 async def test_what_is_decided_as_before_is_no_difference() -> None:

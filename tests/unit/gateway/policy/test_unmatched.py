@@ -12,7 +12,7 @@ import pytest
 from ostiary.cli import main
 from ostiary.gateway.config import load
 from ostiary.gateway.policy.possible_subjects import NameSource, PossibleSubjects
-from ostiary.gateway.policy.unmatched import unmatched
+from ostiary.gateway.policy.unmatched import find_unmatched
 from ostiary.interfaces.authorization import Level
 from tests.support.gateway_site import GatewayFolder, role
 
@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayFolder:
 def nobody(site: GatewayFolder, **sections: Any) -> dict[str, str]:
     """What is told, by the name that matches nobody: the hint."""
     site.write(**sections)
-    found = [one for one in unmatched(load(site.config)) if one.level is Level.WARNING]
+    found = [one for one in find_unmatched(load(site.config)) if one.level is Level.WARNING]
     assert all(one.problem.place.file and one.problem.place.line for one in found)
     return {one.problem.message.split('"')[1]: one.problem.hint or "" for one in found}
 
@@ -50,7 +50,7 @@ def test_a_second_identity_provider_makes_the_old_names_match_nobody(site: Gatew
     """Both the line of the policy and the line of the groups file are told, and what was meant."""
     told = nobody(site, identity=[STAFF, PARTNERS], groups=[TEAMS])
     assert told == {"alice": 'did you mean "staff:alice"?'}
-    assert len([one for one in unmatched(load(site.config)) if one.rule == "matches-nobody"]) == 2
+    assert len([one for one in find_unmatched(load(site.config)) if one.rule == "matches-nobody"]) == 2
 
 
 def test_names_with_the_prefix_match(site: GatewayFolder) -> None:
@@ -99,7 +99,7 @@ def test_names_of_the_system_are_told_softly(site: GatewayFolder) -> None:
     """A cluster's own policy is full of them."""
     site.policy(role("", READ, User="system:kube-scheduler"), role("", READ, Group="system:authenticated"))
     site.write(identity=[STAFF])
-    (finding,) = unmatched(load(site.config))
+    (finding,) = find_unmatched(load(site.config))
     assert (finding.level, "system:kube-scheduler" in finding.problem.message) == (Level.INFO, True)
 
 

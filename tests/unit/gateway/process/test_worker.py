@@ -12,7 +12,7 @@ import pytest
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config
 from ostiary.gateway.config.values import Address
-from ostiary.gateway.process.health import Report
+from ostiary.gateway.process.health import HealthReport
 from ostiary.gateway.process.worker import Worker, bind, listen_hint
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 
@@ -29,13 +29,13 @@ async def test_a_probe_reads_plus_as_good() -> None:
 
 
 def test_what_is_never_asked_is_not_called_good() -> None:
-    report = Report((("upstream a", ""), ("upstream b", ""), ("upstream c", "failed 3 times in a row")), UNASKED)
+    report = HealthReport((("upstream a", ""), ("upstream b", ""), ("upstream c", "failed 3 times in a row")), UNASKED)
     assert report.text().splitlines()[:3] == [
         "[+] upstream a",
         "[ ] upstream b: not asked, it has no health path",
         "[-] upstream c: failed 3 times in a row",
     ]
-    assert Report(report.checks[:2], UNASKED).ready
+    assert HealthReport(report.checks[:2], UNASKED).ready
 
 
 # --- where it cannot listen ---

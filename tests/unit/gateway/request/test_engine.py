@@ -258,7 +258,7 @@ async def test_a_refused_review_can_be_explained_from_the_record(tmp_path: Path)
         told = json.loads((await site.client.ask(ASK)).body)["status"]
     assert told["allowed"] is False
     found = recorded.find([tmp_path / "audit.log"], told["reason"].rpartition(" ")[2])
-    assert isinstance(found, recorded.Recorded)
+    assert isinstance(found, recorded.RecordedRequest)
     assert (found.attributes.user.username, found.attributes.request.resource) == ("ann", "pods")
     assert found.decision.reason == "nobody may"
 

@@ -34,11 +34,11 @@ from ostiary.wire.status import Answer
 
 log = logging.getLogger("ostiary.gateway")
 
-# How much may lie with one token: odd audiences shall not fill the memory.
+# How many answers are kept with one token, so that many different audiences cannot fill our memory.
 MOST_KEPT = 512
-# How many questions are recognised by their bytes.
+# How many decoded questions are kept, by the bytes of their bodies.
 MOST_QUESTIONS = 8192
-# A longer one is read each time: whoever asks a cluster for something long must not fill our memory.
+# A longer one is decoded each time, so that long questions cannot fill our memory.
 LONGEST_QUESTION = 4096
 
 # The same for the unknown, the expired and the revoked.
@@ -46,12 +46,12 @@ _NO_GOOD = "the token is not valid"
 _OTHER_AUDIENCE = "the token is for other audiences"
 
 
-# Told what was refused, why, and under which id: whoever asks for the reason later has only that.
+# Called with what was refused, the decision, and the id under which the reason can be looked up later.
 OnRefused = Callable[[Attributes, Decision, str], None]
 
 
-class _Asked(NamedTuple):
-    """What a TokenReview asks, without the token itself: its digest is enough to find it."""
+class _TokenQuestion(NamedTuple):
+    """What a TokenReview asks. The token is kept as its digest, which is enough to find it."""
 
     token: bytes
     api_version: str
@@ -59,35 +59,35 @@ class _Asked(NamedTuple):
 
 
 class TokenReviews:
-    """Answers TokenReviews. *audiences* are those that our tokens are for; without any, they are for whoever asks."""
+    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience."""
 
     def __init__(self, authenticator: Authenticator, audiences: Sequence[str] = ()) -> None:
         self._authenticator = authenticator
         self._audiences = frozenset(audiences)
-        # A cluster asks about the same token again and again, with the same bytes.
-        self._asked: Bounded[bytes, _Asked] = Bounded(MOST_QUESTIONS)
+        # A cluster sends the same review for the same token again and again.
+        self._questions: Bounded[bytes, _TokenQuestion] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
         key = sha256(body).digest()
-        asked = self._asked.get(key)
-        if asked is None:
+        question = self._questions.get(key)
+        if question is None:
             try:
-                asked = _asked(decode_token_review(body))
+                question = _question_of(decode_token_review(body))
             except ReviewError as error:
                 return status.bad_request(str(error))
-            if len(body) <= LONGEST_QUESTION and self._authenticator.recall(asked.token) is not None:
-                self._asked.keep(key, asked)
-        live = self._authenticator.recall(asked.token)
-        return self._look_up(asked) if live is None else self._answer(asked, live)
+            if len(body) <= LONGEST_QUESTION and self._authenticator.recall(question.token) is not None:
+                self._questions.keep(key, question)
+        live = self._authenticator.recall(question.token)
+        return self._look_up(question) if live is None else self._answer(question, live)
 
-    async def _look_up(self, asked: _Asked) -> Answer:
+    async def _look_up(self, asked: _TokenQuestion) -> Answer:
         try:
             live = None if asked.token is NO_DIGEST else await self._authenticator.find(asked.token)
         except Exception as error:
             return _could_not_ask("a token cannot be looked up", error)
         return self._answer(asked, live)
 
-    def _answer(self, asked: _Asked, live: TokenInUse | None) -> Answer:
+    def _answer(self, asked: _TokenQuestion, live: TokenInUse | None) -> Answer:
         if live is None:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
         # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
@@ -99,7 +99,7 @@ class TokenReviews:
                 live.review_answers[key] = answer
         return answer
 
-    def _work_out(self, asked: _Asked, live: TokenInUse) -> Answer:
+    def _work_out(self, asked: _TokenQuestion, live: TokenInUse) -> Answer:
         audiences: tuple[str, ...] = ()
         if asked.audiences and self._audiences:
             audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)
@@ -112,22 +112,22 @@ class TokenReviews:
         return Answer(200, body)
 
 
-def _asked(review: TokenReview) -> _Asked:
+def _question_of(review: TokenReview) -> _TokenQuestion:
     token = review.token.encode("utf-8", "surrogatepass")
-    return _Asked(digest(token) if well_formed(token) else NO_DIGEST, review.api_version, review.audiences)
+    return _TokenQuestion(digest(token) if well_formed(token) else NO_DIGEST, review.api_version, review.audiences)
 
 
 class SubjectAccessReviews:
     """Answers SubjectAccessReviews.
 
-    A review cannot say 404, and what it gives as the reason is shown to the user. So every refusal reads alike,
-    hidden or not, and its decision id leads an operator to the reason.
+    A review cannot answer 404, and its reason is shown to the user. So every refusal reads alike, hidden or not, and
+    an operator finds the reason by the decision id.
     """
 
     def __init__(self, authorizer: Authorizer, on_refused: OnRefused = lambda attributes, decision, id: None) -> None:
         self._authorizer = authorizer
         self._on_refused = on_refused
-        # What was allowed, by the bytes of the question. A refusal is told anew each time, with an id of its own.
+        # What was allowed, by the bytes of the body. A refusal is answered anew each time, with an id of its own.
         self._allowed: Bounded[bytes, tuple[Ruling, Answer]] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:

@@ -246,7 +246,7 @@ async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, aut
     for _ in range(2):
         _, body = await told(asks.answer(token_review(issued.token.reveal(), "x" * (LONGEST_QUESTION + 1))))
         assert body["status"]["authenticated"] is True
-    assert len(asks._asked) == 0
+    assert len(asks._questions) == 0
     live = authenticator.recall(digest(issued.token.reveal()))
     assert live is not None
     assert live.review_answers == {}
