@@ -33,8 +33,8 @@ class LoginRequest:
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
-        found = [value for key, value in self.headers if key == name]
-        return found[0] if len(found) == 1 else None
+        values = [value for key, value in self.headers if key == name]
+        return values[0] if len(values) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

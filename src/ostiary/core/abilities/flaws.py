@@ -30,25 +30,25 @@ def flaws(plugin_type: str, provider: object) -> tuple[Flaw, ...]:
     if missing:
         hint = next(_likely_names(provider, missing[:1], contract), None)
         return (Flaw(f"it has no {missing[0]}", None if hint is None else f"did you mean {missing[0]} by {hint}?"),)
-    found = [*_wrong_members(provider, contract)]
+    problems = [*_wrong_members(provider, contract)]
     for protocol in optional:
         present = [name for name in members(protocol) if raw_member(provider, name) is not None]
         absent = [name for name in members(protocol) if name not in present]
         if present and absent:
-            found.append(
+            problems.append(
                 Flaw(f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing")
             )
         elif present:
-            found += _wrong_members(provider, protocol)
+            problems += _wrong_members(provider, protocol)
         else:
-            found += [
+            problems += [
                 Flaw(
                     f"{_owner(provider)}.{name} is not an ability of the gateway's providers",
                     _spelling_hint(absent, name),
                 )
                 for name in _likely_names(provider, absent, protocol)
             ]
-    return tuple(found)
+    return tuple(problems)
 
 
 def _wrong_members(provider: object, protocol: type) -> Iterator[Flaw]:
@@ -77,9 +77,9 @@ def _wrong_value(provider: object, name: str, value: object, expected: object) -
 def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> Iterator[Flaw]:
     declared = getattr(protocol, name)
     is_static = isinstance(inspect.getattr_static(protocol, name), staticmethod)
-    wanted = _without_annotations(inspect.signature(declared))
+    signature_of_contract = _without_annotations(inspect.signature(declared))
     must_wait = inspect.iscoroutinefunction(declared)
-    hint = f"define it as: {'async ' if must_wait else ''}def {name}{wanted}"
+    hint = f"define it as: {'async ' if must_wait else ''}def {name}{signature_of_contract}"
     where = f"{_owner(provider)}.{name}"
     method = getattr(provider, name)
     if not callable(method):
@@ -90,7 +90,9 @@ def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> I
     elif not must_wait and inspect.iscoroutinefunction(inspect.unwrap(method)):
         yield Flaw(f"{where} is async, and is called without waiting", hint)
     signature = _signature(provider, method, raw)
-    if signature is not None and not _accepts(signature, wanted if is_static else _without_self(wanted)):
+    if signature is not None and not _accepts(
+        signature, signature_of_contract if is_static else _without_self(signature_of_contract)
+    ):
         yield Flaw(f"{where} cannot be called with the arguments of its contract", hint)
 
 
@@ -151,14 +153,15 @@ def _likely_names(provider: object, absent: Iterable[str], protocol: type) -> It
     """Public names of *provider* that are nearly one of *absent*, and like it a method or a value."""
     for name in _public_names(provider):
         if any(
-            is_misspelt(name, meant) and _is_method(provider, name) == _is_method(protocol, meant) for meant in absent
+            is_misspelt(name, right_name) and _is_method(provider, name) == _is_method(protocol, right_name)
+            for right_name in absent
         ):
             yield name
 
 
 def _spelling_hint(absent: Iterable[str], name: str) -> str:
-    meant = next(each for each in absent if is_misspelt(name, each))
-    return f"did you mean {meant}? If it is for your own use, rename it, or begin its name with an underscore"
+    right_name = next(each for each in absent if is_misspelt(name, each))
+    return f"did you mean {right_name}? If it is for your own use, rename it, or begin its name with an underscore"
 
 
 def _public_names(provider: object) -> Iterator[str]:

@@ -69,7 +69,7 @@ class RequestRecords:
         """The first event of a request; raises `AuditUnavailable` if it cannot be stored."""
         audit = passage.plan.audit
         if audit is not None and audit.wants_received:
-            audit.received(passage.audit_id, self.origin(passage), passage.received_at)
+            audit.record_received(passage.audit_id, self.origin(passage), passage.received_at)
 
     def record_start(self, passage: Passage, code: int) -> None:
         """The head of a watch, a log or a terminal is on its way."""
@@ -78,7 +78,7 @@ class RequestRecords:
             return
         at, origin = self._monotonic(), self.origin(passage)
         try:
-            audit.started(passage.audit_id, origin, code, received_at=passage.received_at, at=at)
+            audit.record_started(passage.audit_id, origin, code, received_at=passage.received_at, at=at)
         except AuditUnavailable as error:
             _log_lost_event(error)
 
@@ -109,7 +109,7 @@ class RequestRecords:
             return
         at = self._monotonic()
         try:
-            audit.panicked(passage.audit_id, self.origin(passage), received_at=passage.received_at, at=at)
+            audit.record_panic(passage.audit_id, self.origin(passage), received_at=passage.received_at, at=at)
         except AuditUnavailable as error:
             _log_lost_event(error)
 

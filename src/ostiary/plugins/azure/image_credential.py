@@ -101,14 +101,14 @@ class _RefreshTokenExchange:
             url = f"https://{self._registry}/oauth2/exchange"
             reply = self._http.post(url, data=form, timeout=TIMEOUT_SECONDS, allow_redirects=False)
             if reply.status_code != 200:
-                raise self._failed(f"the registry refused the exchange with status {reply.status_code}")
+                raise self._failure(f"the registry refused the exchange with status {reply.status_code}")
             try:
-                found = reply.json().get("refresh_token")
+                refresh_token = reply.json().get("refresh_token")
             except (ValueError, AttributeError):
-                found = None
-        if not isinstance(found, str) or not found:
-            raise self._failed("the registry's answer has no refresh_token")
-        return Secret(found)
+                refresh_token = None
+        if not isinstance(refresh_token, str) or not refresh_token:
+            raise self._failure("the registry's answer has no refresh_token")
+        return Secret(refresh_token)
 
     def _service(self) -> str:
         reply = self._http.get(f"https://{self._registry}/v2/", timeout=TIMEOUT_SECONDS, allow_redirects=False)
@@ -117,13 +117,13 @@ class _RefreshTokenExchange:
         except ChallengeError:
             challenge = None
         if reply.status_code != 401 or challenge is None:
-            raise self._failed("the registry does not ask for a token, as registries of Azure do")
+            raise self._failure("the registry does not ask for a token, as registries of Azure do")
         realm = urlsplit(challenge.realm)
         if realm.scheme != "https" or realm.netloc != self._registry:
-            raise self._failed("the registry wants the token to be sent to another place")
+            raise self._failure("the registry wants the token to be sent to another place")
         return challenge.parameters.get("service") or self._registry
 
-    def _failed(self, why: str) -> Exception:
+    def _failure(self, why: str) -> Exception:
         return unavailable(self._request, f"Azure: {printable(self._registry)}: {why}", hint=_HINT)
 
 

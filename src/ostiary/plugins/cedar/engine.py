@@ -74,22 +74,22 @@ class CedarPolicies:
         )  # fmt: skip
         self._slices: dict[tuple[tuple[str, str], ...], Slice] = {}
 
-    def named(self, kind: str) -> list[str]:
+    def names_with_permit(self, kind: str) -> list[str]:
         """The users or groups that some permit names in its principal."""
-        found = (who for who, policies in self._of.items() if any(policy.effect == PERMIT for policy in policies))
-        return sorted(who[1] for who in found if who is not None and who[0] == kind)
+        permitted = (who for who, policies in self._of.items() if any(policy.effect == PERMIT for policy in policies))
+        return sorted(who[1] for who in permitted if who is not None and who[0] == kind)
 
     def slice_for(self, user: UserInfo) -> Slice:
         every = [(USER, user.username), *sorted((GROUP, group) for group in {*user.groups, *implied_groups(user)})]
         key = tuple(who for who in every if who in self._of)
-        found = self._slices.get(key)
-        if found is None:
+        policies = self._slices.get(key)
+        if policies is None:
             if len(self._slices) >= SLICES:
                 del self._slices[next(iter(self._slices))]
             concerned: Iterator[tuple[str, str] | None] = iter((None, *key))
-            found = Slice(tuple(policy for who in concerned for policy in self._of.get(who, ())))
-            self._slices[key] = found
-        return found
+            policies = Slice(tuple(policy for who in concerned for policy in self._of.get(who, ())))
+            self._slices[key] = policies
+        return policies
 
 
 def entities_in(value: Any) -> Iterator[tuple[str, str]]:
@@ -112,20 +112,20 @@ def policy_set(policies: Iterable[CedarPolicy]) -> cedarpy.PolicySet:
 
 def evaluate(policies: cedarpy.PolicySet, attributes: Attributes) -> tuple[Verdict, list[str], list[str]]:
     """Verdict, ids, and the errors of policies that could not be evaluated; raises `ProviderError`."""
-    user, asked = attributes.user, attributes.request
+    user, info = attributes.user, attributes.request
     principal = {"type": USER, "id": user.username}
-    resource = {"type": RESOURCE, "id": ""} if asked.is_resource else {"type": PATH, "id": asked.path}
+    resource = {"type": RESOURCE, "id": ""} if info.is_resource else {"type": PATH, "id": info.path}
     request = {
         "principal": principal,
-        "action": {"type": ACTION, "id": asked.verb},
+        "action": {"type": ACTION, "id": info.verb},
         "resource": resource,
-        "context": {"modifier": asked.modifier, "upstream": asked.upstream},
+        "context": {"modifier": info.modifier, "upstream": info.upstream},
     }
     groups = [{"type": GROUP, "id": group} for group in (*user.groups, *implied_groups(user))]
-    namespaces = [{"type": NAMESPACE, "id": asked.namespace}] if asked.namespace else []
+    namespaces = [{"type": NAMESPACE, "id": info.namespace}] if info.namespace else []
     entities = [
         {"uid": principal, "attrs": {"name": user.username, "uid": user.uid}, "parents": groups},
-        {"uid": resource, "attrs": _attributes(asked), "parents": namespaces},
+        {"uid": resource, "attrs": _attributes(info), "parents": namespaces},
     ]
     result = cedarpy.is_authorized(request, policies, entities)
     ids, errors = sorted(result.diagnostics.reasons), list(result.diagnostics.errors)

@@ -69,11 +69,11 @@ class CedarAuthorization:
         concerned = self._files.current.slice_for(attributes.user)
         verdict, ids = concerned.decide(attributes)
         if verdict is Verdict.ALLOW:
-            return Decision(verdict, f"Cedar: allowed by {_listed(ids)}")
+            return Decision(verdict, f"Cedar: allowed by {_join_ids(ids)}")
         if verdict is Verdict.DENY:
-            return Decision(verdict, f"Cedar: forbidden by {_listed(ids)}")
-        hidden = bool(attributes.request.namespace) and (self._hide or not concerned.has_permit)
-        return Decision(verdict, "Cedar: no policy applies", hidden)
+            return Decision(verdict, f"Cedar: forbidden by {_join_ids(ids)}")
+        is_hidden = bool(attributes.request.namespace) and (self._hide or not concerned.has_permit)
+        return Decision(verdict, "Cedar: no policy applies", is_hidden)
 
     async def authorize(self, attributes: Attributes) -> Decision:
         return self.decide(attributes)
@@ -88,11 +88,18 @@ class CedarAuthorization:
 
     def cache_key(self, attributes: Attributes) -> Hashable:
         """What a policy can speak of, and nothing else."""
-        user, asked = attributes.user, attributes.request
+        user, request = attributes.user, attributes.request
         groups = self._files.current.groups.intersection((*user.groups, *implied_groups(user)))
-        what = (asked.api_group, asked.api_version, asked.resource, asked.subresource, asked.namespace, asked.name)
+        what = (
+            request.api_group,
+            request.api_version,
+            request.resource,
+            request.subresource,
+            request.namespace,
+            request.name,
+        )
         who = (user.username, user.uid, groups)
-        return (*who, asked.is_resource, asked.verb, asked.modifier, asked.upstream, path_of(asked), *what)
+        return (*who, request.is_resource, request.verb, request.modifier, request.upstream, path_of(request), *what)
 
     # --- telling ---
 
@@ -101,7 +108,7 @@ class CedarAuthorization:
         policies = self._files.current
         _, ids = policies.slice_for(attributes.user).decide(attributes)
         if ids:
-            return Explanation(decision, closest=_listed(ids))
+            return Explanation(decision, closest=_join_ids(ids))
         closest, failed = _near_miss(policies, attributes)
         return Explanation(decision, closest, failed, _remedy(attributes))
 
@@ -116,15 +123,17 @@ class CedarAuthorization:
         A user is tried without groups, so a forbid for one of their groups is not seen.
         """
         policies = self._files.current
-        tried = [(Subject(USER, name), UserInfo(name)) for name in policies.named(USER)]
-        tried += [(Subject(GROUP, name), UserInfo("", groups=(name,))) for name in policies.named(GROUP)]
+        tried = [(Subject(USER, name), UserInfo(name)) for name in policies.names_with_permit(USER)]
+        tried += [(Subject(GROUP, name), UserInfo("", groups=(name,))) for name in policies.names_with_permit(GROUP)]
         tried += [(Subject(GROUP, name), _NOBODY) for name in (AUTHENTICATED, UNAUTHENTICATED)]
-        found = list[Subject]()
+        subjects = list[Subject]()
         for subject, user in tried:
             verdict, ids = policies.slice_for(user).decide(Attributes(user, attributes.request))
-            if verdict is Verdict.ALLOW and subject.name not in (one.name for one in found if one.kind == subject.kind):
-                found.append(Subject(subject.kind, subject.name, via=_listed(ids)))
-        return tuple(found)
+            if verdict is Verdict.ALLOW and subject.name not in (
+                other.name for other in subjects if other.kind == subject.kind
+            ):
+                subjects.append(Subject(subject.kind, subject.name, via=_join_ids(ids)))
+        return tuple(subjects)
 
 
 # --- words ---
@@ -149,20 +158,20 @@ def _near_miss(policies: CedarPolicies, attributes: Attributes) -> tuple[str, st
 
 
 def _remedy(attributes: Attributes) -> str:
-    user, asked = attributes.user, attributes.request
-    who = f"principal == {USER}::{_quoted(user.username)}, action == {ACTION}::{_quoted(asked.verb)}"
-    if not asked.is_resource:
-        return f"permit({who}, resource == {PATH}::{_quoted(asked.path)});"
-    where = f"resource in {NAMESPACE}::{_quoted(asked.namespace)}" if asked.namespace else f"resource is {RESOURCE}"
-    pairs = (("apiGroup", asked.api_group), ("resource", asked.resource), ("subresource", asked.subresource))
-    conditions = " && ".join(f"resource.{name} == {_quoted(value)}" for name, value in pairs)
+    user, request = attributes.user, attributes.request
+    who = f"principal == {USER}::{_quote(user.username)}, action == {ACTION}::{_quote(request.verb)}"
+    if not request.is_resource:
+        return f"permit({who}, resource == {PATH}::{_quote(request.path)});"
+    where = f"resource in {NAMESPACE}::{_quote(request.namespace)}" if request.namespace else f"resource is {RESOURCE}"
+    pairs = (("apiGroup", request.api_group), ("resource", request.resource), ("subresource", request.subresource))
+    conditions = " && ".join(f"resource.{name} == {_quote(value)}" for name, value in pairs)
     return f"permit({who}, {where}) when {{ {conditions} }};"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     plain = (char if char.isprintable() and char not in '"\\' else f"\\u{{{ord(char):x}}}" for char in text)
     return f'"{"".join(plain)}"'
 
 
-def _listed(ids: Sequence[str]) -> str:
-    return ", ".join(printable(one) for one in ids)
+def _join_ids(ids: Sequence[str]) -> str:
+    return ", ".join(printable(policy_id) for policy_id in ids)

@@ -30,7 +30,7 @@ VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletec
 
 def parse(texts: Sequence[PolicyText]) -> CedarPolicies:
     """The policy of these files; raises `ConfigurationError` that lists every mistake with its place."""
-    problems, found = list[Problem](), dict[str, CedarPolicy]()
+    problems, policies = list[Problem](), dict[str, CedarPolicy]()
     read = [(place, text, _read(text, place, problems)) for place, text in _all_statements(texts)]
     schema = _schema(body for _, _, body in read if body is not None)
     for place, text, body in read:
@@ -40,13 +40,13 @@ def parse(texts: Sequence[PolicyText]) -> CedarPolicies:
         problems += [Problem(printable(error.error), place) for error in errors]
         if any(kind == RESOURCE for kind, _ in entities_in(body)):
             problems.append(Problem("a Resource has no id that could be named", place, "compare its attributes"))
-        policy = CedarPolicy(_id_of(body, place, found), body["effect"], _who(body["principal"]), body, place)
-        if policy.id in found:
+        policy = CedarPolicy(_id_of(body, place, policies), body["effect"], _who(body["principal"]), body, place)
+        if policy.id in policies:
             problems.append(Problem(f'another policy has the id "{printable(policy.id)}" too', place))
-        found[policy.id] = policy
+        policies[policy.id] = policy
     if problems:
         raise invalid_policy(problems)
-    return CedarPolicies(found.values())
+    return CedarPolicies(policies.values())
 
 
 def _all_statements(texts: Sequence[PolicyText]) -> Iterator[tuple[Place, str]]:
@@ -102,17 +102,17 @@ def _after_string(text: str, position: int) -> int:
 
 def _read(text: str, place: Place, problems: list[Problem]) -> Body | None:
     try:
-        found: Body = json.loads(cedarpy.policies_to_json_str(text))
+        policy_json: Body = json.loads(cedarpy.policies_to_json_str(text))
     except ValueError as error:
         problems.append(Problem(f"it is not a Cedar policy: {printable(str(error))}", place))
         return None
-    if found["templates"]:
+    if policy_json["templates"]:
         problems.append(Problem("templates are not supported", place, "write the policy out for each user or group"))
         return None
-    if len(found["staticPolicies"]) != 1:
+    if len(policy_json["staticPolicies"]) != 1:
         problems.append(Problem("it is not one Cedar policy", place))
         return None
-    (body,) = found["staticPolicies"].values()
+    (body,) = policy_json["staticPolicies"].values()
     return body  # type: ignore[no-any-return]
 
 
@@ -121,7 +121,7 @@ def _id_of(body: Body, place: Place, taken: Container[str]) -> str:
     if own := body.get("annotations", {}).get("id"):
         return str(own)
     numbered = (f"{place} ({number})" for number in count(2))
-    return next(one for one in chain((str(place),), numbered) if one not in taken)
+    return next(name for name in chain((str(place),), numbered) if name not in taken)
 
 
 def _who(principal: Body) -> tuple[str, str] | None:

@@ -47,7 +47,7 @@ def begin(authorize_url: str, parameters: Mapping[str, str], request: LoginReque
     return Redirect(f"{authorize_url}?{urlencode(query)}", remember=((STATE, state), (VERIFIER, verifier)))
 
 
-def returned(request: LoginRequest, system: str) -> Returned:
+def parse_return(request: LoginRequest, system: str) -> Returned:
     """The code that came back; raises `LoginRefused` unless it belongs to a login of this browser."""
     remembered = dict(request.remembered)
     expected, verifier = remembered.get(STATE, ""), remembered.get(VERIFIER, "")

@@ -27,7 +27,7 @@ def signing_in(request: ImageRequest, *, cloud: str, extra: str, hint: str) -> I
     except ImportError as error:
         failure: OstiaryError = _missing(error.name or extra, extra)
     except Exception as error:
-        failure = unavailable(request, f"{cloud}: {_shown(error, request)}", hint=hint)
+        failure = unavailable(request, f"{cloud}: {_describe_error(error, request)}", hint=hint)
     # Outside of the handler: what a library raises may carry the request that it sent.
     raise failure
 
@@ -50,10 +50,10 @@ def _missing(module: str, extra: str) -> ConfigurationError:
     )
 
 
-def _shown(error: Exception, request: ImageRequest) -> str:
-    text = redact(str(error), secrets=_revealed([request.service_account_token]))
+def _describe_error(error: Exception, request: ImageRequest) -> str:
+    text = redact(str(error), secrets=_reveal_all([request.service_account_token]))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _revealed(secrets: Iterable[Secret | None]) -> Iterator[str]:
+def _reveal_all(secrets: Iterable[Secret | None]) -> Iterator[str]:
     return (secret.reveal() for secret in secrets if secret)

@@ -116,9 +116,9 @@ class Lockout:
     async def _open(self, tally: _Tally) -> None:
         wait, locked = await self._update(tally, _open)
         if locked:
-            raise _refused("too many failed attempts: try again later", math.ceil(wait))
+            raise _refusal("too many failed attempts: try again later", math.ceil(wait))
         if wait:
-            raise _refused("too many attempts at once: try again in a moment", 1)
+            raise _refusal("too many attempts at once: try again in a moment", 1)
 
     async def _update(self, tally: _Tally, change: _Step[T]) -> T:
         def apply(state: State, now: float) -> tuple[State, float, T]:
@@ -199,7 +199,7 @@ def _close(right: bool | None) -> _Step[None]:
     return close
 
 
-def _refused(summary: str, retry_after: float) -> LoginRefused:
+def _refusal(summary: str, retry_after: float) -> LoginRefused:
     return LoginRefused(summary, cause="the limit of failed attempts is reached", retry_after=retry_after)
 
 

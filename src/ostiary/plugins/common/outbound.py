@@ -51,8 +51,8 @@ class HttpAnswer:
 
     def text(self, name: str) -> str:
         """The field *name* of the body, if that is an object and the field a text; else nothing."""
-        found = self.body.get(name) if isinstance(self.body, dict) else None
-        return found if isinstance(found, str) else ""
+        value = self.body.get(name) if isinstance(self.body, dict) else None
+        return value if isinstance(value, str) else ""
 
 
 class Outbound:
@@ -77,26 +77,31 @@ class Outbound:
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, form: Mapping[str, str] | None = None
     ) -> HttpAnswer:
         if not is_safe(url):
-            raise self.failed(url, "it is neither https nor on this machine")
+            raise self.failure(url, "it is neither https nor on this machine")
         # No compression: a small text can unpack into a huge one.
-        sent = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "ostiary", **(headers or {})}
+        all_headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "ostiary",
+            **(headers or {}),
+        }
         cause = ""
         try:
             async with self._turn, asyncio.timeout(self._seconds):
-                return await self._answer(method, url, sent, form)
+                return await self._answer(method, url, all_headers, form)
         except TimeoutError:
             cause = f"it did not answer within {self._seconds:g} seconds"
         except (httpx2.HTTPError, OSError, ValueError) as error:
             cause = _cause(error)
         # Raised outside of the handler: the library's exceptions hold the request, and so its secrets.
-        raise self.failed(url, cause)
+        raise self.failure(url, cause)
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
-    def failed(self, url: str, cause: str, hint: str | None = None) -> ProviderError:
+    def failure(self, url: str, cause: str, hint: str | None = None) -> ProviderError:
         """The error to raise when what came from *url* is no answer. Of the URL it tells the host alone."""
         return ProviderError(f"{self._system} is unavailable", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
 
@@ -125,9 +130,9 @@ class Rest:
 
     def check(self) -> None:
         """Raises `ProviderError` while the time is not over."""
-        left = self._until - self._clock.monotonic()
-        if left > 0:
-            cause = f"rate limit exceeded; retry in {left:.0f} seconds"
+        remaining = self._until - self._clock.monotonic()
+        if remaining > 0:
+            cause = f"rate limit exceeded; retry in {remaining:.0f} seconds"
             raise ProviderError(f"{self._system} is unavailable", cause=cause)
 
     def begin(self, seconds: float) -> None:

@@ -20,10 +20,10 @@ MAX_PASSWORD_BYTES = 1024
 
 def password_proof(request: LoginRequest) -> tuple[str, Secret] | None:
     """The name and the password; None if there are none that could be right."""
-    sent = _basic(request.header("authorization") or "") or _form(request)
-    if sent is None:
+    pair = _basic(request.header("authorization") or "") or _form(request)
+    if pair is None:
         return None
-    username, password = sent
+    username, password = pair
     encoded = password.reveal().encode("utf-8", "surrogatepass")
     # bcrypt would read a password up to its first NUL.
     if username == "" or not password or b"\0" in encoded or len(encoded) > MAX_PASSWORD_BYTES:

@@ -149,8 +149,8 @@ def _unreadable(file: str, why: str) -> ConfigurationError:
 
 def _digest(texts: Sequence[PolicyText]) -> bytes:
     digest = hashlib.sha256()
-    for one in texts:
-        for part in (one.file, one.text):
+    for text in texts:
+        for part in (text.file, text.text):
             data = part.encode("utf-8", "surrogateescape")
             digest.update(len(data).to_bytes(8, "big") + data)
     return digest.digest()

@@ -63,10 +63,10 @@ def parse_host(host: str) -> EcrRegistry | None:
     name = host.partition(":")[0]
     if name in PUBLIC_HOSTS:
         return EcrRegistry("", PUBLIC_REGION)
-    found = _HOST.fullmatch(name)
-    if found is None:
+    match = _HOST.fullmatch(name)
+    if match is None:
         return None
-    return EcrRegistry(found["account"], found["region"], bool(found["fips"]), found["form"] == "-")
+    return EcrRegistry(match["account"], match["region"], bool(match["fips"]), match["form"] == "-")
 
 
 class EcrProvider:

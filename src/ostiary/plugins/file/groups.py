@@ -47,8 +47,8 @@ class FileGroups:
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
         groups = self._current()
-        found = sorted(name for name in relevant if name in groups and user.username in groups[name].members)
-        return tuple(Membership(group, self._source) for group in found)
+        names = sorted(name for name in relevant if name in groups and user.username in groups[name].members)
+        return tuple(Membership(group, self._source) for group in names)
 
     async def groups_from_provider(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest

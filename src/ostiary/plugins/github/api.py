@@ -101,14 +101,14 @@ class GitHubApi:
         url = f"{self.web}/login/oauth/access_token"
         answer = await self._outbound.ask("POST", url, form=form)
         if answer.status != 200:
-            raise self._outbound.failed(url, f"it answered the exchange of a code with status {answer.status}")
+            raise self._outbound.failure(url, f"it answered the exchange of a code with status {answer.status}")
         return answer
 
     async def own_account(self, caller: Caller) -> GitHubAccount:
         answer = await self._get(caller, "/user")
         account = _account(answer) if answer.status == 200 else None
         if account is None:
-            raise self._outbound.failed(self.api, "its response does not name the user of the token")
+            raise self._outbound.failure(self.api, "its response does not name the user of the token")
         return account
 
     async def account(self, caller: Caller, account_id: int) -> GitHubAccount | None:
@@ -130,19 +130,19 @@ class GitHubApi:
 
     async def memberships(self, caller: Caller, login: str, groups: Iterable[Group]) -> tuple[Membership, ...]:
         """Those of *groups* that *login* is in. Asks once per organisation, then once per team of those that fit."""
-        asked = sorted(groups, key=lambda group: group.name)
-        if len(asked) > MAX_CHECKS:
+        ordered = sorted(groups, key=lambda group: group.name)
+        if len(ordered) > MAX_CHECKS:
             hint = "use fewer groups in policies, or name fewer organisations in groupsFrom"
             raise ProviderError("GitHub is not asked", cause=f"policies name more than {MAX_CHECKS} groups", hint=hint)
         if not is_login(login):
             return ()
-        organizations = sorted({group.organization.lower() for group in asked})
+        organizations = sorted({group.organization.lower() for group in ordered})
         members = await all_of(self.is_in_organization(caller, login, name) for name in organizations)
         entered = {name for name, member in zip(organizations, members, strict=True) if member}
-        inside = [group for group in asked if group.organization.lower() in entered]
-        found = await all_of(self._is_in(caller, login, group) for group in inside)
+        inside = [group for group in ordered if group.organization.lower() in entered]
+        memberships = await all_of(self._is_in(caller, login, group) for group in inside)
         return tuple(
-            Membership(group.name, _source(group)) for group, member in zip(inside, found, strict=True) if member
+            Membership(group.name, _source(group)) for group, member in zip(inside, memberships, strict=True) if member
         )
 
     async def _is_in(self, caller: Caller, login: str, group: Group) -> bool:
@@ -167,8 +167,8 @@ class GitHubApi:
         if answer.status in (403, 429) and (wait := self._wait(answer)) is not None:
             if not caller.is_person:
                 self._rest.begin(wait)
-            raise self._outbound.failed(self.api, f"rate limit exceeded; retry in {wait:.0f} seconds")
-        raise self._outbound.failed(self.api, *_unclear(answer))
+            raise self._outbound.failure(self.api, f"rate limit exceeded; retry in {wait:.0f} seconds")
+        raise self._outbound.failure(self.api, *_unclear(answer))
 
     def _wait(self, answer: HttpAnswer) -> float | None:
         """How many seconds to leave GitHub alone; None if this is no rate limit."""
@@ -199,21 +199,21 @@ def organizations(names: Iterable[str] | None, setting: str) -> tuple[str, ...]:
     """The organisations that *setting* names; raises `ConfigurationError` for one that would restrict nothing."""
     if names is None:
         return ()
-    found = tuple(names)
+    chosen_names = tuple(names)
     cause = None
-    if not found:
+    if not chosen_names:
         cause = "an empty list restricts nothing: remove it if that is intended"
-    elif not all(is_login(name) for name in found):
+    elif not all(is_login(name) for name in chosen_names):
         cause = "it must list names of organisations, as they stand in GitHub's URLs"
     if cause is not None:
         raise ConfigurationError("the organisations cannot be used", cause=cause, where=setting)
-    return found
+    return chosen_names
 
 
 def optional_strings(fields: Fields, key: str) -> tuple[str, ...] | None:
     """A list; None if there is none, which is not the same as an empty one."""
-    found = fields.strings(key)
-    return found if found or key in fields else None
+    names = fields.strings(key)
+    return names if names or key in fields else None
 
 
 def is_login(text: str) -> bool:
@@ -222,13 +222,17 @@ def is_login(text: str) -> bool:
 
 def parse_groups(relevant: AbstractSet[str], sources: Iterable[str]) -> tuple[Group, ...]:
     """Those of the *relevant* groups that are an organisation of *sources*, or a team of one."""
-    known = {name.lower() for name in sources}
-    found = []
+    source_names = {name.lower() for name in sources}
+    groups = []
     for name in relevant:
         organization, colon, team = name.partition(":")
-        if organization.lower() in known and organization.isascii() and bool(colon) == bool(_TEAM.fullmatch(team)):
-            found.append(Group(name, organization, team))
-    return tuple(found)
+        if (
+            organization.lower() in source_names
+            and organization.isascii()
+            and bool(colon) == bool(_TEAM.fullmatch(team))
+        ):
+            groups.append(Group(name, organization, team))
+    return tuple(groups)
 
 
 # --- reading answers ---
@@ -240,12 +244,12 @@ def _of(organization: str, *steps: str) -> str:
 
 
 def _account(answer: HttpAnswer) -> GitHubAccount | None:
-    said = answer.body if isinstance(answer.body, dict) else {}
-    account_id, login = said.get("id"), answer.text("login")
+    body = answer.body if isinstance(answer.body, dict) else {}
+    account_id, login = body.get("id"), answer.text("login")
     # An organisation and a bot have accounts too, and the suspended are still shown.
     if type(account_id) is not int or account_id < 1 or not is_login(login):
         return None
-    return GitHubAccount(account_id, login) if said.get("type") == "User" and not said.get("suspended_at") else None
+    return GitHubAccount(account_id, login) if body.get("type") == "User" and not body.get("suspended_at") else None
 
 
 def _is_active(answer: HttpAnswer) -> bool:

@@ -32,7 +32,7 @@ from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect, SignIn
 from ostiary.model import Secret, UserInfo
-from ostiary.plugins.common.authorization_code import Returned, begin, returned
+from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
 from ostiary.plugins.common.outbound import SECONDS, HttpAnswer, SecretFile
 from ostiary.plugins.github.api import (
     GITHUB,
@@ -125,7 +125,7 @@ class GitHubIdentity:
         return begin(f"{self._api.web}/login/oauth/authorize", parameters, request)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
-        token = self._token_of(await self._exchange(returned(request, "GitHub"), request.callback_url))
+        token = self._token_of(await self._exchange(parse_return(request, "GitHub"), request.callback_url))
         person = Caller.person(token)
         account = await self._api.own_account(person)
         await self._check_organizations(self._operator() or person, account)
@@ -140,8 +140,8 @@ class GitHubIdentity:
         if self._allowed and operator is None:
             raise _session_ended("organisations cannot be looked up without an interactive sign-in or a tokenFile")
         caller = operator or Caller.application(self._client_id, self._client_secret.current())
-        known = user.uid.isascii() and user.uid.isdecimal() and len(user.uid) <= MAX_ID_DIGITS
-        account = await self._api.account(caller, int(user.uid)) if known else None
+        is_id = user.uid.isascii() and user.uid.isdecimal() and len(user.uid) <= MAX_ID_DIGITS
+        account = await self._api.account(caller, int(user.uid)) if is_id else None
         # A login that its owner gave up can be taken by somebody else, so another name is another user.
         if account is None or account.login != user.username:
             raise _session_ended("the account was deleted, suspended or renamed")
@@ -228,11 +228,11 @@ class _HandOver:
     def take(self, uid: str) -> Secret | None:
         self._sweep()
         # Somebody may sign in twice at once; then there are two, and both are theirs.
-        found = next((entry for entry in self._waiting if entry[1] == uid), None)
-        if found is None:
+        waiting = next((entry for entry in self._waiting if entry[1] == uid), None)
+        if waiting is None:
             return None
-        self._waiting.remove(found)
-        return found[2]
+        self._waiting.remove(waiting)
+        return waiting[2]
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -252,12 +252,12 @@ def _exchange_error(error: str) -> LoginRefused | ProviderError:
         )
     if error == "unverified_user_email":
         return LoginRefused("GitHub requires a verified e-mail address", cause="unverified_user_email")
-    known = {
+    causes = {
         "incorrect_client_credentials": "it does not accept the client id and secret",
         "redirect_uri_mismatch": "the application is registered with another callback URL",
     }
     # An unknown text is not repeated: it is the answer to a request that held two secrets.
-    cause = known.get(error, "it does not exchange the code for a token")
+    cause = causes.get(error, "it does not exchange the code for a token")
     return ProviderError("GitHub is unavailable", cause=cause, hint="compare with the application's settings there")
 
 

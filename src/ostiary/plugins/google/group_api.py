@@ -60,8 +60,8 @@ class MembershipApi(Protocol):
 
 def domain_of(address: str) -> str | None:
     """The domain of an e-mail address, in lower case; None for what is no address."""
-    found = _ADDRESS.fullmatch(address)
-    return found[1].lower() if found else None
+    match = _ADDRESS.fullmatch(address)
+    return match[1].lower() if match else None
 
 
 # --- asking about a group ---
@@ -85,8 +85,8 @@ class GoogleApi:
         if answer.status == 429 or (answer.status == 403 and _reasons(answer.body) & _RATE_REASONS):
             after = answer.headers.get("retry-after", "")
             self._rest.begin(float(after) if after.isdecimal() and len(after) < 6 else REST_SECONDS)
-            raise self._outbound.failed(url, "rate limit exceeded")
-        raise self._outbound.failed(url, *_unclear(answer))
+            raise self._outbound.failure(url, "rate limit exceeded")
+        raise self._outbound.failure(url, *_unclear(answer))
 
 
 class CloudIdentity:
@@ -117,9 +117,9 @@ class CloudIdentity:
         return _flag(answer, "hasMembership")
 
     async def _name(self, token: Secret, group: str) -> str | None:
-        known = self._names.get(group)
-        if known is not None:
-            return known
+        cached_name = self._names.get(group)
+        if cached_name is not None:
+            return cached_name
         answer = await self._api.get(token, f"{self._base}/groups:lookup?{urlencode({'groupKey.id': group})}")
         if answer.status == 404:
             return None
@@ -187,8 +187,8 @@ def read_key(path: str) -> Key:
     """The key in a file; raises `ConfigurationError`, which quotes nothing of it."""
     try:
         with open(path, "rb") as file:
-            said = json.loads(file.read(MAX_KEY_BYTES))
-        return _key(said)
+            content = json.loads(file.read(MAX_KEY_BYTES))
+        return _key(content)
     except OSError as error:
         why = error.strerror or "it cannot be opened"
     except (ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ class GoogleServiceAccount:
         answer = await self._outbound.ask("POST", key.token_uri, form=form)
         if answer.status != 200:
             hint = "check that the key is valid, its scope is delegated, and the clock of this machine is right"
-            raise self._outbound.failed(key.token_uri, f"it returned no token (status {answer.status})", hint)
+            raise self._outbound.failure(key.token_uri, f"it returned no token (status {answer.status})", hint)
         return token_of(answer, self._outbound, key.token_uri)
 
     def _assertion(self, key: Key) -> str:
@@ -284,5 +284,5 @@ def token_of(answer: HttpAnswer, outbound: Outbound, url: str) -> tuple[Secret, 
     token, kind = answer.text("access_token"), answer.text("token_type")
     lasts = answer.body.get("expires_in") if isinstance(answer.body, dict) else None
     if not fits_token_header(token) or kind.lower() != "bearer":
-        raise outbound.failed(url, "its answer holds no token")
+        raise outbound.failure(url, "its answer holds no token")
     return Secret(token), float(lasts) if type(lasts) is int and 0 < lasts <= 86_400 else 0.0

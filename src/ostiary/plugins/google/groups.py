@@ -26,7 +26,7 @@ from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import Secret, UserInfo
-from ostiary.plugins.common.authorization_code import begin, returned
+from ostiary.plugins.common.authorization_code import begin, parse_return
 from ostiary.plugins.common.outbound import SECONDS, Outbound, SecretFile, all_of, is_safe
 from ostiary.plugins.google.group_api import (
     TOKEN_URI,
@@ -187,19 +187,19 @@ class GoogleGroups:
             hint = "use fewer groups in policies, or name fewer domains"
             raise ProviderError("Google is not asked", cause=f"policies name more than {MAX_CHECKS} groups", hint=hint)
         try:
-            found = await all_of(self._api.is_member(token, group, member) for group in groups)
+            answers = await all_of(self._api.is_member(token, group, member) for group in groups)
         except TokenRejected:
             if self._account is not None:
                 self._account.reject(token)
             raise
-        return tuple(Membership(group, "Google group") for group, is_in in zip(groups, found, strict=True) if is_in)
+        return tuple(Membership(group, "Google group") for group, is_in in zip(groups, answers, strict=True) if is_in)
 
     async def _service_token(self) -> Secret:
         assert self._account is not None, "without consent there is a service account"
         return await self._account.token()
 
     async def _exchange(self, consent: Consent, secret: SecretFile, request: LoginRequest) -> Secret:
-        back = returned(request, "Google")
+        back = parse_return(request, "Google")
         form = {
             "grant_type": "authorization_code",
             "client_id": consent.client_id,
@@ -215,7 +215,7 @@ class GoogleGroups:
             )
         if answer.status != 200:
             hint = "compare clientID, secret and redirect URI with the application's settings there"
-            raise self._outbound.failed(consent.token_url, f"it returned no token (status {answer.status})", hint)
+            raise self._outbound.failure(consent.token_url, f"it returned no token (status {answer.status})", hint)
         granted = answer.text("scope").split()
         # People can untick what they are asked for; then every group would look hidden, one by one.
         if self._api.scope not in granted:

@@ -106,10 +106,10 @@ class _Users:
 
     def hash_for(self, username: str, *, key: bytes) -> _Hash:
         """The user's hash. For a name that nobody has, a dummy: the same one each time, as costly as a user's."""
-        found = self.hashes.get(username)
-        chosen = hmac.digest(key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
-        dummy = self.dummies[int.from_bytes(chosen, "big") % len(self.dummies)]
-        return found or dummy
+        stored_hash = self.hashes.get(username)
+        digest = hmac.digest(key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
+        dummy = self.dummies[int.from_bytes(digest, "big") % len(self.dummies)]
+        return stored_hash or dummy
 
 
 class HtpasswdIdentity:
@@ -244,13 +244,13 @@ def _lines(path: str) -> list[str]:
 
 def _hash(text: str) -> _Hash:
     """The hash of a line. No error quotes it: it may be a password in plain text."""
-    if found := _BCRYPT.fullmatch(text):
-        cost = int(found[1])
+    if match := _BCRYPT.fullmatch(text):
+        cost = int(match[1])
         if not 4 <= cost <= MAX_BCRYPT_COST:
             raise ValueError(f"the cost of the bcrypt hash is not between 4 and {MAX_BCRYPT_COST}")
         return _Bcrypt(text, cost)
-    if found := _ARGON2ID.fullmatch(text):
-        memory, passes, lanes = (int(number) for number in found.groups())
+    if match := _ARGON2ID.fullmatch(text):
+        memory, passes, lanes = (int(number) for number in match.groups())
         if memory > MAX_ARGON2_KIB or passes > MAX_ARGON2_PASSES or not 1 <= lanes <= MAX_ARGON2_LANES or passes < 1:
             raise ValueError("the argon2id hash is too expensive")
         return _Argon2id(text)

@@ -63,20 +63,20 @@ class HttpAttributes:
         path = unquote(line.path, errors="strict")
         # Few APIs tell a path from the same with a slash at its end, so neither do modifiers and templates.
         bare = path.rstrip("/")
-        applied = self._applied(line, bare)
+        applied = self._modifier_for(line, bare)
         modifier = applied.modifier if applied is not None else ""
         object_path = bare.removesuffix(applied.suffix) if applied is not None else bare
         for template in self._templates:
-            found = template.fullmatch(object_path)
-            if found is not None:
-                return _resource(line.method, path, modifier, found.groupdict(""))
+            match = template.fullmatch(object_path)
+            if match is not None:
+                return _resource(line.method, path, modifier, match.groupdict(""))
         return RequestInfo(line.method.lower(), line.method, path, modifier=modifier)
 
     def long_running(self, info: RequestInfo) -> bool:
         return info.modifier == _WATCH
 
-    def _applied(self, line: RequestLine, path: str) -> Modifier | None:
-        return next((one for one in self._modifiers if _applies(one, line, path)), None)
+    def _modifier_for(self, line: RequestLine, path: str) -> Modifier | None:
+        return next((modifier for modifier in self._modifiers if _applies(modifier, line, path)), None)
 
 
 def _applies(modifier: Modifier, line: RequestLine, path: str) -> bool:
@@ -122,7 +122,7 @@ def _compile(template: str) -> re.Pattern[str]:
     """The expression for a template; raises `ValueError`, whose text may be shown."""
     if not template.startswith("/"):
         raise ValueError("a template is a path and begins with a slash")
-    expression, named = "", set[str]()
+    expression, group_names = "", set[str]()
     for segment in template.strip("/").split("/"):
         placeholder = _PLACEHOLDER.fullmatch(segment)
         if placeholder is None:
@@ -131,11 +131,11 @@ def _compile(template: str) -> re.Pattern[str]:
             expression += "/" + re.escape(segment)
             continue
         name = placeholder[1]
-        if name not in _PARTS or name in named:
+        if name not in _PARTS or name in group_names:
             raise ValueError(f"the placeholders are {', '.join(_PARTS)}, each once")
-        named.add(name)
+        group_names.add(name)
         expression += f"/(?P<{name}>[^/]+)"
-    if "resource" not in named:
+    if "resource" not in group_names:
         raise ValueError("a template must say where the {resource} stands")
     return re.compile(expression)
 
@@ -150,15 +150,15 @@ def _check_template(fields: Fields, text: str) -> bool:
 
 
 def _modifier(fields: Fields) -> Modifier:
-    found = Modifier(
+    modifier = Modifier(
         fields.string("modifier"), fields.string("query"), fields.string("suffix"), fields.string("method")
     )
-    if not found.modifier:
+    if not modifier.modifier:
         fields.problem("a modifier needs a name", "modifier", "as in: modifier: Restart")
-    if not found.query and not found.suffix:
+    if not modifier.query and not modifier.suffix:
         fields.problem("it would apply to every request", hint="name a query parameter or a suffix of the path")
-    if found.suffix and not found.suffix.startswith("/"):
+    if modifier.suffix and not modifier.suffix.startswith("/"):
         fields.problem("a suffix is whole segments, and begins with a slash", "suffix")
-    if found.method != found.method.upper():
+    if modifier.method != modifier.method.upper():
         fields.problem("a method is written in capital letters", "method")
-    return found
+    return modifier

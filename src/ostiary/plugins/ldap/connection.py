@@ -39,8 +39,8 @@ class LdapEntry:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """The values that are text."""
-        found = (_text(value) for value in self.attributes.get(name.lower(), ()))
-        return tuple(text for text in found if text)
+        texts = (_text(value) for value in self.attributes.get(name.lower(), ()))
+        return tuple(text for text in texts if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class NoSuchEntry(Exception):
 
 
 class LdapConnection:
-    """Made by `connected`, for one thread."""
+    """Made by `open_connection`, for one thread."""
 
     def __init__(self, handle: Any, server: LdapServer) -> None:
         self._handle = handle
@@ -73,13 +73,13 @@ class LdapConnection:
         """Raises `ProviderError` also if the password is refused: the mistake is ours, not the person's."""
         if not self.bind(account.dn, account.password()):
             hint = "compare bindDN and bindPasswordFile with the directory"
-            raise failed(self._server, "it refuses the password of the search account", hint)
+            raise server_failure(self._server, "it refuses the password of the search account", hint)
 
     def bind(self, dn: str, password: Secret) -> bool:
         """Whether *password* is that of *dn*."""
         if dn == "" or not password:
             return False
-        with _explained(self._server):
+        with _explain_errors(self._server):
             try:
                 self._handle.simple_bind_s(dn, password.reveal())
             except ldap.INVALID_CREDENTIALS:
@@ -87,16 +87,16 @@ class LdapConnection:
         return True
 
     def search(self, search: Search) -> list[LdapEntry]:
-        (found,) = self.search_all([search])
-        return found
+        (entries,) = self.search_all([search])
+        return entries
 
     def search_all(self, searches: Sequence[Search]) -> list[list[LdapEntry]]:
         """The answers in the order of the questions, which do not wait for each other."""
         answers: list[list[LdapEntry]] = []
-        with _explained(self._server):
+        with _explain_errors(self._server):
             for start in range(0, len(searches), BATCH):
-                sent = [self._send(search) for search in searches[start : start + BATCH]]
-                answers += [self._receive(number) for number in sent]
+                message_ids = [self._send(search) for search in searches[start : start + BATCH]]
+                answers += [self._receive(number) for number in message_ids]
         return answers
 
     def _send(self, search: Search) -> int:
@@ -122,11 +122,11 @@ class LdapConnection:
 
 
 @contextmanager
-def connected(server: LdapServer) -> Iterator[LdapConnection]:
+def open_connection(server: LdapServer) -> Iterator[LdapConnection]:
     """A connection on which nobody is bound yet; over TLS, unless the settings allow this machine without."""
     handle = None
     try:
-        with _explained(server):
+        with _explain_errors(server):
             handle = _open(server)
         yield LdapConnection(handle, server)
     finally:
@@ -134,7 +134,7 @@ def connected(server: LdapServer) -> Iterator[LdapConnection]:
             _close(handle)
 
 
-def failed(server: LdapServer, cause: str, hint: str | None = None) -> ProviderError:
+def server_failure(server: LdapServer, cause: str, hint: str | None = None) -> ProviderError:
     return ProviderError("the directory is unavailable", cause=cause, where=server.url, hint=hint)
 
 
@@ -162,7 +162,7 @@ def _open_with_start_tls(server: LdapServer) -> Any:
         handle = ldap.initialize(server.uri(server.server_name or None), fileno=connection.dup().detach())
         try:
             _set_options(handle, server)
-            with _limited(connection, server.connect_timeout + server.timeout):
+            with _limit_time(connection, server.connect_timeout + server.timeout):
                 handle.start_tls_s()
         except BaseException:
             _close(handle)
@@ -171,7 +171,7 @@ def _open_with_start_tls(server: LdapServer) -> Any:
 
 
 @contextmanager
-def _limited(connection: socket.socket, seconds: float) -> Iterator[None]:
+def _limit_time(connection: socket.socket, seconds: float) -> Iterator[None]:
     """Ends the connection after that time, since the library waits without a limit for the other side's TLS."""
     timer = threading.Timer(seconds, _shut, [connection])
     timer.daemon = True
@@ -231,7 +231,7 @@ def _close(handle: Any) -> None:
 
 
 @contextmanager
-def _explained(server: LdapServer) -> Iterator[None]:
+def _explain_errors(server: LdapServer) -> Iterator[None]:
     """What the library and the directory complain about, as a `ProviderError`."""
     try:
         yield
@@ -247,12 +247,12 @@ def _explained(server: LdapServer) -> Iterator[None]:
     except ValueError:
         cause = "the library cannot use a setting"
     # Raised outside of the handler: nothing of the library's exception is carried along.
-    raise failed(server, cause)
+    raise server_failure(server, cause)
 
 
 def _cause(error: ldap.LDAPError) -> str:
-    said = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    parts = [str(said.get(key) or "") for key in ("desc", "info")]
+    details = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    parts = [str(details.get(key) or "") for key in ("desc", "info")]
     text = ": ".join(part for part in parts if part) or type(error).__name__
     return "".join(char if char.isprintable() else " " for char in text)[:MAX_CAUSE].strip()
 

@@ -28,8 +28,8 @@ from ostiary.plugins.ldap.connection import (
     NoSuchEntry,
     Search,
     TooManyEntries,
-    connected,
-    failed,
+    open_connection,
+    server_failure,
 )
 from ostiary.plugins.ldap.escape import escape, fill, widen
 from ostiary.plugins.ldap.membership import memberships
@@ -69,7 +69,7 @@ class LdapDirectory:
 
     def _probe(self) -> str:
         account, server = self._settings.account, self._settings.server
-        with connected(server) as connection:
+        with open_connection(server) as connection:
             if account is None:
                 return "the directory answers; there is no search account to try"
             connection.bind_account(account)
@@ -92,58 +92,58 @@ class LdapDirectory:
         search = self._settings.groups
         if search is None:
             hint = "name groupSearch.baseDN in the settings of the provider"
-            raise failed(self._settings.server, "the settings do not say where groups are", hint)
+            raise server_failure(self._settings.server, "the settings do not say where groups are", hint)
         if not relevant or not _is_text(user.username):
             return ()
-        asked, groups = frozenset(relevant), search
+        names, groups = frozenset(relevant), search
         return await self._in_thread(
-            lambda: self._with_account(lambda connection: self._groups(connection, user, groups, asked))
+            lambda: self._with_account(lambda connection: self._groups(connection, user, groups, names))
         )
 
     # --- in a thread ---
 
     def _login(self, username: str, password: Secret) -> DirectoryUser | None:
         users = self._settings.users
-        with connected(self._settings.server) as connection:
+        with open_connection(self._settings.server) as connection:
             if self._settings.account is None:
                 # The template says which entry it must be; who has bound as it may read it.
                 if not connection.bind(fill(users.user_dn, username), password):
                     return None
                 return self._only(connection, username, users.filter)
             connection.bind_account(self._settings.account)
-            found = self._only(connection, username, fill(users.filter, username))
-            dn = self._nobody() if found is None else found.entry.dn
-            return found if connection.bind(dn, password) else None
+            account = self._only(connection, username, fill(users.filter, username))
+            dn = self._nobody() if account is None else account.entry.dn
+            return account if connection.bind(dn, password) else None
 
     def _with_account(self, ask: Callable[[LdapConnection], T]) -> T:
         if self._settings.account is None:
-            raise failed(self._settings.server, "there is no search account", "set bindDN and bindPasswordFile")
-        with connected(self._settings.server) as connection:
+            raise server_failure(self._settings.server, "there is no search account", "set bindDN and bindPasswordFile")
+        with open_connection(self._settings.server) as connection:
             connection.bind_account(self._settings.account)
             return ask(connection)
 
     def _find(self, connection: LdapConnection, user: UserInfo) -> DirectoryUser | None:
         users = self._settings.users
         # By the attribute that names come from: the filter may take other things for a name as well.
-        named = f"(&({users.username_attribute}={escape(user.username)}){widen(users.filter)})"
-        found = self._only(connection, user.username, named)
-        if found is None or found.user.username != user.username:
+        name_filter = f"(&({users.username_attribute}={escape(user.username)}){widen(users.filter)})"
+        account = self._only(connection, user.username, name_filter)
+        if account is None or account.user.username != user.username:
             return None
         # A name that was given to somebody else is another user.
-        return None if users.uid_attribute and user.uid and user.uid != found.user.uid else found
+        return None if users.uid_attribute and user.uid and user.uid != account.user.uid else account
 
     def _groups(
         self, connection: LdapConnection, user: UserInfo, search: GroupSearch, relevant: AbstractSet[str]
     ) -> tuple[Membership, ...]:
-        found = self._find(connection, user)
-        return () if found is None else memberships(connection, search, found.entry, relevant)
+        account = self._find(connection, user)
+        return () if account is None else memberships(connection, search, account.entry, relevant)
 
     def _only(self, connection: LdapConnection, username: str, text: str) -> DirectoryUser | None:
         """The only entry that fits; None if there is none, or another one, or it has no name to go by."""
         users = self._settings.users
         base = fill(users.user_dn, username) if users.user_dn else users.base_dn
         # Two are enough to know that it is not one.
-        search = Search(base, text, self._wanted(), only_base=bool(users.user_dn), limit=2)
+        search = Search(base, text, self._attributes_to_read(), only_base=bool(users.user_dn), limit=2)
         try:
             entries = connection.search(search)
         except TooManyEntries:
@@ -151,13 +151,13 @@ class LdapDirectory:
         except NoSuchEntry:
             if users.user_dn:
                 return None
-            raise failed(self._settings.server, "userSearch.baseDN is no entry that it shows") from None
+            raise server_failure(self._settings.server, "userSearch.baseDN is no entry that it shows") from None
         if len(entries) != 1:
             return None
         user = user_of(entries[0], users)
         return None if user is None else DirectoryUser(entries[0], user)
 
-    def _wanted(self) -> tuple[str, ...]:
+    def _attributes_to_read(self) -> tuple[str, ...]:
         users, groups = self._settings.users, self._settings.groups
         also = [users.uid_attribute, groups.user_attribute if groups and groups.user_attribute != DN else ""]
         return (users.username_attribute, *STATE, *(name for name in also if name))

@@ -79,12 +79,12 @@ class LdapIdentity:
             return Challenge(self._challenge)
         username, password = proof
         async with self._lockout.attempt(username, request.remote_address) as attempt:
-            found = await self._directory.login(username, password)
-            attempt.settle(right=found is not None)
-        if found is None:
+            account = await self._directory.login(username, password)
+            attempt.settle(right=account is not None)
+        if account is None:
             cause = "no entry fits, or several do, or the directory refuses the password"
             raise LoginRefused("wrong user name or password", cause=cause, www_authenticate=self._challenge)
-        return self._usable(found)
+        return self._usable(account)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
         raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
@@ -92,10 +92,10 @@ class LdapIdentity:
     async def revalidate(self, user: UserInfo) -> UserInfo:
         if not self._directory.can_search:
             raise LoginRefused("sign in again", cause="without bindDN nobody can be looked up at a renewal")
-        found = await self._directory.find(user)
-        if found is None:
+        account = await self._directory.find(user)
+        if account is None:
             raise LoginRefused("the user is no longer known", cause="no entry has this name, or it is somebody else's")
-        return self._usable(found)
+        return self._usable(account)
 
     # --- which groups, if this object is a group provider too ---
 

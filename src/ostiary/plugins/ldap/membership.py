@@ -34,37 +34,38 @@ def memberships(
     if not names or not members:
         return ()
     try:
-        found = dict(_found(connection, groups, members, names))
+        sources = dict(_search_memberships(connection, groups, members, names))
     except (TooManyEntries, NoSuchEntry):
         cause = "groupSearch.baseDN is no entry, or has more groups of one user than the directory tells at once"
         raise ProviderError("the groups could not be looked up", cause=cause) from None
     # What a directory finds equal may differ in case or blanks; names of groups do not.
-    return tuple(Membership(name, found[name]) for name in names if name in found)
+    return tuple(Membership(name, sources[name]) for name in names if name in sources)
 
 
 def named_filter(groups: GroupSearch, member: str, names: Iterable[str], *, rule: str = "=") -> str:
     """Groups with this member and one of these names."""
-    named = "".join(f"({groups.name_attribute}={escape(name)})" for name in names)
-    return f"(&{groups.filter}({groups.member_attribute}{rule}{escape(member)})(|{named}))"
+    name_filters = "".join(f"({groups.name_attribute}={escape(name)})" for name in names)
+    return f"(&{groups.filter}({groups.member_attribute}{rule}{escape(member)})(|{name_filters}))"
 
 
 def member_filter(groups: GroupSearch, member: str) -> str:
     return f"(&{groups.filter}({groups.member_attribute}={escape(member)}))"
 
 
-def _found(
+def _search_memberships(
     connection: LdapConnection, groups: GroupSearch, members: tuple[str, ...], names: list[str]
 ) -> Iterator[tuple[str, str]]:
     """(name, source) of groups; a later source replaces an earlier one of the same name."""
     if groups.nested is Nested.RECURSIVE:
-        yield from _walked(connection, groups, members[0])
+        yield from _walk_nested(connection, groups, members[0])
         return
     if groups.nested is Nested.ACTIVE_DIRECTORY:
-        yield from ((name, "via a nested group") for name in _named(connection, groups, members, names, f"{IN_CHAIN}="))
-    yield from ((name, "") for name in _named(connection, groups, members, names, "="))
+        nested = _search_by_name(connection, groups, members, names, f"{IN_CHAIN}=")
+        yield from ((name, "via a nested group") for name in nested)
+    yield from ((name, "") for name in _search_by_name(connection, groups, members, names, "="))
 
 
-def _named(
+def _search_by_name(
     connection: LdapConnection, groups: GroupSearch, members: tuple[str, ...], names: list[str], rule: str
 ) -> Iterator[str]:
     batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
@@ -74,14 +75,14 @@ def _named(
             yield from entry.texts(groups.name_attribute)
 
 
-def _walked(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> Iterator[tuple[str, str]]:
+def _walk_nested(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> Iterator[tuple[str, str]]:
     """Groups from the farthest to the nearest, so that the shortest way is the one that is told."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     levels: list[list[tuple[str, str]]] = []
     # Whom to ask about, and how to call that as a source.
     frontier = [(user_dn, "")]
     while frontier:
-        if len(levels) == MAX_LEVELS or len(seen) > MAX_GROUPS:
+        if len(levels) == MAX_LEVELS or len(visited) > MAX_GROUPS:
             cause = f"they are nested deeper than {MAX_LEVELS} levels, or are more than {MAX_GROUPS}"
             raise ProviderError("the groups could not be looked up", cause=cause)
         answers = connection.search_all([_search(groups, member_filter(groups, dn)) for dn, _ in frontier])
@@ -90,9 +91,9 @@ def _walked(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> It
         for (_, source), entries in zip(frontier, answers, strict=True):
             for entry in entries:
                 # A group can be in itself, by way of others.
-                if entry.dn.lower() in seen:
+                if entry.dn.lower() in visited:
                     continue
-                seen.add(entry.dn.lower())
+                visited.add(entry.dn.lower())
                 names = entry.texts(groups.name_attribute)
                 level += [(name, source) for name in names]
                 after.append((entry.dn, f'via nested group "{names[0] if names else entry.dn}"'))

@@ -77,16 +77,16 @@ class MemoryTokenStore:
         self._check_open()
         self._check_new(session, tokens)
         self._correct_times()
-        found = self._find(spent)
-        if found is None or found.token.kind is not TokenKind.RENEWAL or found.session.id != session.id:
+        renewal = self._find(spent)
+        if renewal is None or renewal.token.kind is not TokenKind.RENEWAL or renewal.session.id != session.id:
             return False
         since = self._sequence_before(at) if since is None else since
         if self._is_revoked(replace(session, sequence=since)):
             return False
-        if session.user != found.session.user:
+        if session.user != renewal.session.user:
             self._end_access_tokens(session.id)
-        session = replace(session, sequence=found.session.sequence)
-        self._tokens[spent] = replace(found.token, kind=TokenKind.SPENT, issued_at=at)
+        session = replace(session, sequence=renewal.session.sequence)
+        self._tokens[spent] = replace(renewal.token, kind=TokenKind.SPENT, issued_at=at)
         self._put(session, tokens)
         return True
 
@@ -96,21 +96,21 @@ class MemoryTokenStore:
 
     async def session(self, session_id: str) -> Session | None:
         self._check_open()
-        found = self._sessions.get(session_id)
-        return found if found is not None and self._is_alive(found) else None
+        session = self._sessions.get(session_id)
+        return session if session is not None and self._is_alive(session) else None
 
     async def sessions(
         self, *, username: str | None = None, group: str | None = None, limit: int = 1000
     ) -> list[Session]:
         self._check_open()
-        found = [
+        living = [
             session
             for session in self._sessions.values()
             if self._is_alive(session)
             and (username is None or session.user.username == username)
             and (group is None or group in session.user.groups)
         ]
-        return sorted(found, key=lambda session: session.created_at, reverse=True)[:limit]
+        return sorted(living, key=lambda session: session.created_at, reverse=True)[:limit]
 
     async def revoke(self, revocation: Revocation) -> int:
         self._check_open()
@@ -267,10 +267,10 @@ class MemoryTokenStore:
         return living
 
     def _end_token(self, revocation: Revocation) -> int:
-        found = self._find(bytes.fromhex(revocation.value))
-        if found is None or found.token.kind is TokenKind.SPENT:
+        living = self._find(bytes.fromhex(revocation.value))
+        if living is None or living.token.kind is TokenKind.SPENT:
             return 0
-        self._forget_token(found.token)
+        self._forget_token(living.token)
         return 1
 
     def _end_access_tokens(self, session_id: str) -> None:
@@ -287,10 +287,10 @@ class MemoryTokenStore:
         return recorded
 
     def _forget_revocations(self, now: datetime) -> None:
-        kept = {number: recorded for number, recorded in self._log.items() if _time_of(recorded) > now - REMEMBERED}
-        self._forgotten = max(self._forgotten, *self._log.keys() - kept.keys(), 0)
-        self._log = kept
-        self._undone &= kept.keys()
+        recent = {number: recorded for number, recorded in self._log.items() if _time_of(recorded) > now - REMEMBERED}
+        self._forgotten = max(self._forgotten, *self._log.keys() - recent.keys(), 0)
+        self._log = recent
+        self._undone &= recent.keys()
 
     async def _wake(self) -> None:
         async with self._changed:

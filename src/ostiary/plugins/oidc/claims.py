@@ -89,10 +89,10 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
 
 
 def _one(claim: str, claims: Mapping[str, object]) -> str:
-    found = _many(claim, claims)
-    if len(found) > 1:
+    values = _many(claim, claims)
+    if len(values) > 1:
         raise _unreadable(claim)
-    return found[0] if found else ""
+    return values[0] if values else ""
 
 
 def _many(claim: str, claims: Mapping[str, object]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
-from ostiary.plugins.common.authorization_code import Returned, begin, returned
+from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
 from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
 from ostiary.plugins.oidc.claims import ClaimNames, read_claim_names
@@ -159,7 +159,7 @@ class OidcIdentity(ClaimedGroups):
         return replace(redirect, remember=(*redirect.remember, (NONCE, nonce)))
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified:
-        came = returned(request, "the identity system")
+        came = parse_return(request, "the identity system")
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
             raise LoginRefused(_AGAIN, cause="the state of this sign-in is incomplete")
@@ -171,7 +171,7 @@ class OidcIdentity(ClaimedGroups):
         refresh_token = tokens.get("refresh_token")
         if not self._renews or not isinstance(refresh_token, str) or not refresh_token:
             return user
-        return Identified(user, _kept(refresh_token, subject))
+        return Identified(user, _secret_to_keep(refresh_token, subject))
 
     async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
         refresh_token, subject = _read_kept(kept)
@@ -181,7 +181,8 @@ class OidcIdentity(ClaimedGroups):
         # An issuer that rotates refresh tokens takes the old one for stolen from now on.
         newer = tokens.get("refresh_token")
         return Identified(
-            self._claims.user(claims), _kept(newer if isinstance(newer, str) and newer else refresh_token, subject)
+            self._claims.user(claims),
+            _secret_to_keep(newer if isinstance(newer, str) and newer else refresh_token, subject),
         )
 
     async def close(self) -> None:
@@ -236,9 +237,9 @@ class OidcIdentity(ClaimedGroups):
         if answer.status == 400 and error == "invalid_grant":
             summary, cause = refused
             raise LoginRefused(summary, cause=cause)
-        told = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
+        reported = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
         hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
-        raise self._outbound.failed(url, f"it answered a code with status {answer.status}{told}", hint)
+        raise self._outbound.failure(url, f"it answered a code with status {answer.status}{reported}", hint)
 
     # --- what the tokens say ---
 
@@ -248,8 +249,8 @@ class OidcIdentity(ClaimedGroups):
         """What the issuer says of the person, and its name for them."""
         if not isinstance(tokens.get("id_token"), str):
             hint = "the scope openid must be allowed there"
-            raise self._outbound.failed(metadata.token_endpoint, "it gave no ID token", hint)
-        claims = await self._verified(tokens, nonce)
+            raise self._outbound.failure(metadata.token_endpoint, "it gave no ID token", hint)
+        claims = await self._verify_claims(tokens, nonce)
         subject = str(claims["sub"])
         if self._user_info:
             return await self._user_info_of(subject, tokens, metadata), subject
@@ -258,7 +259,7 @@ class OidcIdentity(ClaimedGroups):
     async def _claims_again(self, tokens: Mapping[str, object], subject: str, metadata: IssuerMetadata) -> Claims:
         """The same at a refresh, where an ID token need not come along (OpenID Connect Core, 12.2)."""
         if isinstance(tokens.get("id_token"), str):
-            claims = await self._verified(tokens, None)
+            claims = await self._verify_claims(tokens, None)
             if claims["sub"] != subject:
                 raise LoginRefused(_NOT_BELIEVED, cause="the ID token of the refresh is about another person")
             if not self._user_info:
@@ -268,7 +269,7 @@ class OidcIdentity(ClaimedGroups):
             raise LoginRefused(_ENDED, cause=cause)
         return await self._user_info_of(subject, tokens, metadata)
 
-    async def _verified(self, tokens: Mapping[str, object], nonce: str | None) -> Claims:
+    async def _verify_claims(self, tokens: Mapping[str, object], nonce: str | None) -> Claims:
         try:
             return await verify_with(
                 self._issuer,
@@ -285,10 +286,10 @@ class OidcIdentity(ClaimedGroups):
         url, access_token = metadata.user_info_endpoint, _access_token(tokens)
         if not url or access_token is None:
             why = "it has no UserInfo endpoint, or gave no access token"
-            raise self._outbound.failed(metadata.token_endpoint, why, "leave out userInfo")
+            raise self._outbound.failure(metadata.token_endpoint, why, "leave out userInfo")
         answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {access_token}"})
         if answer.status != 200 or not isinstance(answer.body, dict):
-            raise self._outbound.failed(url, f"its UserInfo is not a JSON object (status {answer.status})")
+            raise self._outbound.failure(url, f"its UserInfo is not a JSON object (status {answer.status})")
         # OpenID Connect Core 5.3.2: else it may be about anybody.
         if answer.body.get("sub") != subject:
             raise LoginRefused(_NOT_BELIEVED, cause="UserInfo is about another person")
@@ -300,7 +301,7 @@ def _access_token(tokens: Mapping[str, object]) -> str | None:
     return access if isinstance(access, str) else None
 
 
-def _kept(refresh_token: str, subject: str) -> Secret:
+def _secret_to_keep(refresh_token: str, subject: str) -> Secret:
     return Secret(json.dumps([refresh_token, subject]))
 
 

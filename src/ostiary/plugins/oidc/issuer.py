@@ -75,30 +75,30 @@ class Issuer:
             self._refetch_at = self._monotonic() + REFETCH_SECONDS
         self._refetching += 1
         try:
-            found = await self._keys.fill(generation + 1, self._fetch_keys)
+            keys = await self._keys.fill(generation + 1, self._fetch_keys)
         finally:
             self._refetching -= 1
         self._generation = generation + 1
-        return found
+        return keys
 
     async def _discover(self) -> IssuerMetadata:
         url = self.url.rstrip("/") + WELL_KNOWN
         try:
             return _metadata(self.url, await self._get(url))
         except ValueError as mistake:
-            raise self._outbound.failed(url, str(mistake)) from None
+            raise self._outbound.failure(url, str(mistake)) from None
 
     async def _fetch_keys(self) -> Keys:
         url = self._keys_url or (await self.metadata()).keys_url
         try:
             return parse_keys(await self._get(url))
         except ValueError as mistake:
-            raise self._outbound.failed(url, f"its keys cannot be used: {mistake}") from None
+            raise self._outbound.failure(url, f"its keys cannot be used: {mistake}") from None
 
     async def _get(self, url: str) -> object:
         answer = await self._outbound.ask("GET", url)
         if answer.status != 200:
-            raise self._outbound.failed(url, f"it answered with status {answer.status}")
+            raise self._outbound.failure(url, f"it answered with status {answer.status}")
         return answer.body
 
 
@@ -153,8 +153,8 @@ def _metadata(issuer: str, document: object) -> IssuerMetadata:
         raise ValueError("it has no discovery document there")
     # Exactly the same (Discovery, 4.3): else one issuer could speak with the endpoints of another.
     if document.get("issuer") != issuer:
-        named = document.get("issuer")
-        itself = f'"{printable(named[:LONGEST_NAME])}"' if isinstance(named, str) else "nothing"
+        announced = document.get("issuer")
+        itself = f'"{printable(announced[:LONGEST_NAME])}"' if isinstance(announced, str) else "nothing"
         raise ValueError(f"its issuer is {itself}, which differs from the configured issuer")
     plain = issuer.startswith("http://")
     methods = document.get("token_endpoint_auth_methods_supported")

@@ -75,10 +75,10 @@ def parse_keys(document: object) -> Keys:
         raise ValueError("it is not a set of keys")
     if len(listed) > MAX_KEYS:
         raise ValueError(f"it has more than {MAX_KEYS} keys")
-    return Keys(tuple(found for item in listed if (found := _published(item)) is not None))
+    return Keys(tuple(key for item in listed if (key := _parse_key(item)) is not None))
 
 
-def _published(item: object) -> Published | None:
+def _parse_key(item: object) -> Published | None:
     if not isinstance(item, dict) or not _is_for_signatures(item):
         return None
     key_id, algorithm, curve = (item.get(name) for name in ("kid", "alg", "crv"))

@@ -91,7 +91,7 @@ def verify(
     access_token: str | None = None,
 ) -> Claims:
     """The claims of *token*; raises `TokenRefused`. With *nonce*, it must be the one of this login."""
-    algorithm, payload = _signed(token, keys, rules)
+    algorithm, payload = _verify_signature(token, keys, rules)
     claims = json_object(payload)
     if claims is None:
         raise TokenRefused("its content is not a JSON object")
@@ -107,10 +107,10 @@ def verify(
 def json_object(text: bytes) -> dict[str, object] | None:
     """The JSON object that *text* is; None if it is something else."""
     try:
-        found = json.loads(text, parse_constant=_not_json)
+        claims = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return claims if isinstance(claims, dict) else None
 
 
 def _not_json(constant: str) -> NoReturn:
@@ -141,10 +141,10 @@ class _Registry(JWSRegistry):
         return self.algorithms[name]
 
 
-def _signed(token: str, keys: Keys, rules: TokenRules) -> tuple[str, bytes]:
+def _verify_signature(token: str, keys: Keys, rules: TokenRules) -> tuple[str, bytes]:
     """The algorithm and the signed content."""
     registry = _Registry(rules.algorithms)
-    signature = _extracted(token, registry)
+    signature = _extract_signature(token, registry)
     header = signature.headers()
     algorithm, key_id, kind = header.get("alg"), header.get("kid"), header.get("typ")
     # Before any key is looked for: which algorithm counts is for us to say, and not for the token.
@@ -159,7 +159,7 @@ def _signed(token: str, keys: Keys, rules: TokenRules) -> tuple[str, bytes]:
     return algorithm, signature.payload
 
 
-def _extracted(token: str, registry: JWSRegistry) -> CompactSignature:
+def _extract_signature(token: str, registry: JWSRegistry) -> CompactSignature:
     if len(token) > MAX_TOKEN_BYTES or not token.isascii():
         raise TokenRefused("it is too long, or not a token")
     try:

@@ -118,12 +118,12 @@ class _LimitWindows:
         if not self.limit.count:
             return self._seconds, 0
         try:
-            wait, used, part = self._shared.update_now(self._prefix + key, self._add, wide=True)
+            wait, in_use, part = self._shared.update_now(self._prefix + key, self._add, wide=True)
         except CountsFull:
             return self._part_seconds, 0
         if not wait:
             self._unsettled.setdefault(key, deque()).append(part)
-        return wait, used
+        return wait, in_use
 
     def take_back(self, key: str) -> None:
         """What was just counted does not count: another limit has refused it."""
@@ -159,26 +159,26 @@ class _LimitWindows:
         assert self.limit.count is not None, "only what has a count is counted"
         if total >= self.limit.count:
             leaves_at = (first + PARTS + 1) * self._part_seconds
-            return *self._kept(first, counts, now), (max(leaves_at - now, 0.001), total, part)
+            return *self._pack_window(first, counts, now), (max(leaves_at - now, 0.001), total, part)
         first = first if counts else part
         counts += [0.0] * (part - first + 1 - len(counts))
         counts[part - first] += 1
-        return *self._kept(first, counts, now), (0.0, total, part)
+        return *self._pack_window(first, counts, now), (0.0, total, part)
 
     def _remove(self, part: int, state: State, now: float) -> tuple[State, float, None]:
         first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
         if first <= part < first + len(counts) and counts[part - first]:
             counts[part - first] -= 1
-        return *self._kept(first, counts, now), None
+        return *self._pack_window(first, counts, now), None
 
     def _remove_oldest(self, part: int, state: State, now: float) -> tuple[State, float, None]:
         first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
         # One that has been forgotten anyway is not taken from the others.
         if counts and part >= first:
             counts[0] -= 1
-        return *self._kept(first, counts, now), None
+        return *self._pack_window(first, counts, now), None
 
-    def _kept(self, first: int, counts: list[float], now: float) -> tuple[State, float]:
+    def _pack_window(self, first: int, counts: list[float], now: float) -> tuple[State, float]:
         while counts and not counts[-1]:
             counts.pop()
         if not counts:
@@ -215,7 +215,7 @@ class RequestQuota:
         matching = [counts for counts in self._limits if counts.limit.matches(attributes)]
         counted: list[_LimitWindows] = []
         for counts in matching:
-            refusal = _too_large(counts.limit, size) or _used_up(counts, attributes)
+            refusal = _too_large(counts.limit, size) or _refusal_if_full(counts, attributes)
             if refusal is not None:
                 # A request that one limit refuses is not charged to the others.
                 for other in counted:
@@ -240,7 +240,7 @@ def _too_large(limit: Limit, size: int | None) -> Admission | None:
     return Admission(False, f"exceeded quota: {limit.name}, requested: bytes={size}, limited: bytes={largest}")
 
 
-def _used_up(counts: _LimitWindows, attributes: Attributes) -> Admission | None:
+def _refusal_if_full(counts: _LimitWindows, attributes: Attributes) -> Admission | None:
     """None if there was room, and it is counted."""
     limit = counts.limit
     if limit.count is None:
@@ -248,8 +248,8 @@ def _used_up(counts: _LimitWindows, attributes: Attributes) -> Admission | None:
     seconds, in_use = counts.add(limit.key(attributes))
     if not seconds:
         return None
-    used = f"used: requests={in_use}, limited: requests={limit.count}"
-    reason = f"exceeded quota: {limit.name}, requested: requests=1, {used}"
+    usage = f"used: requests={in_use}, limited: requests={limit.count}"
+    reason = f"exceeded quota: {limit.name}, requested: requests=1, {usage}"
     return Admission(False, reason, retry_after=seconds if limit.count and seconds <= LONGEST_RETRY else None)
 
 
@@ -296,8 +296,8 @@ def _quantity(fields: Fields, key: str) -> int | None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         fields.problem("expected a number of bytes, as in 65536, 64Ki or 1Mi", key)
         return None
-    return int(found[1]) * _POWERS.get(found[2] or "", 1)
+    return int(match[1]) * _POWERS.get(match[2] or "", 1)

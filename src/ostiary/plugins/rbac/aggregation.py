@@ -15,7 +15,7 @@ _Rules = Mapping[str, tuple[PolicyRule, ...]]
 _Parts = Mapping[str, tuple[str, ...]]
 
 
-def aggregated(roles: Iterable[Role]) -> tuple[Role, ...]:
+def aggregate_roles(roles: Iterable[Role]) -> tuple[Role, ...]:
     """*roles*, each with the rules it has in the end.
 
     The rules of an aggregating role are those of the roles that its selectors find: selector by selector, the roles by
@@ -23,21 +23,21 @@ def aggregated(roles: Iterable[Role]) -> tuple[Role, ...]:
     to be found the role keeps its own, as in a cluster: the controller writes nothing then. Roles that select each
     other and find nothing else have no rules; in a cluster it depends on which of them was written first.
     """
-    found = tuple(roles)
-    cluster = {role.name: role for role in found if role.kind == CLUSTER_ROLE}
+    all_roles = tuple(roles)
+    cluster = {role.name: role for role in all_roles if role.kind == CLUSTER_ROLE}
     parts = {name: _parts(role, cluster.values()) for name, role in cluster.items() if role.aggregates is not None}
     own = {name: role.rules for name, role in cluster.items()}
     # Who keeps its rules is a role like any other to those that select it, so that they may have to give up theirs.
     keeping = {name for name in parts if own[name]}
     while True:
-        rules = _settled({name: own[name] for name in cluster if name in keeping or name not in parts}, parts)
-        replaced = {name for name in keeping if _collected(parts[name], rules)}
+        rules = _resolve_rules({name: own[name] for name in cluster if name in keeping or name not in parts}, parts)
+        replaced = {name for name in keeping if _collect_rules(parts[name], rules)}
         if not replaced:
-            return tuple(_with_rules(role, rules) for role in found)
+            return tuple(_with_rules(role, rules) for role in all_roles)
         keeping -= replaced
 
 
-def _settled(given: _Rules, parts: _Parts) -> _Rules:
+def _resolve_rules(given: _Rules, parts: _Parts) -> _Rules:
     """All rules that there are in the end, where those of the roles in *given* do not change."""
     rules = {**given, **{name: () for name in parts if name not in given}}
     changed = True
@@ -46,13 +46,13 @@ def _settled(given: _Rules, parts: _Parts) -> _Rules:
         changed = False
         for name, names in parts.items():
             if name not in given:
-                collected = _collected(names, rules)
+                collected = _collect_rules(names, rules)
                 changed = changed or len(collected) != len(rules[name])
                 rules[name] = collected
     return rules
 
 
-def _collected(names: tuple[str, ...], rules: _Rules) -> tuple[PolicyRule, ...]:
+def _collect_rules(names: tuple[str, ...], rules: _Rules) -> tuple[PolicyRule, ...]:
     return tuple(dict.fromkeys(rule for name in names for rule in rules[name]))
 
 

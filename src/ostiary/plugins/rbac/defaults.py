@@ -32,10 +32,10 @@ _WRITE = ("create", "delete", "deletecollection", "patch", "update")
 
 def with_defaults(manifests: Manifests) -> Manifests:
     """*manifests*, and of the defaults those that they do not replace."""
-    taken = {(role.kind, role.name) for role in manifests.roles}
-    taken |= {(binding.kind, binding.name) for binding in manifests.bindings}
-    roles = tuple(role for role in DEFAULT_ROLES if (role.kind, role.name) not in taken)
-    bindings = tuple(binding for binding in DEFAULT_BINDINGS if (binding.kind, binding.name) not in taken)
+    own_names = {(role.kind, role.name) for role in manifests.roles}
+    own_names |= {(binding.kind, binding.name) for binding in manifests.bindings}
+    roles = tuple(role for role in DEFAULT_ROLES if (role.kind, role.name) not in own_names)
+    bindings = tuple(binding for binding in DEFAULT_BINDINGS if (binding.kind, binding.name) not in own_names)
     return Manifests(roles + manifests.roles, bindings + manifests.bindings, manifests.ignored, manifests.problems)
 
 

@@ -89,14 +89,14 @@ def explain(index: Index, user: UserInfo, request: RequestInfo) -> Explanation:
         if closest is None:
             return Explanation(decision, failed="subject: there are no bindings", remedy=remedy(user, request))
         failed = "; ".join(f"{failure.condition}: {failure.text}" for failure in closest.failures)
-        return Explanation(decision, _told(closest.binding, closest.rule), failed, remedy(user, request))
+        return Explanation(decision, _describe_grant(closest.binding, closest.rule), failed, remedy(user, request))
     grant = index.grant_for(user, request)
     if MASTERS in user.groups or grant is None:
         return Explanation(decision, f'{USER_GROUP} "{MASTERS}"')
-    return Explanation(decision, _told(grant.binding, grant.role.rule_for(request)))
+    return Explanation(decision, _describe_grant(grant.binding, grant.role.rule_for(request)))
 
 
-def _told(binding: Binding, rule: PolicyRule | None) -> str:
+def _describe_grant(binding: Binding, rule: PolicyRule | None) -> str:
     text = f"{binding} of {binding.role}"
     if binding.place.file is not None:
         text += f" ({binding.place})"
@@ -113,8 +113,8 @@ def _rule_text(rule: PolicyRule) -> str:
 
 
 def _list(values: Sequence[str]) -> str:
-    shown = ", ".join(f'"{value}"' for value in values[:_MOST_TOLD])
-    return f"{shown} and {len(values) - _MOST_TOLD} more" if len(values) > _MOST_TOLD else shown
+    listed = ", ".join(f'"{value}"' for value in values[:_MOST_TOLD])
+    return f"{listed} and {len(values) - _MOST_TOLD} more" if len(values) > _MOST_TOLD else listed
 
 
 def _lists(rule: PolicyRule) -> tuple[tuple[str, ...], ...]:
@@ -136,9 +136,9 @@ def _candidates(index: Index, user: UserInfo, request: RequestInfo) -> Iterator[
             continue
         if id(role) not in best:
             best[id(role)] = _best_rule(role, request)
-        found = best[id(role)]
-        if found is not None:
-            yield _Candidate(binding, found[0], (*found[1], *around), by_name)
+        candidate = best[id(role)]
+        if candidate is not None:
+            yield _Candidate(binding, candidate[0], (*candidate[1], *around), by_name)
 
 
 def _best_rule(role: CompiledRole, request: RequestInfo) -> tuple[PolicyRule, tuple[_Failure, ...]] | None:
@@ -163,8 +163,8 @@ def _rule_failures(rule: PolicyRule, request: RequestInfo) -> Iterator[_Failure]
         )
     yield from _resource_failure(rule, request)
     if rule.resource_names and request.name not in rule.resource_names:
-        asked = f'not "{request.name}"' if request.name else "the request names no object"
-        yield _Failure("resourceName", f"the rule is for objects named {_list(rule.resource_names)}, and {asked}")
+        requested = f'not "{request.name}"' if request.name else "the request names no object"
+        yield _Failure("resourceName", f"the rule is for objects named {_list(rule.resource_names)}, and {requested}")
 
 
 def _resource_failure(rule: PolicyRule, request: RequestInfo) -> Iterator[_Failure]:
@@ -186,7 +186,7 @@ def _subject_failure(binding: Binding, user: UserInfo) -> Iterator[_Failure]:
 def _names(binding: Binding, user: UserInfo) -> bool:
     """Whether the binding is for this user, or for a group that not everybody is in."""
     subjects = (with_namespace(subject, binding) for subject in binding.subjects)
-    return any(_is(one, user) and one.name not in (AUTHENTICATED, UNAUTHENTICATED) for one in subjects)
+    return any(_is(each, user) and each.name not in (AUTHENTICATED, UNAUTHENTICATED) for each in subjects)
 
 
 def _is(subject: Subject, user: UserInfo) -> bool:
@@ -198,8 +198,8 @@ def _is(subject: Subject, user: UserInfo) -> bool:
 
 def _namespace_failure(binding: Binding, request: RequestInfo) -> Iterator[_Failure]:
     if binding.namespace and (not request.is_resource or binding.namespace != request.namespace):
-        asked = f'in "{request.namespace}"' if request.namespace else "in no namespace"
-        yield _Failure("namespace", f'the binding is for "{binding.namespace}", and the request is {asked}')
+        requested = f'in "{request.namespace}"' if request.namespace else "in no namespace"
+        yield _Failure("namespace", f'the binding is for "{binding.namespace}", and the request is {requested}')
 
 
 # --- what would allow it ---
@@ -234,7 +234,7 @@ def _name(user: UserInfo, request: RequestInfo) -> str:
 
 
 def _subject(user: UserInfo) -> Subject:
-    found = _SERVICE_ACCOUNT_NAME.fullmatch(user.username)
-    if found is not None and is_dns_name(found[1]) and is_dns_name(found[2]):
-        return Subject(SERVICE_ACCOUNT, found[2], found[1])
+    match = _SERVICE_ACCOUNT_NAME.fullmatch(user.username)
+    if match is not None and is_dns_name(match[1]) and is_dns_name(match[2]):
+        return Subject(SERVICE_ACCOUNT, match[2], match[1])
     return Subject(USER, user.username)

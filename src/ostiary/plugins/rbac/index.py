@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from ostiary.core.implied_groups import implied_groups
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
-from ostiary.plugins.rbac.aggregation import aggregated
+from ostiary.plugins.rbac.aggregation import aggregate_roles
 from ostiary.plugins.rbac.presence import namespace_of, presence
 from ostiary.plugins.rbac.rules import RuleTable, resource_keys
 from ostiary.wire.rbac import (
@@ -113,7 +113,7 @@ class Index:
         self.revision = revision
         self.bindings = manifests.bindings
         self.roles: dict[RoleKey, Role] = {
-            (role.kind, role.namespace, role.name): role for role in aggregated(manifests.roles)
+            (role.kind, role.namespace, role.name): role for role in aggregate_roles(manifests.roles)
         }
         self._compiled: dict[RoleKey, CompiledRole] = {}
         self._tables: dict[tuple[RoleKey, ...], RuleTable[int]] = {}
@@ -123,11 +123,11 @@ class Index:
         self._seen: dict[tuple[str, tuple[str, ...], str], list[SubjectScope]] = {}
         for binding in manifests.bindings:
             self._add(binding)
-        bound = {role_key(binding) for binding in manifests.bindings}
-        self.missing_roles = bound - self.roles.keys()
+        bound_roles = {role_key(binding) for binding in manifests.bindings}
+        self.missing_roles = bound_roles - self.roles.keys()
         self.named_resources = frozenset(
             resource
-            for key in bound & self.roles.keys()
+            for key in bound_roles & self.roles.keys()
             for rule in self.roles[key].rules
             if rule.resource_names
             for resource in rule.resources
@@ -192,28 +192,28 @@ class Index:
     def scopes(self, user: UserInfo, namespace: str) -> list[SubjectScope]:
         """What *user* has by name and by each group: in the cluster first, then in *namespace*, unless it is empty."""
         key = (user.username, user.groups, namespace)
-        found = self._seen.get(key)
-        if found is None:
-            found = self._scopes(user, namespace)
+        scopes = self._seen.get(key)
+        if scopes is None:
+            scopes = self._scopes(user, namespace)
             # Of names that are made up to fill the memory nothing is remembered.
             if len(user.username) + len(namespace) + sum(map(len, user.groups)) <= MOST_CHARACTERS:
                 if len(self._seen) >= MOST_SEEN:
                     self._seen.clear()
-                self._seen[key] = found
-        return found
+                self._seen[key] = scopes
+        return scopes
 
     def _scopes(self, user: UserInfo, namespace: str) -> list[SubjectScope]:
         username, mentioned = user.username, self._groups
         groups = [group for group in (*user.groups, *implied_groups(user)) if group in mentioned]
-        found = [self._opened(self._cluster[USER], username, USER, username)]
-        found += [self._opened(self._cluster[USER_GROUP], group, USER_GROUP, group) for group in groups]
+        scopes = [self._scope_of(self._cluster[USER], username, USER, username)]
+        scopes += [self._scope_of(self._cluster[USER_GROUP], group, USER_GROUP, group) for group in groups]
         if namespace:
             local = self._local[USER_GROUP]
-            found.append(self._opened(self._local[USER], (username, namespace), USER, username))
-            found += [self._opened(local, (group, namespace), USER_GROUP, group) for group in groups]
-        return [scope for scope in found if scope is not None]
+            scopes.append(self._scope_of(self._local[USER], (username, namespace), USER, username))
+            scopes += [self._scope_of(local, (group, namespace), USER_GROUP, group) for group in groups]
+        return [scope for scope in scopes if scope is not None]
 
-    def _opened(self, table: dict[K, _Entry], key: K, kind: str, name: str) -> SubjectScope | None:
+    def _scope_of(self, table: dict[K, _Entry], key: K, kind: str, name: str) -> SubjectScope | None:
         entry = table.get(key)
         if entry is None or isinstance(entry, SubjectScope):
             return entry
@@ -232,11 +232,11 @@ class Index:
         namespace = namespace_of(request)
         if namespace != request.namespace:
             scopes = self.scopes(user, namespace)
-        hidden = bool(namespace) and not any(scope.knows(namespace) for scope in scopes)
+        is_hidden = bool(namespace) and not any(scope.knows(namespace) for scope in scopes)
         missing = missing_roles(scopes)
         if not missing:
-            return _HIDDEN if hidden else _NO_OPINION
-        return Decision(Verdict.NO_OPINION, f"RBAC: {missing}", hidden)
+            return _HIDDEN if is_hidden else _NO_OPINION
+        return Decision(Verdict.NO_OPINION, f"RBAC: {missing}", is_hidden)
 
 
 def role_key(binding: Binding) -> RoleKey:

@@ -16,7 +16,7 @@ from ostiary.model import Problem
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import Index
 from ostiary.plugins.rbac.load import ManifestFiles, Paths
-from ostiary.plugins.rbac.rules import covers, normalized
+from ostiary.plugins.rbac.rules import covers, normalize
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,
@@ -52,13 +52,13 @@ def lint(paths: Paths) -> tuple[Finding, ...]:
 
 def judge(manifests: Manifests) -> tuple[Finding, ...]:
     index = Index(with_defaults(manifests))
-    found = [Finding(Level.ERROR, "invalid", problem) for problem in manifests.problems]
+    findings = [Finding(Level.ERROR, "invalid", problem) for problem in manifests.problems]
     for role in manifests.roles:
-        found += _role_findings(role, index)
+        findings += _role_findings(role, index)
     for binding in manifests.bindings:
-        found += _binding_findings(binding, index)
-    found += _unused(manifests, index)
-    return tuple(sorted(dict.fromkeys(found), key=_position))
+        findings += _binding_findings(binding, index)
+    findings += _lint_unused_roles(manifests, index)
+    return tuple(sorted(dict.fromkeys(findings), key=_position))
 
 
 def _position(finding: Finding) -> tuple[str, int]:
@@ -71,9 +71,9 @@ def _position(finding: Finding) -> tuple[str, int]:
 
 def _role_findings(role: Role, index: Index) -> Iterator[Finding]:
     if role.aggregates is not None and role.rules:
-        kept = index.roles[role.kind, role.namespace, role.name].rules == role.rules
+        is_unchanged = index.roles[role.kind, role.namespace, role.name].rules == role.rules
         message = f"{role} is made of other roles, so that its own rules are overwritten"
-        if kept:
+        if is_unchanged:
             message = f"{role} is made of other roles, and its own rules hold only while its selectors find none"
         problem = Problem(message, role.place, "put the rules into a ClusterRole with a label that is selected")
         yield Finding(Level.WARNING, "rules-overwritten", problem)
@@ -90,9 +90,9 @@ def _rule_findings(rule: PolicyRule) -> Iterator[Finding]:
             hint = f'name each subresource, as in "{name}/status"'
             yield Finding(Level.ERROR, "subresource-star", Problem(message, rule.place, hint))
         # Elsewhere somebody may have called a resource so.
-        if (meant := plural_of(name)) and {"", ANY, "apps", "batch", GROUP} & set(rule.api_groups):
+        if (plural := plural_of(name)) and {"", ANY, "apps", "batch", GROUP} & set(rule.api_groups):
             message = f'"{name}" never matches: resources are named in the plural and in lower case'
-            yield Finding(Level.WARNING, "singular-resource", Problem(message, rule.place, f'did you mean "{meant}"?'))
+            yield Finding(Level.WARNING, "singular-resource", Problem(message, rule.place, f'did you mean "{plural}"?'))
     if rule.resource_names:
         yield from _name_findings(rule)
 
@@ -118,30 +118,30 @@ def _name_findings(rule: PolicyRule) -> Iterator[Finding]:
 
 
 def _redundant_rules(role: Role) -> Iterator[Finding]:
-    kept: list[PolicyRule] = []
+    distinct: list[PolicyRule] = []
     for rule in role.rules:
-        same = next((other for other in kept if normalized(other) == normalized(rule)), None)
+        same = next((other for other in distinct if normalize(other) == normalize(rule)), None)
         if same is not None:
             problem = Problem(f"duplicate rule; the first is at {same.place}", rule.place, "remove it")
             yield Finding(Level.WARNING, "duplicate-rule", problem)
             continue
-        kept.append(rule)
-    for rule in kept:
-        wider = next((other for other in kept if other is not rule and covers([other], [rule])), None)
+        distinct.append(rule)
+    for rule in distinct:
+        wider = next((other for other in distinct if other is not rule and covers([other], [rule])), None)
         if wider is not None:
             message = f"this rule adds nothing: the one at {wider.place} allows all of it"
             yield Finding(Level.INFO, "redundant-rule", Problem(message, rule.place, "remove one of the two"))
 
 
-def _unused(manifests: Manifests, index: Index) -> Iterator[Finding]:
-    used = {
+def _lint_unused_roles(manifests: Manifests, index: Index) -> Iterator[Finding]:
+    roles_in_use = {
         (binding.role_kind, binding.namespace if binding.role_kind == ROLE else "", binding.role_name)
         for binding in index.bindings
     }
     selectors = [selector for role in index.roles.values() for selector in role.aggregates or ()]
     for role in manifests.roles:
         is_part = role.kind == CLUSTER_ROLE and any(selector.selects(role.labels) for selector in selectors)
-        if (role.kind, role.namespace, role.name) not in used and not is_part:
+        if (role.kind, role.namespace, role.name) not in roles_in_use and not is_part:
             problem = Problem(f"nobody has {role}: no binding refers to it", role.place, "bind it, or remove it")
             yield Finding(Level.INFO, "unused-role", problem)
 

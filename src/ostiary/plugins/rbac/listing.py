@@ -8,7 +8,7 @@ from dataclasses import replace
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Rules, Subject
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.index import MASTERS, Index, holder_of, missing_roles, with_namespace
-from ostiary.plugins.rbac.rules import normalized
+from ostiary.plugins.rbac.rules import normalize
 from ostiary.wire.rbac import ANY, USER_GROUP, PolicyRule
 
 _EVERYTHING = (PolicyRule((ANY,), (ANY,), (ANY,)), PolicyRule((ANY,), non_resource_urls=(ANY,)))
@@ -29,10 +29,10 @@ def rules_for(index: Index, user: UserInfo, namespace: str) -> Rules:
 
 
 def _distinct(rules: Iterator[PolicyRule]) -> tuple[PolicyRule, ...]:
-    found: dict[PolicyRule, PolicyRule] = {}
+    by_content: dict[PolicyRule, PolicyRule] = {}
     for rule in rules:
-        found.setdefault(normalized(rule), rule)
-    return tuple(found.values())
+        by_content.setdefault(normalize(rule), rule)
+    return tuple(by_content.values())
 
 
 def _as_rules(resources: tuple[PolicyRule, ...], urls: tuple[PolicyRule, ...]) -> Rules:
@@ -52,10 +52,10 @@ def grants(index: Index) -> Iterator[Grant]:
         role = index.role_of(binding)
         if role is None:
             continue
-        told = _as_rules(role.rules, () if binding.namespace else role.rules)
-        rules: list[ResourceRule | NonResourceRule] = [*told.resource_rules, *told.non_resource_rules]
-        for named in binding.subjects:
-            subject = with_namespace(named, binding)
+        all_rules = _as_rules(role.rules, () if binding.namespace else role.rules)
+        rules: list[ResourceRule | NonResourceRule] = [*all_rules.resource_rules, *all_rules.non_resource_rules]
+        for written_subject in binding.subjects:
+            subject = with_namespace(written_subject, binding)
             if holder_of(subject, "")[1]:
                 subject = replace(subject, via=f"{binding} of {binding.role}")
                 yield from (Grant(subject, rule, binding.namespace) for rule in rules)
@@ -75,7 +75,7 @@ def _who_can(index: Index, request: RequestInfo) -> Iterator[Subject]:
         role = index.role_of(binding)
         if role is None or role.rule_for(request) is None:
             continue
-        for named in binding.subjects:
-            subject = with_namespace(named, binding)
+        for written_subject in binding.subjects:
+            subject = with_namespace(written_subject, binding)
             if holder_of(subject, "")[1]:
                 yield replace(subject, via=f"{binding} of {binding.role}")

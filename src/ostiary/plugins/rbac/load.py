@@ -38,7 +38,7 @@ class ManifestFiles:
 
     def read(self) -> Manifests:
         """What they hold, with all mistakes; the same object as before if no byte has changed. Never raises."""
-        known, self._known = self._known, {}
+        previous, self._known = self._known, {}
         parts = []
         for file in _files(self.paths):
             try:
@@ -48,8 +48,8 @@ class ManifestFiles:
                 parts.append(Manifests(problems=(Problem(f"it cannot be read: {why}", Place(file)),)))
                 continue
             digest = hashlib.sha256(data).digest()
-            seen = known.get(file)
-            manifests = seen[1] if seen is not None and seen[0] == digest else _parse(data, file)
+            parsed = previous.get(file)
+            manifests = parsed[1] if parsed is not None and parsed[0] == digest else _parse(data, file)
             self._known[file] = (digest, manifests)
             parts.append(manifests)
         before, whole = self._last
@@ -61,10 +61,10 @@ class ManifestFiles:
 
 def load(paths: Paths) -> Manifests:
     """The manifests at *paths*; raises `ConfigurationError` with every mistake."""
-    return checked(ManifestFiles(paths).read())
+    return check_manifests(ManifestFiles(paths).read())
 
 
-def checked(manifests: Manifests) -> Manifests:
+def check_manifests(manifests: Manifests) -> Manifests:
     if manifests.problems:
         raise ConfigurationError("the RBAC policy cannot be used", problems=manifests.problems, code="config-invalid")
     return manifests
@@ -91,9 +91,9 @@ def _bytes(file: str) -> bytes:
 
 
 def _files(paths: Iterable[str]) -> Iterator[str]:
-    found = (file for path in paths for file in (_below(path) if os.path.isdir(path) else (path,)))
+    files = (file for path in paths for file in (_below(path) if os.path.isdir(path) else (path,)))
     # A file that is named and lies in a named directory too is one file.
-    return iter(dict.fromkeys(found))
+    return iter(dict.fromkeys(files))
 
 
 def _below(directory: str) -> Iterator[str]:

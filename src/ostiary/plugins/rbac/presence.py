@@ -67,15 +67,15 @@ def presence(rules: Iterable[PolicyRule]) -> frozenset[str]:
 
 
 def _presence_of(rule: PolicyRule) -> frozenset[str]:
-    found: set[str] = set()
+    namespaces: set[str] = set()
     for resource in rule.resources:
         name, slash, subresource = resource.partition("/")
         if name == NAMESPACES and ("" in rule.api_groups or ANY in rule.api_groups):
             if slash or any(verb != CREATE for verb in rule.verbs):
-                found.update(rule.resource_names or (ANY,))
+                namespaces.update(rule.resource_names or (ANY,))
         elif not (slash and subresource == ANY) and any(_may_be_namespaced(group, name) for group in rule.api_groups):
-            found.add(ANY)
-    return frozenset(found)
+            namespaces.add(ANY)
+    return frozenset(namespaces)
 
 
 def _may_be_namespaced(group: str, resource: str) -> bool:

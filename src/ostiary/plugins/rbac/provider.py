@@ -25,7 +25,7 @@ from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import MASTERS, Index
-from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, checked
+from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, check_manifests
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.rules import resource_keys
 from ostiary.wire.rbac import Manifests
@@ -68,7 +68,7 @@ class RbacAuthorization:
         self._thread: threading.Thread | None = None
         self._look: Look = self._files.look()
         self._manifests = self._files.read() if policy is None else policy
-        self._index = self._compile(checked(self._manifests), 1)
+        self._index = self._compile(check_manifests(self._manifests), 1)
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
@@ -194,8 +194,8 @@ class RbacAuthorization:
     def _keep_the_old(self, problems: tuple[Problem, ...]) -> None:
         # Told once, and not at every look while it stays the same.
         if problems != self.problems:
-            told = "; ".join(map(str, problems[:5]))
-            log.error("the changed RBAC policy has %d mistakes, and the old one stays: %s", len(problems), told)
+            texts = "; ".join(map(str, problems[:5]))
+            log.error("the changed RBAC policy has %d mistakes, and the old one stays: %s", len(problems), texts)
         self.problems = problems
 
     def _start(self) -> None:

@@ -58,8 +58,8 @@ class RuleTable(Generic[T]):
                     return source
         if self._by_name:
             for key in keys:
-                named = self._by_name.get(key)
-                for verbs, groups, source in named.get(name, ()) if named else ():
+                by_name = self._by_name.get(key)
+                for verbs, groups, source in by_name.get(name, ()) if by_name else ():
                     if (verbs is None or verb in verbs) and (groups is None or api_group in groups):
                         return source
         return None
@@ -101,18 +101,20 @@ def _set(values: Sequence[str]) -> _Set:
 # --- does one rule give no more than others do? ---
 
 
-def uncovered(owner: Iterable[PolicyRule], servant: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
+def rules_not_covered(owner: Iterable[PolicyRule], servant: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
     """What *servant* allows and *owner* does not, as rules of one verb, group, resource and name each.
 
     Whoever hands out rules must have them. Each smallest piece must be covered by one rule of the owner; a list never
     covers a star, however long it is, and a rule for named objects never covers one for all.
     """
     rules = tuple(owner)
-    return tuple(atom for rule in servant for atom in atoms(rule) if not any(_covers_atom(one, atom) for one in rules))
+    return tuple(
+        atom for rule in servant for atom in atoms(rule) if not any(_covers_atom(owned, atom) for owned in rules)
+    )
 
 
 def covers(owner: Iterable[PolicyRule], servant: Iterable[PolicyRule]) -> bool:
-    return not uncovered(owner, servant)
+    return not rules_not_covered(owner, servant)
 
 
 def atoms(rule: PolicyRule) -> Iterable[PolicyRule]:
@@ -122,8 +124,8 @@ def atoms(rule: PolicyRule) -> Iterable[PolicyRule]:
             for verb in rule.verbs:
                 # A rule without names is one piece: it is for all of them.
                 names: list[tuple[str, ...]] = [(name,) for name in rule.resource_names] or [()]
-                for one in names:
-                    yield PolicyRule((verb,), (group,), (resource,), one, place=rule.place)
+                for resource_names in names:
+                    yield PolicyRule((verb,), (group,), (resource,), resource_names, place=rule.place)
     for url in rule.non_resource_urls:
         for verb in rule.verbs:
             yield PolicyRule((verb,), non_resource_urls=(url,), place=rule.place)
@@ -146,17 +148,17 @@ def _covers_resource(rule: PolicyRule, resource: str) -> bool:
     return _has(rule.resources, resource) or (bool(slash) and f"{ANY}/{subresource}" in rule.resources)
 
 
-def normalized(rule: PolicyRule) -> PolicyRule:
+def normalize(rule: PolicyRule) -> PolicyRule:
     """The same rule with its lists sorted and without repetition, to compare by."""
     return replace(
         rule,
-        verbs=_sorted(rule.verbs),
-        api_groups=_sorted(rule.api_groups),
-        resources=_sorted(rule.resources),
-        resource_names=_sorted(rule.resource_names),
-        non_resource_urls=_sorted(rule.non_resource_urls),
+        verbs=_sort_unique(rule.verbs),
+        api_groups=_sort_unique(rule.api_groups),
+        resources=_sort_unique(rule.resources),
+        resource_names=_sort_unique(rule.resource_names),
+        non_resource_urls=_sort_unique(rule.non_resource_urls),
     )
 
 
-def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
+def _sort_unique(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(values)))

@@ -155,8 +155,8 @@ class SqliteTokenStore:
         """In small transactions, so that nobody who signs in meanwhile waits for long."""
         swept, now = 0, self._clock.now()
         while True:
-            done, more = await self._write(lambda db: changes.sweep(db, now=now, limit=SWEEP_BATCH))
-            swept += done
+            deleted, more = await self._write(lambda db: changes.sweep(db, now=now, limit=SWEEP_BATCH))
+            swept += deleted
             if not more:
                 return swept
 

@@ -147,7 +147,7 @@ def _cookie(request: LoginRequest, name: str) -> Secret:
         if key == "cookie"
         for pair in line.split(";")
     ]  # fmt: skip
-    found = [value for key, _, value in pairs if key == name]
-    if len(found) != 1 or not found[0]:
+    values = [value for key, _, value in pairs if key == name]
+    if len(values) != 1 or not values[0]:
         raise LoginRefused("sign in at your single sign-on first", cause="its cookie is missing or duplicated")
-    return Secret(found[0].strip('"'))
+    return Secret(values[0].strip('"'))

@@ -79,7 +79,7 @@ class _ReviewClient:
         self._users += 1
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as response:
-                return response, await _bounded(response)
+                return response, await _read_bounded(response)
         finally:
             self._users -= 1
             await self._close_if_unused()
@@ -150,13 +150,13 @@ class SubjectAccessReviewAuthorization:
 
     async def authorize(self, attributes: Attributes) -> Decision:
         # All groups that count: the other side adds none to those that a review names.
-        asked = replace(attributes, user=with_implied_groups(attributes.user))
-        body = encode_review(asked, api_version=self._api_version)
+        question = replace(attributes, user=with_implied_groups(attributes.user))
+        body = encode_review(question, api_version=self._api_version)
         try:
             async with asyncio.timeout(self._timeout):
                 decision = await self._ask(body)
         except TimeoutError:
-            raise self._failed(f"it did not answer within {self._timeout:g} seconds") from None
+            raise self._failure(f"it did not answer within {self._timeout:g} seconds") from None
         return replace(decision, hidden=self._hides(decision, attributes))
 
     async def relevant_groups(self) -> frozenset[str]:
@@ -183,7 +183,7 @@ class SubjectAccessReviewAuthorization:
                 break
             await self._pause(max(wait, outcome.after))
             wait *= PAUSE_FACTOR
-        raise self._failed(cause)
+        raise self._failure(cause)
 
     async def _ask_once(self, body: bytes) -> Decision | _AskAgain:
         channel = await self._current_channel()
@@ -191,22 +191,22 @@ class SubjectAccessReviewAuthorization:
             response, answer = await channel.post(self._url, body, self._headers())
         except httpx2.TransportError as error:
             if _is_about_trust(error):
-                raise self._failed("its certificate is not trusted, or it does not trust ours") from error
+                raise self._failure("its certificate is not trusted, or it does not trust ours") from error
             return _AskAgain(f"the connection failed ({type(error).__name__})")
         if response.status_code in (200, 201):
             return self._decision(answer)
-        said = f"it answered with status {response.status_code}"
+        status = f"it answered with status {response.status_code}"
         after = _retry_after(response)
         if response.status_code == 429 or response.status_code >= 500 or after is not None:
-            return _AskAgain(said, after or 0.0)
-        raise self._failed(said, "it must allow this gateway to create subjectaccessreviews")
+            return _AskAgain(status, after or 0.0)
+        raise self._failure(status, "it must allow this gateway to create subjectaccessreviews")
 
     def _decision(self, answer: bytes) -> Decision:
         try:
             return decode_status(answer, api_version=self._api_version)
         except ReviewError as error:
             # The answer itself is not quoted: it may come from anybody who stands in between.
-            raise self._failed(f"its answer cannot be used: {error}") from None
+            raise self._failure(f"its answer cannot be used: {error}") from None
 
     def _headers(self) -> dict[str, str]:
         # No compression: the answer is small, and a small text can unpack into a huge one.
@@ -248,12 +248,12 @@ class SubjectAccessReviewAuthorization:
             if channel is not None:
                 # The files may be in the middle of being replaced; what we have still serves.
                 return channel
-            raise self._failed(error.cause or error.summary) from error
+            raise self._failure(error.cause or error.summary) from error
         if channel is not None:
             await channel.retire()
         return self._channel
 
-    def _failed(self, cause: str, hint: str | None = None) -> ProviderError:
+    def _failure(self, cause: str, hint: str | None = None) -> ProviderError:
         host = urlsplit(self._url).netloc
         return ProviderError("the access review server is unavailable", cause=f"{host}: {cause}", hint=hint)
 
@@ -323,7 +323,7 @@ def _look(tls: ReviewTls) -> _Look:
     return tuple(None if file is None else fingerprint(file) for file in (tls.ca, tls.certificate, tls.key))
 
 
-async def _bounded(response: httpx2.Response) -> bytes:
+async def _read_bounded(response: httpx2.Response) -> bytes:
     received = bytearray()
     async for chunk in response.aiter_raw():
         received += chunk

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.model import Requirement
-from ostiary.plugins.rbac.aggregation import aggregated
-from ostiary.plugins.rbac.rules import atoms, covers, uncovered
+from ostiary.plugins.rbac.aggregation import aggregate_roles
+from ostiary.plugins.rbac.rules import atoms, covers, rules_not_covered
 from ostiary.wire.rbac import LabelSelector, PolicyRule, Role
 from tests.unit.plugins.rbac.policies import cluster_role, rule, urls
 
@@ -49,7 +49,7 @@ def test_rules_cover_others_piece_by_piece(owner: list[PolicyRule], servant: lis
 
 def test_what_is_not_covered_is_told_in_pieces() -> None:
     """R13."""
-    missing = uncovered([rule("get", "core", "pods")], [rule("get delete", "core", "pods")])
+    missing = rules_not_covered([rule("get", "core", "pods")], [rule("get delete", "core", "pods")])
     assert missing == (rule("delete", "core", "pods"),)
 
 
@@ -90,7 +90,7 @@ def part(name: str, label: str, *rules: PolicyRule) -> Role:
 
 
 def rules_of(name: str, *roles: Role) -> tuple[PolicyRule, ...]:
-    return next(role.rules for role in aggregated(roles) if role.name == name)
+    return next(role.rules for role in aggregate_roles(roles) if role.name == name)
 
 
 A, B, C = (rule("get", "core", name) for name in "abc")
