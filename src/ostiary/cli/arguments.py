@@ -76,13 +76,13 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
     """Every option of a parser and of the commands below it."""
-    found: list[str] = []
+    options: list[str] = []
     for action in parser._actions:
         if action.help is not argparse.SUPPRESS:
-            found += action.option_strings
+            options += action.option_strings
         if isinstance(action, argparse._SubParsersAction):
-            found += [option for below in action.choices.values() for option in _options(below)]
-    return found
+            options += [option for below in action.choices.values() for option in _options(below)]
+    return options
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
@@ -94,10 +94,10 @@ def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
 
 def seconds(text: str) -> float:
     """A time limit, as the type of an option."""
-    found = float(text)
-    if not 0 < found < float("inf"):
+    number = float(text)
+    if not 0 < number < float("inf"):
         raise ValueError
-    return found
+    return number
 
 
 seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
@@ -105,14 +105,14 @@ seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
 
 def environment(pairs: Sequence[str]) -> dict[str, str]:
     """What the values of ``--env`` set."""
-    found = {}
+    variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             # Not quoted: it may be a value whose name was forgotten.
             raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def run_command(

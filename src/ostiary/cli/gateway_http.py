@@ -121,8 +121,8 @@ def checked_address(server: str) -> str:
         raise _no_address("it contains a ? or a #")
     if plain and not is_loopback(host):
         raise _no_address("http:// would send your token unencrypted")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
 
 
 def _parts(server: str) -> SplitResult:
@@ -152,10 +152,10 @@ def _no_address(cause: str) -> UsageError:
 
 def _object(body: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _time(text: str | None) -> datetime | None:

@@ -24,14 +24,14 @@ class Style(Enum):
     FAINT = "2"
 
 
-def painted(text: str, style: Style, stream: TextIO) -> str:
+def paint(text: str, style: Style, stream: TextIO) -> str:
     """*text* in the colour of *style*, if *stream* is a terminal that shows colours."""
     return f"\x1b[{style.value}m{text}\x1b[0m" if _has_colours(stream) else text
 
 
 def _has_colours(stream: TextIO) -> bool:
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and stream.isatty()
+    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return allowed and stream.isatty()
 
 
 def print_json(value: object, *, stream: TextIO | None = None) -> None:
@@ -44,14 +44,14 @@ def print_error(error: OstiaryError, *, as_json: bool = False) -> None:
     if as_json:
         print_json({"error": {"summary": error.summary, **parts}}, stream=sys.stderr)
         return
-    print(f"{painted('ostiary:', Style.BAD, sys.stderr)} {printable(error.summary)}", file=sys.stderr)
+    print(f"{paint('ostiary:', Style.BAD, sys.stderr)} {printable(error.summary)}", file=sys.stderr)
     for row in rows(parts.items(), stream=sys.stderr):
         print(row, file=sys.stderr)
 
 
 def print_note(text: str) -> None:
     """Tell a person something beside the result, on stderr."""
-    print(f"{painted('ostiary:', Style.DOUBTFUL, sys.stderr)} {printable(text)}", file=sys.stderr)
+    print(f"{paint('ostiary:', Style.DOUBTFUL, sys.stderr)} {printable(text)}", file=sys.stderr)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) ->
     """Names on the left, texts on the right, which may have several lines."""
     for name, text in parts:
         first, *rest = printable(text).splitlines() or [""]
-        yield f"  {painted(f'{name:<{width}}', Style.FAINT, stream)} {first}".rstrip()
+        yield f"  {paint(f'{name:<{width}}', Style.FAINT, stream)} {first}".rstrip()
         yield from (f"  {'':<{width}} {line}" for line in rest)
 
 
@@ -91,7 +91,7 @@ def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     for number, line in enumerate((tuple(header), *cells)):
         text = "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        print(text if number else painted(text, Style.FAINT, sys.stdout))
+        print(text if number else paint(text, Style.FAINT, sys.stdout))
 
 
 def _one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ostiary.cli.output import Style, painted, print_json
+from ostiary.cli.output import Style, paint, print_json
 from ostiary.core.conformance import Finding, Report, Result
 
 STYLES = {
@@ -49,6 +49,6 @@ def _report_json(report: Report) -> dict[str, object]:
 
 
 def _finding_rows(finding: Finding, width: int) -> list[str]:
-    result = painted(f"{finding.result.value.upper():<7}", STYLES[finding.result], sys.stdout)
+    result = paint(f"{finding.result.value.upper():<7}", STYLES[finding.result], sys.stdout)
     row = f"{result} {finding.rule:<{width}}  {finding.seen or finding.asks}"
     return [row, f"{'':<7} {'':<{width}}  fix: {finding.fix}"] if finding.fix else [row]

@@ -93,7 +93,7 @@ class Authenticator:
             if run is None and verdict is Verdict.WAIT:
                 return None
             if run is None:
-                self._state = rotation.rejected(self._state)
+                self._state = rotation.after_rejection(self._state)
             return _or_none(run or self._start(rejection))
 
     def accepted(self, credential: Credential) -> None:
@@ -101,7 +101,7 @@ class Authenticator:
         if state.credential is credential and not state.accepted:
             with self._runs.lock:
                 if self._state.credential is credential:
-                    self._state = rotation.accepted(self._state)
+                    self._state = rotation.after_acceptance(self._state)
 
     @property
     def latest(self) -> Credential | None:
@@ -172,16 +172,16 @@ class Authenticator:
         # Anything else is not the plugin's failure, and nothing to back off from.
 
     def _failed(self, state: State, *, error: CredentialError) -> State:
-        return rotation.failed(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
+        return rotation.after_failure(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
 
     def _succeeded(self, state: State, *, credential: Credential) -> State:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         if not rotation.is_expired(credential, now):
-            return rotation.succeeded(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())
+            return rotation.after_success(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())
         assert credential.expires_at is not None
         age = (now - credential.expires_at).total_seconds()
         error = self.plugin.expired_error(f"answered with a credential that had expired {age:.0f} s before")
-        return rotation.came_spent(state, credential, error, monotonic=monotonic, jitter=self._jitter())
+        return rotation.after_expired_answer(state, credential, error, monotonic=monotonic, jitter=self._jitter())
 
     def _measure(self, old: Credential | None, new: Credential) -> None:
         before = old.certificate if old is not None else None

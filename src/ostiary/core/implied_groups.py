@@ -49,9 +49,9 @@ def groups_to_impersonate(user: UserInfo) -> tuple[str, ...]:
     None, or those without ``system:authenticated``, wherever the API server adds the rest itself. A service account of
     which only ``system:authenticated`` is known is told in full: without any group it would be a member of more.
     """
-    wanted = frozenset(with_implied_groups(user).groups)
+    wanted_groups = frozenset(with_implied_groups(user).groups)
     for groups in ((), tuple(group for group in user.groups if group != AUTHENTICATED)):
-        if frozenset(impersonated(replace(user, groups=groups)).groups) == wanted:
+        if frozenset(impersonated(replace(user, groups=groups)).groups) == wanted_groups:
             return groups
     return user.groups
 

@@ -78,7 +78,7 @@ def ahead_window(lifetime: timedelta) -> timedelta:
     return max(timedelta(0), min(AHEAD_AT_MOST, lifetime * AHEAD_PART_OF_LIFETIME))
 
 
-def succeeded(state: State, credential: Credential, *, now: datetime, monotonic: float, jitter: float) -> State:
+def after_success(state: State, credential: Credential, *, now: datetime, monotonic: float, jitter: float) -> State:
     """The plugin answered. *jitter* is between 0 and 1."""
     fruitless = state.fruitless
     not_before = monotonic + pause(fruitless, jitter) if fruitless else 0.0
@@ -87,7 +87,7 @@ def succeeded(state: State, credential: Credential, *, now: datetime, monotonic:
     return State(credential, ahead_at, fruitless=fruitless, replace_not_before=not_before)
 
 
-def came_spent(
+def after_expired_answer(
     state: State,
     credential: Credential,
     error: CredentialError,
@@ -96,22 +96,22 @@ def came_spent(
     jitter: float,
 ) -> State:
     """The plugin answered with a credential that had expired already."""
-    failed_state = failed(state, error, monotonic=monotonic, jitter=jitter)
+    failed_state = after_failure(state, error, monotonic=monotonic, jitter=jitter)
     return replace(failed_state, credential=credential, refresh_ahead_at=None, spent=True, accepted=False)
 
 
-def failed(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:
+def after_failure(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:
     """The run failed. What we had stays as it was, and serves for as long as it may."""
     failures = state.failures + 1
     return replace(state, failures=failures, error=error, run_not_before=monotonic + pause(failures, jitter))
 
 
-def rejected(state: State) -> State:
+def after_rejection(state: State) -> State:
     """The server rejected the current credential, which is about to be replaced."""
     return replace(state, fruitless=0 if state.accepted else state.fruitless + 1)
 
 
-def accepted(state: State) -> State:
+def after_acceptance(state: State) -> State:
     return replace(state, accepted=True, fruitless=0, replace_not_before=0.0)
 
 

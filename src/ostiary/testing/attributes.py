@@ -62,24 +62,24 @@ class AttributesMapperContract:
         check_members("attributes", mapper)
 
     def test_a_request_is_understood_or_refused_with_value_error(self, mapper: AttributesMapper) -> None:
-        assert all(isinstance(info, RequestInfo) for _, info in _understood(mapper)), (
+        assert all(isinstance(info, RequestInfo) for _, info in _understood_lines(mapper)), (
             "what is not refused has a meaning"
         )
 
     def test_some_request_is_understood(self, mapper: AttributesMapper) -> None:
-        assert next(_understood(mapper), None) is not None
+        assert next(_understood_lines(mapper), None) is not None
 
     def test_the_same_request_always_means_the_same(self, mapper: AttributesMapper) -> None:
-        for line, info in _understood(mapper):
+        for line, info in _understood_lines(mapper):
             again = mapper.request_info(line)
             assert again == info
             assert hash(again) == hash(info), "decisions are remembered by what is asked"
 
     def test_the_method_is_kept_as_it_came(self, mapper: AttributesMapper) -> None:
-        assert all(info.method == line.method for line, info in _understood(mapper))
+        assert all(info.method == line.method for line, info in _understood_lines(mapper))
 
     def test_what_is_no_resource_has_a_path_and_a_verb_and_nothing_else(self, mapper: AttributesMapper) -> None:
-        for _, info in _understood(mapper):
+        for _, info in _understood_lines(mapper):
             if not info.is_resource:
                 expected = RequestInfo(
                     info.verb, info.method, info.path, modifier=info.modifier, capabilities=info.capabilities
@@ -89,20 +89,20 @@ class AttributesMapperContract:
                 assert info.path
 
     def test_what_is_a_resource_names_it(self, mapper: AttributesMapper) -> None:
-        assert all(info.resource for _, info in _understood(mapper) if info.is_resource)
+        assert all(info.resource for _, info in _understood_lines(mapper) if info.is_resource)
 
     def test_it_tells_whether_the_answer_may_take_long(self, mapper: AttributesMapper) -> None:
-        for _, info in _understood(mapper):
+        for _, info in _understood_lines(mapper):
             assert isinstance(mapper.long_running(info), bool)
 
     def test_what_else_is_required_is_about_the_same_object(self, mapper: AttributesMapper) -> None:
         requiring = ability(mapper, RequiresMore)
-        for _, info in _understood(mapper):
+        for _, info in _understood_lines(mapper):
             more = None if requiring is None else requiring.also_required(info)
             assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
 
 
-def _understood(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, RequestInfo]]:
+def _understood_lines(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, RequestInfo]]:
     for line in lines():
         try:
             info = mapper.request_info(line)

@@ -115,9 +115,9 @@ class AuthorizationContract:
             assert await provider.authorize(question) == await provider.authorize(question), question
 
     async def test_many_questions_at_once_get_the_answers_of_one_by_one(self, provider: Any) -> None:
-        asked = questions()
-        together = await asyncio.gather(*(provider.authorize(question) for question in asked))
-        assert [await provider.authorize(question) for question in asked] == together
+        attributes = questions()
+        together = await asyncio.gather(*(provider.authorize(question) for question in attributes))
+        assert [await provider.authorize(question) for question in attributes] == together
 
     async def test_it_allows_what_its_policy_allows(self, provider: Any, allowed: Attributes | None) -> None:
         if allowed is None:
@@ -158,10 +158,10 @@ class AuthorizationContract:
     ) -> None:
         if ability(provider, ChoosesCacheKey) is None:
             pytest.skip("it does not choose a cache key")
-        known: dict[Hashable, tuple[Verdict, bool]] = {}
+        decisions: dict[Hashable, tuple[Verdict, bool]] = {}
         for question in [*questions(), *filter(None, (allowed, refused))]:
             outcome = _outcome(await provider.authorize(question))
-            assert known.setdefault(provider.cache_key(question), outcome) == outcome, question
+            assert decisions.setdefault(provider.cache_key(question), outcome) == outcome, question
 
     async def test_asking_does_not_change_the_revision(self, provider: Any) -> None:
         if ability(provider, Revised) is None:

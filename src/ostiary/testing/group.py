@@ -57,9 +57,9 @@ class GroupContract:
         assert await _groups(provider, member, set()) == set()
 
     async def test_each_group_is_told_once(self, provider: GroupProvider, member: UserInfo) -> None:
-        found = await provider.groups_of(member, {self.GROUP}, REQUEST)
-        assert isinstance(found, tuple)
-        assert len(found) == len({membership.group for membership in found})
+        groups = await provider.groups_of(member, {self.GROUP}, REQUEST)
+        assert isinstance(groups, tuple)
+        assert len(groups) == len({membership.group for membership in groups})
 
     async def test_a_stranger_is_in_no_group(self, provider: GroupProvider) -> None:
         for name in ("nobody-has-this-name", "", "*"):
@@ -81,15 +81,15 @@ class GroupContract:
 
     async def test_questions_at_the_same_time_do_not_mix(self, provider: GroupProvider, member: UserInfo) -> None:
         stranger = UserInfo("nobody-has-this-name")
-        asked = [member, stranger] * 10
-        found = await asyncio.gather(*(_groups(provider, user, {self.GROUP}) for user in asked))
-        assert found == [{self.GROUP}, set()] * 10
+        users = [member, stranger] * 10
+        answers = await asyncio.gather(*(_groups(provider, user, {self.GROUP}) for user in users))
+        assert answers == [{self.GROUP}, set()] * 10
 
 
 async def _groups(provider: GroupProvider, user: UserInfo, relevant: set[str] | frozenset[str]) -> set[str]:
-    found = await provider.groups_of(user, frozenset(relevant), REQUEST)
-    assert not isinstance(found, Redirect), "the suite judges providers that answer at once"
-    assert all(isinstance(membership, Membership) for membership in found)
-    groups = {membership.group for membership in found}
+    memberships = await provider.groups_of(user, frozenset(relevant), REQUEST)
+    assert not isinstance(memberships, Redirect), "the suite judges providers that answer at once"
+    assert all(isinstance(membership, Membership) for membership in memberships)
+    groups = {membership.group for membership in memberships}
     assert groups <= relevant, "only what was asked about may be told"
     return groups

@@ -62,10 +62,10 @@ class IdentityContract:
         assert await provider.handle_client(proof) == await provider.handle_client(proof)
 
     async def test_without_a_proof_nobody_is_let_in(self, provider: IdentityProvider) -> None:
-        _check_closed(await _said(provider, NOBODY))
+        _check_closed(await _answer_of(provider, NOBODY))
 
     async def test_a_wrong_proof_lets_nobody_in(self, provider: IdentityProvider, wrong_proof: LoginRequest) -> None:
-        _check_closed(await _said(provider, wrong_proof))
+        _check_closed(await _answer_of(provider, wrong_proof))
 
     async def test_a_return_that_nobody_began_is_refused(self, provider: IdentityProvider) -> None:
         for query in ((), (("state", "guessed"), ("code", "guessed"))):
@@ -78,7 +78,7 @@ class IdentityContract:
         self, provider: IdentityProvider, proof: LoginRequest, wrong_proof: LoginRequest
     ) -> None:
         expected = await provider.handle_client(proof)
-        results = await asyncio.gather(*(_said(provider, request) for request in (proof, wrong_proof, NOBODY) * 3))
+        results = await asyncio.gather(*(_answer_of(provider, request) for request in (proof, wrong_proof, NOBODY) * 3))
         assert results[0::3] == [expected] * 3
         for closed in (*results[1::3], *results[2::3]):
             _check_closed(closed)
@@ -89,9 +89,9 @@ class IdentityContract:
         try:
             await provider.handle_client(wrong_proof)
         except LoginRefused as refusal:
-            told = f"{refusal}{refusal!r}{''.join(traceback.format_exception(refusal))}"
+            text = f"{refusal}{refusal!r}{''.join(traceback.format_exception(refusal))}"
             for _, secret in (*wrong_proof.form, *(h for h in wrong_proof.headers if h[0] in _SECRET_HEADERS)):
-                assert secret not in told
+                assert secret not in text
 
     async def test_who_is_still_a_user_stays_one_at_renewal(
         self, provider: IdentityProvider, proof: LoginRequest
@@ -114,7 +114,7 @@ class IdentityContract:
 _SECRET_HEADERS = ("authorization", "cookie")
 
 
-async def _said(provider: IdentityProvider, request: LoginRequest) -> object:
+async def _answer_of(provider: IdentityProvider, request: LoginRequest) -> object:
     try:
         return await provider.handle_client(request)
     except LoginRefused as refusal:

@@ -192,11 +192,11 @@ def encode_status(review: AccessReview, decision: Decision, *, reason: str | Non
 
     A review cannot say "not found": a hidden refusal says no more than that it is one.
     """
-    said = reason if reason is not None else "" if decision.hidden and not decision.allowed else decision.reason
+    shown_reason = reason if reason is not None else "" if decision.hidden and not decision.allowed else decision.reason
     status: dict[str, Any] = {"allowed": decision.allowed}
     if decision.verdict is Verdict.DENY:
         status["denied"] = True
-    _add(status, reason=said, evaluationError=error)
+    _add(status, reason=shown_reason, evaluationError=error)
     return _encode_answer(review.kind, review.api_version, review.spec, status)
 
 
@@ -231,7 +231,7 @@ def rules_status(rules: Rules) -> dict[str, Any]:
 def encode_review(attributes: Attributes, *, api_version: str = V1) -> bytes:
     """A SubjectAccessReview that asks another server for this decision."""
     user = attributes.user
-    spec: dict[str, Any] = _asked_for(attributes.request)
+    spec: dict[str, Any] = _resource_attributes(attributes.request)
     groups = "groups" if api_version == V1 else "group"
     _add(spec, user=user.username, **{groups: list(user.groups)}, uid=user.uid)
     _add(spec, extra={key: list(values) for key, values in user.extra})
@@ -312,7 +312,10 @@ def _modifier(asked: _ResourceAttributes) -> str:
 def _requirements(selector: _Selector | None) -> tuple[Requirement, ...] | None:
     if selector is None or not selector.requirements:
         return None
-    return tuple(Requirement(one.key, one.operator, tuple(one.values or ())) for one in selector.requirements)
+    return tuple(
+        Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
+        for requirement in selector.requirements
+    )
 
 
 def _user(spec: _SpecV1 | _SpecV1beta1) -> UserInfo:
@@ -322,10 +325,10 @@ def _user(spec: _SpecV1 | _SpecV1beta1) -> UserInfo:
     return UserInfo(spec.user, spec.uid, tuple(spec.groups or ()), extra)
 
 
-def _asked_for(request: RequestInfo) -> dict[str, Any]:
+def _resource_attributes(request: RequestInfo) -> dict[str, Any]:
     if not request.is_resource:
         return {"nonResourceAttributes": _without_empty({"path": request.path, "verb": request.verb})}
-    asked = _without_empty(
+    fields = _without_empty(
         {
             "namespace": request.namespace,
             "verb": request.verb,
@@ -336,16 +339,18 @@ def _asked_for(request: RequestInfo) -> dict[str, Any]:
             "name": request.name,
         }
     )
-    _add(asked, fieldSelector=_selector(request.field_selector), labelSelector=_selector(request.label_selector))
-    return {"resourceAttributes": asked}
+    _add(fields, fieldSelector=_selector(request.field_selector), labelSelector=_selector(request.label_selector))
+    return {"resourceAttributes": fields}
 
 
 def _selector(requirements: tuple[Requirement, ...] | None) -> dict[str, Any]:
     if not requirements:
         return {}
-    rows: list[dict[str, Any]] = [{"key": one.key, "operator": one.operator} for one in requirements]
-    for row, one in zip(rows, requirements, strict=True):
-        _add(row, values=list(one.values))
+    rows: list[dict[str, Any]] = [
+        {"key": requirement.key, "operator": requirement.operator} for requirement in requirements
+    ]
+    for row, requirement in zip(rows, requirements, strict=True):
+        _add(row, values=list(requirement.values))
     return {"requirements": rows}
 
 

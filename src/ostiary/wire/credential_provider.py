@@ -161,7 +161,9 @@ def encode_response(response: Response, *, api_version: str = V1) -> bytes:
     }
     if response.cache_duration is not None:
         fields["cacheDuration"] = format_duration(response.cache_duration)
-    auth = {key: {"username": one.username, "password": one.password.reveal()} for key, one in response.auth.items()}
+    auth = {
+        key: {"username": basic.username, "password": basic.password.reveal()} for key, basic in response.auth.items()
+    }
     return _line({**fields, "auth": auth} if auth else fields)
 
 
@@ -215,14 +217,14 @@ def _json_object(data: bytes) -> tuple[_Object | None, str]:
     if not data.strip():
         return None, "is empty"
     try:
-        found = json.loads(decode_like_go(data), object_pairs_hook=_object_of_pairs, parse_constant=_no_constant)
+        document = json.loads(decode_like_go(data), object_pairs_hook=_object_of_pairs, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         extra = error.msg == "Extra data"
         where = f"(line {error.lineno}, column {error.colno})"
         return None, f"has text after the JSON object {where}" if extra else f"is not JSON {where}"
     except (ValueError, RecursionError):
         return None, "is not JSON"
-    return (found, "") if isinstance(found, _Object) else (None, "is not one JSON object")
+    return (document, "") if isinstance(document, _Object) else (None, "is not one JSON object")
 
 
 def _response_object(stdout: bytes) -> _Object:
@@ -368,8 +370,8 @@ def _proposed_response(fields: _Object, request: Request, now: datetime) -> Resp
     expires_at = _moment(fields.get("expirationTimestamp"))
     remaining = timedelta(0) if expires_at is None else max(timedelta(0), expires_at - now)
     basic = _basic_auth(fields)
-    found = {_auth_key(request.image): basic} if basic.username or basic.password else {}
-    return Response(CacheKeyType.IMAGE, remaining, found)
+    auth = {_auth_key(request.image): basic} if basic.username or basic.password else {}
+    return Response(CacheKeyType.IMAGE, remaining, auth)
 
 
 def _auth_key(image: str) -> str:

@@ -76,8 +76,8 @@ def ostiary_command(config: dict[str, Any]) -> str:
     """The one line that puts the context of *config* into somebody's kubeconfig."""
     (cluster,), (user,), (context,) = config["clusters"], config["users"], config["contexts"]
     _, *account = user["user"]["exec"]["args"]
-    named = [] if context["name"] == context_name(*account[1::2]) else ["--name", context["name"]]
-    words = [PROGRAM, "kubeconfig", *account, *named]
+    name_option = [] if context["name"] == context_name(*account[1::2]) else ["--name", context["name"]]
+    words = [PROGRAM, "kubeconfig", *account, *name_option]
     data = cluster["cluster"].get("certificate-authority-data")
     words += ["--ca-data", data] if data else []
     return " ".join(map(quote, [*words, "--merge"]))

@@ -27,7 +27,7 @@ from ostiary.wire.codec.typed_json import (
     Type,
     parse_json,
     parse_yaml,
-    typed,
+    read_typed,
 )
 
 ACCESS, RULES, WHO = "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SelfSubjectReview"
@@ -151,7 +151,7 @@ def read_review(kind: str, data: bytes, *, content_type: str, query: str) -> Sel
     try:
         value = _parse(media_type, kind, data)
         _check_type(kind, value)
-        review = typed(value, _TYPES[kind], problems) or {}
+        review = read_typed(value, _TYPES[kind], problems) or {}
     except (NotOfThisType, protobuf.ProtobufError) as error:
         raise ReviewRefused(400, f"the object provided is no {kind}: {error}") from None
     if problems.texts and field_validation == "Strict":
@@ -176,8 +176,8 @@ def _check_type(kind: str, value: Any) -> None:
     """What the path says counts where the body says nothing; the two must not contradict each other."""
     if value is None:
         return
-    said = {name: value.get(name) for name in _TYPE.fields} if isinstance(value, dict) else value
-    about = typed(said, _TYPE, Problems())
+    fields = {name: value.get(name) for name in _TYPE.fields} if isinstance(value, dict) else value
+    about = read_typed(fields, _TYPE, Problems())
     group, _, version = API_VERSIONS[kind].partition("/")
     if about.get("kind", kind) != kind:
         raise NotOfThisType("its kind is another one")
@@ -269,8 +269,8 @@ def _metadata_causes(metadata: dict[str, Any]) -> list[Cause]:
 
 
 def _invalid(subject: str, group: str, causes: list[Cause]) -> ReviewRefused:
-    told = [f"{cause.field}: {cause.message}" for cause in causes]
-    words = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    causes_text = [f"{cause.field}: {cause.message}" for cause in causes]
+    words = causes_text[0] if len(causes_text) == 1 else f"[{', '.join(causes_text)}]"
     message = f'{subject}.{group} "" is invalid: {words}'
     return ReviewRefused(422, message, causes=tuple(causes), subject=subject, group=group)
 
@@ -287,9 +287,9 @@ def access_question(review: SelfReview) -> tuple[RequestInfo, str]:
     if resource is None:
         return authorization.self_question(review.spec), ""
     ignored = [name for name in _SELECTORS if not _is_readable(resource.get(name, {}))]
-    left = {name: value for name, value in resource.items() if name not in ignored}
+    unknown = {name: value for name, value in resource.items() if name not in ignored}
     error = ", ".join(f"spec.resourceAttributes.{name} ignored due to parse error" for name in ignored)
-    return authorization.self_question({"resourceAttributes": left}), error
+    return authorization.self_question({"resourceAttributes": unknown}), error
 
 
 def _is_readable(selector: dict[str, Any]) -> bool:

@@ -76,7 +76,7 @@ def _forbidden_subject(info: RequestInfo) -> str:
     if not info.resource and not info.api_group:
         return "forbidden"
     name = f" {_quote(info.name)}" if info.name else ""
-    return f"{_qualified(info)}{name} is forbidden"
+    return f"{_qualified_resource(info)}{name} is forbidden"
 
 
 def _cannot(attributes: Attributes) -> str:
@@ -97,7 +97,7 @@ def not_found(info: RequestInfo) -> Answer:
     """
     if not info.is_resource or not info.name:
         return no_route()
-    return failure(404, "NotFound", f"{_qualified(info)} {_quote(info.name)} not found", _details(info))
+    return failure(404, "NotFound", f"{_qualified_resource(info)} {_quote(info.name)} not found", _details(info))
 
 
 _NO_ROUTE = failure(404, "NotFound", _MISSING, {})
@@ -108,7 +108,7 @@ def no_route() -> Answer:
     return _NO_ROUTE
 
 
-def _qualified(info: RequestInfo) -> str:
+def _qualified_resource(info: RequestInfo) -> str:
     return f"{info.resource}.{info.api_group}" if info.api_group else info.resource
 
 
@@ -181,10 +181,10 @@ def is_unauthorized(body: bytes) -> bool:
 
 def _quote(text: str) -> str:
     """*text* as Go's ``%q`` prints it."""
-    return '"' + "".join(map(_quoted, text)) + '"' if not text.isalnum() else f'"{text}"'
+    return '"' + "".join(map(_escape_char, text)) + '"' if not text.isalnum() else f'"{text}"'
 
 
-def _quoted(char: str) -> str:
+def _escape_char(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():

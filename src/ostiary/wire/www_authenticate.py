@@ -48,7 +48,7 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
 
 def find_challenge(header: str, scheme: str) -> Challenge | None:
     """The first challenge of *scheme*."""
-    return next((one for one in parse_challenges(header) if one.scheme == scheme.lower()), None)
+    return next((challenge for challenge in parse_challenges(header) if challenge.scheme == scheme.lower()), None)
 
 
 def _challenges(header: str) -> Iterator[Challenge]:
@@ -71,14 +71,14 @@ def _challenges(header: str) -> Iterator[Challenge]:
 
 def _read_parameters(header: str, position: int, parameters: dict[str, str]) -> int:
     position = _after(_SEPARATORS, header, position)
-    while (found := _PARAMETER.match(header, position)) is not None:
-        name, quoted, bare = found.groups()
+    while (match := _PARAMETER.match(header, position)) is not None:
+        name, quoted, bare = match.groups()
         # A name may stand once. Of two, the later one was perhaps added by somebody who may not say this.
         parameters.setdefault(name.lower(), bare if quoted is None else _ESCAPED.sub(r"\1", quoted))
-        position = _after(_SEPARATORS, header, found.end())
+        position = _after(_SEPARATORS, header, match.end())
     return position
 
 
 def _after(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return position if found is None else found.end()
+    match = pattern.match(text, position)
+    return position if match is None else match.end()

@@ -23,7 +23,7 @@ def credential(lifetime: float | None = None) -> Credential:
 
 
 def obtained(lifetime: float | None = None) -> State:
-    return rotation.succeeded(State(), credential(lifetime), now=NOON, monotonic=0, jitter=0.5)
+    return rotation.after_success(State(), credential(lifetime), now=NOON, monotonic=0, jitter=0.5)
 
 
 def judged(state: State, *, after: float) -> Verdict:
@@ -61,7 +61,7 @@ def test_a_token_of_five_seconds_is_not_refreshed_all_the_time() -> None:
 
 
 def test_after_a_failure_the_plugin_is_left_alone_for_a_while() -> None:
-    state = rotation.failed(State(), ERROR, monotonic=0, jitter=0.5)
+    state = rotation.after_failure(State(), ERROR, monotonic=0, jitter=0.5)
     assert judged(state, after=0.9) is Verdict.WAIT
     assert judged(state, after=1.0) is Verdict.REFRESH
 
@@ -72,21 +72,21 @@ def test_the_pause_doubles_and_has_a_limit() -> None:
 
 
 def test_a_failed_refresh_leaves_the_old_credential_serving_until_it_expires() -> None:
-    state = rotation.failed(obtained(600), ERROR, monotonic=580, jitter=0.5)
+    state = rotation.after_failure(obtained(600), ERROR, monotonic=580, jitter=0.5)
     assert judged(state, after=580) is Verdict.USE
     assert judged(state, after=581) is Verdict.USE_AND_REFRESH
     assert judged(state, after=600.5) is Verdict.REFRESH
 
 
 def test_a_success_forgets_the_failures_before_it() -> None:
-    state = rotation.failed(State(), ERROR, monotonic=0, jitter=0.5)
-    state = rotation.succeeded(state, credential(), now=NOON, monotonic=1, jitter=0.5)
+    state = rotation.after_failure(State(), ERROR, monotonic=0, jitter=0.5)
+    state = rotation.after_success(state, credential(), now=NOON, monotonic=1, jitter=0.5)
     assert (state.failures, state.error, state.run_not_before) == (0, None, 0)
 
 
 def test_what_had_expired_when_it_came_serves_nobody_after_those_who_waited() -> None:
     old = credential(-10)
-    state = rotation.came_spent(State(), old, ERROR, monotonic=0, jitter=0.5)
+    state = rotation.after_expired_answer(State(), old, ERROR, monotonic=0, jitter=0.5)
     assert state.credential is old
     assert judged(state, after=0) is Verdict.WAIT
     assert judged(state, after=1) is Verdict.REFRESH
@@ -101,7 +101,7 @@ def reject(state: State, rejected: Credential | None = None, *, after: float = 0
 
 
 def replaced(state: State, *, at: float) -> State:
-    return rotation.succeeded(rotation.rejected(state), credential(), now=NOON, monotonic=at, jitter=0.5)
+    return rotation.after_success(rotation.after_rejection(state), credential(), now=NOON, monotonic=at, jitter=0.5)
 
 
 def test_the_first_rejection_is_acted_on_at_once() -> None:
@@ -124,13 +124,13 @@ def test_a_server_that_rejects_everything_is_asked_less_and_less_often() -> None
 
 
 def test_a_credential_that_was_taken_once_is_replaced_at_once_when_it_is_rejected_later() -> None:
-    state = rotation.accepted(replaced(obtained(), at=0))
+    state = rotation.after_acceptance(replaced(obtained(), at=0))
     assert reject(state, after=0) is Verdict.REFRESH
     assert replaced(state, at=0).replace_not_before == 0
 
 
 def test_a_rejection_does_not_run_a_plugin_that_has_just_failed() -> None:
-    state = rotation.failed(obtained(), ERROR, monotonic=0, jitter=0.5)
+    state = rotation.after_failure(obtained(), ERROR, monotonic=0, jitter=0.5)
     assert reject(state, after=0.5) is Verdict.WAIT
     assert reject(state, after=1.0) is Verdict.REFRESH
 
@@ -155,17 +155,17 @@ def test_an_expired_credential_is_never_used_and_runs_keep_their_distance(
         stale = Credential(Secret("t"), expires_at=now - timedelta(seconds=1))
         match event:
             case "ok":
-                state = rotation.succeeded(state, fresh, now=now, monotonic=time, jitter=jitter)
+                state = rotation.after_success(state, fresh, now=now, monotonic=time, jitter=jitter)
             case "fail":
-                state = rotation.failed(state, ERROR, monotonic=time, jitter=jitter)
+                state = rotation.after_failure(state, ERROR, monotonic=time, jitter=jitter)
                 assert rotation.judge(state, now=now, monotonic=time + 0.7) in (Verdict.WAIT, Verdict.USE)
             case "spent":
-                state = rotation.came_spent(state, stale, ERROR, monotonic=time, jitter=jitter)
+                state = rotation.after_expired_answer(state, stale, ERROR, monotonic=time, jitter=jitter)
                 assert rotation.judge(state, now=now, monotonic=time + 0.7) is Verdict.WAIT
             case "reject" if state.credential is not None:
-                state = rotation.rejected(state)
+                state = rotation.after_rejection(state)
             case "accept":
-                state = rotation.accepted(state)
+                state = rotation.after_acceptance(state)
         verdict = rotation.judge(state, now=now, monotonic=time)
         if verdict in (Verdict.USE, Verdict.USE_AND_REFRESH):
             assert state.credential is not None

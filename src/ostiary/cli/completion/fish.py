@@ -35,7 +35,7 @@ complete -c ostiary -f
 def fish(levels: tuple[CommandLevel, ...]) -> str:
     return FISH.format(
         descents="\n".join(
-            f"            case '{seen}'\n                set level {level}" for seen, level in descents(levels)
+            f"            case '{words}'\n                set level {level}" for words, level in descents(levels)
         ),
         taking_values=" ".join(f"'{key}'" for key in keys_with_value(levels)),
         offers="\n".join(row for level in levels for row in _offers(level)),
@@ -45,9 +45,9 @@ def fish(levels: tuple[CommandLevel, ...]) -> str:
 def _offers(level: CommandLevel) -> Iterator[str]:
     start = f"complete -c ostiary -n '__ostiary_is {level_name(level.path)}'"
     for word, text in level.words:
-        yield f"{start} -a {word} -d {_quoted(text)}"
+        yield f"{start} -a {word} -d {_quote(text)}"
     for option in level.options:
-        yield f"{start} {_names(option)} -d {_quoted(option.help)}{_values(option)}"
+        yield f"{start} {_names(option)} -d {_quote(option.help)}{_values(option)}"
     if level.rest == PROGRAMS:
         yield f"{start} -F -a '(__complete_command)'"
 
@@ -61,8 +61,8 @@ def _values(option: Option) -> str:
         return ""
     if option.values == FILES:
         return " -r -F"
-    return f" -x -a {_quoted(' '.join(option.values))}" if option.values else " -x"
+    return f" -x -a {_quote(' '.join(option.values))}" if option.values else " -x"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -51,7 +51,7 @@ def any_of(keys: list[str]) -> str:
 
 def walk(levels: tuple[CommandLevel, ...]) -> str:
     return WALK.format(
-        descents="\n".join(f'            "{seen}") level="{level}" ;;' for seen, level in descents(levels)),
+        descents="\n".join(f'            "{words}") level="{level}" ;;' for words, level in descents(levels)),
         taking_values=any_of(keys_with_value(levels)),
         free="\n".join(f'            "{level_name(level.path)} "[!-]*) rest=1 ;;' for level in levels if level.rest),
     )

@@ -58,10 +58,10 @@ def _values(option: Option) -> str:
 
 def _offer(level: CommandLevel) -> str:
     pairs = [*level.words, *((name, option.help) for option in level.options for name in option.names)]
-    offers = " ".join(_quoted(f"{word}:{text}" if text else word) for word, text in pairs)
+    offers = " ".join(_quote(f"{word}:{text}" if text else word) for word, text in pairs)
     command = "[[ $PREFIX != -* ]] && _command_names; " if level.rest == PROGRAMS else ""
     return f'        "{level_name(level.path)}") {command}offers=({offers}) ;;'
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"

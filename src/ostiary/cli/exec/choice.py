@@ -32,8 +32,8 @@ class Choice:
         if isinstance(connection.source, Authenticator) and isinstance(connection.source.plugin, ExecPlugin):
             return connection.source.plugin
         # Something else signs for this user. What the plugin would be told is wanted all the same.
-        told = cluster_info(selection.cluster) if exec_config.provide_cluster_info else None
-        return ExecPlugin(exec_config, user=selection.user.name, cluster=told, settings=self.settings)
+        cluster = cluster_info(selection.cluster) if exec_config.provide_cluster_info else None
+        return ExecPlugin(exec_config, user=selection.user.name, cluster=cluster, settings=self.settings)
 
     def without_a_person(self) -> Choice:
         """The same plugin with ``interactiveMode: Never``."""

@@ -115,16 +115,16 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def run_plugin(arguments: argparse.Namespace) -> int:
-    chosen = choice(arguments)
-    plugin = chosen.plugin()
-    beaten_by = static_credential(chosen.selection.user)
+    plugin_choice = choice(arguments)
+    plugin = plugin_choice.plugin()
+    beaten_by = static_credential(plugin_choice.selection.user)
     if beaten_by:
         print_note(f"a client would not run this plugin: {beaten_by} takes precedence")
     credential = plugin.run()
     if arguments.output == HEADER:
         print(_header(credential))
         return 0
-    as_proposed = chosen.settings.as_proposed
+    as_proposed = plugin_choice.settings.as_proposed
     text = encode_answer(_answer(credential), api_version=plugin.config.api_version, as_proposed=as_proposed)
     if arguments.output == JSON:
         print(text, end="")
@@ -158,12 +158,12 @@ def _header(credential: Credential) -> str:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    told = explanation(choice(arguments))
+    report = explanation(choice(arguments))
     if arguments.output == JSON:
-        print_json(told.as_json())
+        print_json(report.as_json())
         return 0
-    print(told.title())
-    for row in rows(told.as_rows(), stream=sys.stdout, width=11):
+    print(report.title())
+    for row in rows(report.as_rows(), stream=sys.stdout, width=11):
         print(row)
     return 0
 

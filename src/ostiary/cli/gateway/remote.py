@@ -16,7 +16,7 @@ from ostiary.cli.gateway.token_file import token_text
 from ostiary.cli.gateway_http import GatewayHttp, checked_address
 from ostiary.cli.signin.options import chosen_authorities
 from ostiary.cli.signin.sessions import Account
-from ostiary.cli.signin.turn import login_command, signed_in
+from ostiary.cli.signin.turn import login_command, session_token
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
@@ -91,15 +91,17 @@ def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:
 
 def _token_of_session(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
     try:
-        return signed_in(account, authorities_pem)
+        return session_token(account, authorities_pem)
     except CredentialError as error:
         error.hint = f"{error.hint}, or name a file that holds your token: --token-file"
         raise
 
 
 def _path(segments: tuple[str, ...], **query: str | None) -> str:
-    given = {key: value for key, value in query.items() if value is not None}
-    return "".join(f"/{quote(segment, safe='')}" for segment in segments) + (f"?{urlencode(given)}" if given else "")
+    parameters = {key: value for key, value in query.items() if value is not None}
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments) + (
+        f"?{urlencode(parameters)}" if parameters else ""
+    )
 
 
 def _token(path: str) -> Secret:

@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(gateway_schema(), indent=2, ensure_ascii=False))
         return OK
     # A worker takes what it is given: the choice has been made.
-    path = arguments.config if arguments.worker else _chosen(arguments.config)
+    path = arguments.config if arguments.worker else _config_file(arguments.config)
     if arguments.online and not arguments.check:
         raise UsageError("--online needs --check")
     return _check(path, online=arguments.online) if arguments.check else _serve(path, arguments.worker)
@@ -92,7 +92,7 @@ def _check(path: Path | None, *, online: bool) -> int:
         print_note(warning)
     for finding in find_unmatched(config):
         if finding.level is not Level.INFO:
-            print_note(_told(finding))
+            print_note(_finding_text(finding))
     return FAILED if failed else OK
 
 
@@ -122,7 +122,7 @@ def _ask_outside(config: GatewayConfig) -> bool:
     return not all(answer.ok for answer in answers)
 
 
-def _told(finding: Finding) -> str:
+def _finding_text(finding: Finding) -> str:
     problem = finding.problem
     return f"{problem}; {problem.hint}" if problem.hint else str(problem)
 
@@ -158,7 +158,7 @@ def _serve(path: Path | None, worker: str | None) -> int:
     return OK
 
 
-def _chosen(named: Path | None) -> Path | None:
+def _config_file(named: Path | None) -> Path | None:
     """The file to take; None if there is none, and it is told in both cases what was not asked for."""
     if named is not None:
         return named

@@ -92,14 +92,14 @@ def _add_gateway(parser: argparse.ArgumentParser) -> None:
 def list_sessions(arguments: argparse.Namespace) -> int:
     gateway = remote(arguments)
     if gateway is not None:
-        told = gateway.get("sessions", user=arguments.user, group=arguments.group)
+        sessions = gateway.get("sessions", user=arguments.user, group=arguments.group)
     else:
-        told = _with_store(arguments, lambda tokens: _sessions(tokens, arguments.user, arguments.group))
+        sessions = _with_store(arguments, lambda tokens: _sessions(tokens, arguments.user, arguments.group))
     if arguments.output == JSON:
-        print_json(told)
+        print_json(sessions)
     else:
-        _print_sessions(told["items"])
-    if len(told["items"]) >= MOST:
+        _print_sessions(sessions["items"])
+    if len(sessions["items"]) >= MOST:
         print_note(f"there may be more than these {MOST}: ask for those of one user or group")
     return OK
 
@@ -119,15 +119,15 @@ def _print_sessions(items: list[dict[str, Any]]) -> None:
         header,
         [
             (
-                one["id"],
-                one["user"],
-                ", ".join(one["groups"]),
-                one["provider"],
-                one["client"],
-                _minute(one["created"]),
-                _minute(one["expires"]),
+                session["id"],
+                session["user"],
+                ", ".join(session["groups"]),
+                session["provider"],
+                session["client"],
+                _minute(session["created"]),
+                _minute(session["expires"]),
             )
-            for one in items
+            for session in items
         ],
     )
 

@@ -89,24 +89,24 @@ def _merge(made: dict[str, Any], *, force: bool) -> None:
     name = made["current-context"]
     path, *others = _kubeconfig_files()
     _check_regular(path)
-    with _locked(path):
+    with _hold_lock(path):
         old = _content(path)
-        taken = conflicts(_text(old, path), made, file=path)
+        own_conflicts = conflicts(_text(old, path), made, file=path)
         # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
-        hidden = [(other, conflicts(_text(_content(other), other), made, file=other)) for other in others]
+        other_conflicts = [(other, conflicts(_text(_content(other), other), made, file=other)) for other in others]
         if not force:
-            for file, found in ((path, taken), *hidden):
-                if found:
-                    raise _taken(file, found)
+            for file, file_conflicts in ((path, own_conflicts), *other_conflicts):
+                if file_conflicts:
+                    raise _conflict_error(file, file_conflicts)
         new = merge(_text(old, path), made, file=path, force=force).encode()
         backup = _backup(path, old) if old and new != old else None
         if new != old:
             _replace(path, new)
-    kept = "" if backup is None else f"; backup: {backup}"
-    print_note(f"context {name} is in {path}: kubectl --context {name} get pods{kept}")
+    backup_note = "" if backup is None else f"; backup: {backup}"
+    print_note(f"context {name} is in {path}: kubectl --context {name} get pods{backup_note}")
 
 
-def _taken(file: str, found: list[Conflict]) -> ConfigurationError:
+def _conflict_error(file: str, found: list[Conflict]) -> ConfigurationError:
     return ConfigurationError(
         "the kubeconfig has an entry of this name for another server or user",
         cause="; ".join(map(str, found)),
@@ -228,7 +228,7 @@ def _mode(path: str) -> int:
 
 
 @contextmanager
-def _locked(path: str) -> Iterator[None]:
+def _hold_lock(path: str) -> Iterator[None]:
     """The lock that ``kubectl config`` uses: beside the file as it is named, and beside what a link leads to."""
     with ExitStack() as locks:
         for name in dict.fromkeys((path, os.path.realpath(path))):

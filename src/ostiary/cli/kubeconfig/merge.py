@@ -39,7 +39,7 @@ class Conflict:
 def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Conflict]:
     """Which entries in *text* a merge of *made* would take from somebody. Raises `ConfigurationError`."""
     config = _config(text, file)
-    found = []
+    result = []
     for section, judge in (("clusters", _other_cluster), ("users", _other_user), ("contexts", _other_context)):
         (new,) = made[section]
         position = _position(config, section, new["name"], file)
@@ -47,8 +47,8 @@ def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Confli
             kind = SECTIONS[section]
             old = config[section][position].get(kind)
             reason = judge(old if isinstance(old, dict) else {}, new[kind])
-            found += [Conflict(section, new["name"], reason)] if reason else []
-    return found
+            result += [Conflict(section, new["name"], reason)] if reason else []
+    return result
 
 
 def merge(text: str, made: Entry, *, file: str | None = None, force: bool = False) -> str:
@@ -135,14 +135,16 @@ def _address(server: object) -> str:
 
 def _is_ours(command: Entry) -> bool:
     args = command.get("args")
-    named = os.path.basename(str(command.get("command")))
-    return named in (PROGRAM, f"kubectl-{PROGRAM}") and isinstance(args, list) and args[:1] == [COMMAND]
+    program = os.path.basename(str(command.get("command")))
+    return program in (PROGRAM, f"kubectl-{PROGRAM}") and isinstance(args, list) and args[:1] == [COMMAND]
 
 
 def _account(args: object) -> tuple[str, str | None]:
     words = [str(word) for word in args] if isinstance(args, list) else []
-    given = dict(pairwise(words)) | dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    return _address(given.get("--server")), given.get("--account")
+    options = dict(pairwise(words)) | dict(
+        word.split("=", 1) for word in words if word.startswith("--") and "=" in word
+    )
+    return _address(options.get("--server")), options.get("--account")
 
 
 # --- what is there ---

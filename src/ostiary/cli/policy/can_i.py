@@ -11,7 +11,7 @@ from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import add_config, load, run_async
 from ostiary.cli.login_name import login_name
-from ostiary.cli.output import Style, painted, print_json, print_note
+from ostiary.cli.output import Style, paint, print_json, print_note
 from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
 from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
 from ostiary.core.implied_groups import AUTHENTICATED
@@ -50,21 +50,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    asked, config = question(arguments), load(arguments)
-    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
-    told = run_async(_ask(config, Attributes(_user(arguments), request), explain=arguments.explain))
+    request_without_upstream, config = question(arguments), load(arguments)
+    request = replace(request_without_upstream, upstream=chosen_upstream(arguments.upstream, config))
+    answer = run_async(_ask(config, Attributes(_user(arguments), request), explain=arguments.explain))
     if arguments.output == JSON:
-        print_json(told)
+        print_json(answer)
     else:
-        word, style = ("yes", Style.GOOD) if told["allowed"] else ("no", Style.BAD)
-        print(painted(word, style, sys.stdout))
+        word, style = ("yes", Style.GOOD) if answer["allowed"] else ("no", Style.BAD)
+        print(paint(word, style, sys.stdout))
         if arguments.explain:
-            print_rows([("asked", asked_text(told["attributes"])), ("decision", verdict_text(told["decision"]))])
-            print_steps(told["explanation"])
-    for note in misspelling_notes(request, config, allowed=told["allowed"]):
+            print_rows([("asked", asked_text(answer["attributes"])), ("decision", verdict_text(answer["decision"]))])
+            print_steps(answer["explanation"])
+    for note in misspelling_notes(request, config, allowed=answer["allowed"]):
         print_note(note)
     _note_prefixes(config, arguments)
-    return OK if told["allowed"] else FAILED
+    return OK if answer["allowed"] else FAILED
 
 
 def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None:
@@ -77,8 +77,8 @@ def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None
     )
     names += [("is in the group", name, possible.can_be_group, possible.near_group) for name in arguments.group]
     for what, name, can_be, near in names:
-        if not possible.anybody and not can_be(name) and (meant := near(name)):
-            print_note(f'nobody who signs in here {what} "{name}": did you mean "{meant}"?')
+        if not possible.anybody and not can_be(name) and (suggestion := near(name)):
+            print_note(f'nobody who signs in here {what} "{name}": did you mean "{suggestion}"?')
 
 
 async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:
@@ -88,14 +88,14 @@ async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) 
     async with open_policy(config.authorization) as policy:
         if not explain:
             decision: Decision = await policy.authorizer.authorize(attributes)
-            told = {}
+            detail = {}
         else:
             explanation = await policy.authorizer.explain(attributes)
             if explanation.decision is None:
                 raise ProviderError("the policy could not decide", cause=explanation.error)
-            decision, told = explanation.decision, {"explanation": explanation_json(explanation)}
-    asked = {"attributes": attributes_json(attributes), "decision": decision_json(decision)}
-    return {"allowed": decision.allowed, **asked, **told}
+            decision, detail = explanation.decision, {"explanation": explanation_json(explanation)}
+    fields = {"attributes": attributes_json(attributes), "decision": decision_json(decision)}
+    return {"allowed": decision.allowed, **fields, **detail}
 
 
 def _user(arguments: argparse.Namespace) -> UserInfo:

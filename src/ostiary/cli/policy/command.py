@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import DEFAULT, add_config, run_async
-from ostiary.cli.output import Style, painted, print_json, print_note, rows
+from ostiary.cli.output import Style, paint, print_json, print_note, rows
 from ostiary.cli.policy.decision_output import object_text
 from ostiary.core.extras import needing
 from ostiary.core.text import printable
@@ -131,19 +131,19 @@ def lint_policy(arguments: argparse.Namespace) -> int:
         if is_gateway(path):
             # It would pass for a file without any rules in it.
             raise UsageError(f"{path} is the configuration of a gateway", hint=f"ostiary serve --check --config {path}")
-    found = (*lint(arguments.files, arguments.type), *_unmatched(arguments))
-    ok = not any(finding.level is Level.ERROR for finding in found)
+    findings = (*lint(arguments.files, arguments.type), *_unmatched_findings(arguments))
+    ok = not any(finding.level is Level.ERROR for finding in findings)
     if arguments.output == JSON:
-        print_json({"ok": ok, "findings": [_finding_json(finding) for finding in found]})
+        print_json({"ok": ok, "findings": [_finding_json(finding) for finding in findings]})
     else:
-        for finding in found:
+        for finding in findings:
             _print_finding(finding)
-        counts = [f"{sum(one.level is level for one in found)} {level.value}" for level in Level]
+        counts = [f"{sum(finding.level is level for finding in findings)} {level.value}" for level in Level]
         print(", ".join(count for count in counts if not count.startswith("0 ")) or "no problems")
     return OK if ok else FAILED
 
 
-def _unmatched(arguments: argparse.Namespace) -> tuple[Finding, ...]:
+def _unmatched_findings(arguments: argparse.Namespace) -> tuple[Finding, ...]:
     """The lines that can match nobody, as far as it is known who can sign in."""
     from ostiary.gateway.config import load
     from ostiary.gateway.policy.possible_subjects import PossibleSubjects
@@ -176,7 +176,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 def _print_finding(finding: Finding) -> None:
     styles = {"error": Style.BAD, "warning": Style.DOUBTFUL, "info": Style.FAINT}
-    level = painted(finding.level.value.upper(), styles[finding.level.value], sys.stdout)
+    level = paint(finding.level.value.upper(), styles[finding.level.value], sys.stdout)
     print(f"{level} {finding.rule}  {printable(str(finding.problem.place))}")
     parts = [("what", finding.problem.message), *([("fix", finding.problem.hint)] if finding.problem.hint else [])]
     for row in rows(parts, stream=sys.stdout):
@@ -227,9 +227,7 @@ def _print_changes(changes: tuple[Change, ...]) -> None:
         if change.subject != last:
             last = change.subject
             print(printable(_subject_text(change.subject)))
-        sign = (
-            painted("+", Style.BAD, sys.stdout) if change.effect.value == GAIN else painted("-", Style.GOOD, sys.stdout)
-        )
+        sign = paint("+", Style.BAD, sys.stdout) if change.effect.value == GAIN else paint("-", Style.GOOD, sys.stdout)
         print(f"  {sign} {printable(_change_text(change))}")
 
 
@@ -251,13 +249,13 @@ def _change_text(change: Change) -> str:
 
 def _change_json(change: Change) -> dict[str, Any]:
     subject = {"kind": change.subject.kind, "name": change.subject.name, "namespace": change.subject.namespace}
-    told: dict[str, Any] = {"effect": change.effect.value, "subject": subject, "verbs": list(change.verbs)}
+    fields: dict[str, Any] = {"effect": change.effect.value, "subject": subject, "verbs": list(change.verbs)}
     if change.upstream:
-        told["upstream"] = change.upstream
+        fields["upstream"] = change.upstream
     if change.paths:
-        return told | {"paths": list(change.paths)}
+        return fields | {"paths": list(change.paths)}
     where = {"group": change.api_group, "namespace": change.namespace, "name": change.name}
-    return told | {"resources": list(change.resources)} | where
+    return fields | {"resources": list(change.resources)} | where
 
 
 # --- replay ---
@@ -268,8 +266,8 @@ def replay_logs(arguments: argparse.Namespace) -> int:
     from ostiary.gateway.audit.recorded import Counts
 
     counts = Counts()
-    told = run_async(_replayed(config.load(arguments.config), arguments.logs, counts))
-    if not told.asked:
+    replay = run_async(_replay(config.load(arguments.config), arguments.logs, counts))
+    if not replay.asked:
         # A gate that tried nothing must not be an open one.
         raise ConfigurationError(
             "there are no requests to replay",
@@ -277,21 +275,21 @@ def replay_logs(arguments: argparse.Namespace) -> int:
             where=", ".join(arguments.logs),
             code="config-invalid",
         )
-    gains = sum(one.effect.value == GAIN for one in told.differences)
-    losses = len(told.differences) - gains
+    gains = sum(difference.effect.value == GAIN for difference in replay.differences)
+    losses = len(replay.differences) - gains
     if arguments.output == JSON:
-        print_json(_replay_json(told) | {"unreadable": counts.unreadable, "undecided": counts.undecided})
+        print_json(_replay_json(replay) | {"unreadable": counts.unreadable, "undecided": counts.undecided})
     else:
-        _print_replay(told, gains=gains, losses=losses)
+        _print_replay(replay, gains=gains, losses=losses)
     if counts.unreadable:
         print_note(f"{counts.unreadable} lines are not audit events and were skipped")
-    if told.failed:
-        print_note(f"{told.failed} requests could not be decided: {told.error}")
+    if replay.failed:
+        print_note(f"{replay.failed} requests could not be decided: {replay.error}")
         return FAILED
     return _code(arguments.fail_on, gains=gains, losses=losses)
 
 
-async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
+async def _replay(config: Any, logs: list[str], counts: Any) -> Replay:
     with needing("gateway"):
         from ostiary.gateway.policy.replay import replay, requiring_more
     from ostiary.gateway.audit.recorded import read, with_upstream
@@ -303,33 +301,40 @@ async def _replayed(config: Any, logs: list[str], counts: Any) -> Replay:
         return await replay(records, policy.authorizer, requiring_more(config))
 
 
-def _print_replay(told: Replay, *, gains: int, losses: int) -> None:
-    for one in told.differences:
-        gained = one.effect.value == GAIN
-        sign = painted("+", Style.BAD, sys.stdout) if gained else painted("-", Style.GOOD, sys.stdout)
-        times = "once" if one.count == 1 else f"{one.count} times"
-        print(f"{sign} {printable(_difference_text(one))}: {times}, such as {printable(one.example)}")
-    requests = f"{told.asked} {'request' if told.asked == 1 else 'requests'}"
-    print(f"{requests}: gains: {gains}, losses: {losses}" if told.differences else f"{requests}: decided as before")
+def _print_replay(replay: Replay, *, gains: int, losses: int) -> None:
+    for difference in replay.differences:
+        gained = difference.effect.value == GAIN
+        sign = paint("+", Style.BAD, sys.stdout) if gained else paint("-", Style.GOOD, sys.stdout)
+        times = "once" if difference.count == 1 else f"{difference.count} times"
+        print(f"{sign} {printable(_difference_text(difference))}: {times}, such as {printable(difference.example)}")
+    requests = f"{replay.asked} {'request' if replay.asked == 1 else 'requests'}"
+    print(f"{requests}: gains: {gains}, losses: {losses}" if replay.differences else f"{requests}: decided as before")
 
 
-def _difference_text(one: Difference) -> str:
-    asked = _asked(one)
-    word = "may now" if one.effect.value == GAIN else "may no longer"
-    return f'User "{one.username}" {word} {asked["verb"]} {asked.get("path") or object_text(asked)}'
+def _difference_text(difference: Difference) -> str:
+    attributes = _difference_attributes(difference)
+    word = "may now" if difference.effect.value == GAIN else "may no longer"
+    return (
+        f'User "{difference.username}" {word} {attributes["verb"]} {attributes.get("path") or object_text(attributes)}'
+    )
 
 
-def _asked(one: Difference) -> dict[str, Any]:
+def _difference_attributes(difference: Difference) -> dict[str, Any]:
     from ostiary.gateway.doors.operator_json import attributes_json
     from ostiary.model import Attributes, UserInfo
 
-    return attributes_json(Attributes(UserInfo(one.username), one.request))
+    return attributes_json(Attributes(UserInfo(difference.username), difference.request))
 
 
-def _replay_json(told: Replay) -> dict[str, Any]:
+def _replay_json(replay: Replay) -> dict[str, Any]:
     differences = []
-    for one in told.differences:
-        asked = {key: value for key, value in _asked(one).items() if key != "groups"}
-        found = {"effect": one.effect.value, "count": one.count, "example": one.example, "reason": one.reason}
-        differences.append(asked | found)
-    return {"asked": told.asked, "free": told.free, "failed": told.failed, "differences": differences}
+    for difference in replay.differences:
+        fields = {key: value for key, value in _difference_attributes(difference).items() if key != "groups"}
+        summary = {
+            "effect": difference.effect.value,
+            "count": difference.count,
+            "example": difference.example,
+            "reason": difference.reason,
+        }
+        differences.append(fields | summary)
+    return {"asked": replay.asked, "free": replay.free, "failed": replay.failed, "differences": differences}

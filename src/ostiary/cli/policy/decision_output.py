@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ostiary.cli.output import Style, painted, rows
+from ostiary.cli.output import Style, paint, rows
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.core.text import printable
 
@@ -18,8 +18,8 @@ def asked_text(attributes: dict[str, Any]) -> str:
     user = attributes.get("user", "")
     who = f'User "{user}"' if user else "somebody"
     # That somebody is known goes without saying where their name stands.
-    named = [group for group in attributes.get("groups") or () if not user or group != AUTHENTICATED]
-    groups = f" (groups: {', '.join(named)})" if named else ""
+    group_names = [group for group in attributes.get("groups") or () if not user or group != AUTHENTICATED]
+    groups = f" (groups: {', '.join(group_names)})" if group_names else ""
     if "path" in attributes:
         return f"{who}{groups}: {attributes.get('verb')} {attributes['path']}"
     return f"{who}{groups}: {attributes.get('verb')} {object_text(attributes)}"
@@ -51,7 +51,7 @@ def print_rows(parts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> None
 def print_steps(explanation: dict[str, Any]) -> None:
     """Every provider of the chain: what it says, the rule that came closest, what failed, what would mend it."""
     for step in explanation["steps"]:
-        print(f"\n{painted(printable(str(step['provider'])), Style.FAINT, sys.stdout)}: {_said(step)}")
+        print(f"\n{paint(printable(str(step['provider'])), Style.FAINT, sys.stdout)}: {_step_text(step)}")
         print_rows([(key, step[key]) for key in ("closest", "failed") if step.get(key)])
         if step.get("remedy"):
             print("\n  The smallest rule that would allow it:\n")
@@ -59,7 +59,7 @@ def print_steps(explanation: dict[str, Any]) -> None:
                 print(f"    {printable(line)}".rstrip())
 
 
-def _said(step: dict[str, Any]) -> str:
+def _step_text(step: dict[str, Any]) -> str:
     if step.get("error"):
         return f"unavailable: {printable(step['error'])}"
     if "verdict" not in step:

@@ -55,26 +55,26 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.server is not None and arguments.audit_log:
         raise UsageError("--audit-log and --server cannot be combined", hint="leave one of them out")
     gateway = remote(arguments)
-    told = _remembered(gateway, arguments.id) if gateway is not None else _recorded(arguments)
+    explanation = _ask_gateway(gateway, arguments.id) if gateway is not None else _search_logs(arguments)
     if arguments.output == JSON:
-        print_json(told)
+        print_json(explanation)
     else:
-        _print(told)
+        _print(explanation)
     return OK
 
 
-def _print(told: dict[str, Any]) -> None:
-    print(printable(f"{told['id']}, {told['at']}"))
-    if "now" not in told:
-        _print_end(told)
+def _print(explanation: dict[str, Any]) -> None:
+    print(printable(f"{explanation['id']}, {explanation['at']}"))
+    if "now" not in explanation:
+        _print_end(explanation)
         return
-    now = told["now"]
-    answered = [("answered", f"status {told['status']}")] if "status" in told else []
+    now = explanation["now"]
+    status = [("answered", f"status {explanation['status']}")] if "status" in explanation else []
     print_rows(
         [
-            ("asked", asked_text(told["attributes"])),
-            ("then", verdict_text(told["then"])),
-            *answered,
+            ("asked", asked_text(explanation["attributes"])),
+            ("then", verdict_text(explanation["then"])),
+            *status,
             ("now", verdict_text(now["decision"], now.get("error", ""))),
         ]
     )
@@ -100,7 +100,7 @@ def _print_end(told: dict[str, Any]) -> None:
     )
 
 
-def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
+def _ask_gateway(gateway: RemoteGateway, decision_id: str) -> Any:
     from ostiary.cli.gateway.remote import GatewayRefused
 
     try:
@@ -114,35 +114,35 @@ def _remembered(gateway: RemoteGateway, decision_id: str) -> Any:
         raise DecisionNotFound("unknown request id: the gateway remembers no such decision", hint=hint) from None
 
 
-def _recorded(arguments: argparse.Namespace) -> dict[str, Any]:
+def _search_logs(arguments: argparse.Namespace) -> dict[str, Any]:
     config = load(arguments)
     logs = arguments.audit_log or _logs(config, config_path(arguments))
-    return run_async(_explained(config, logs, arguments.id))
+    return run_async(_explain_record(config, logs, arguments.id))
 
 
-async def _explained(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
+async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
     from ostiary.gateway.audit.ended_requests import EndedRequest
     from ostiary.gateway.audit.recorded import find, with_upstream
     from ostiary.gateway.authorize.refusals import Refusal
     from ostiary.gateway.doors.operator_json import decided_json, ended_json
     from ostiary.gateway.policy.source import open_policy
 
-    found = find(logs, decision_id)
-    if found is None:
+    record = find(logs, decision_id)
+    if record is None:
         raise DecisionNotFound(
             "unknown request id: no audit log records such a decision",
             cause=f"searched {len(logs)} {'log' if len(logs) == 1 else 'logs'}",
             where=", ".join(logs),
             hint="name an older log with --audit-log, or ask a running gateway with --server",
         )
-    if isinstance(found, EndedRequest):
-        return ended_json(found)
-    found = with_upstream(found, [upstream.name for upstream in config.upstreams])
+    if isinstance(record, EndedRequest):
+        return ended_json(record)
+    record = with_upstream(record, [upstream.name for upstream in config.upstreams])
     async with open_policy(config.authorization) as policy:
-        now = await policy.authorizer.explain(found.attributes)
-    told = decided_json(Refusal(found.id, found.attributes, found.decision, found.at), now)
+        now = await policy.authorizer.explain(record.attributes)
+    fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at), now)
     # A request that was allowed may still have failed: over a limit, or at the upstream.
-    return {**told, "status": found.status} if found.decision.allowed and found.status >= 400 else told
+    return {**fields, "status": record.status} if record.decision.allowed and record.status >= 400 else fields
 
 
 def _logs(config: GatewayConfig, where: str) -> list[str]:
@@ -154,6 +154,8 @@ def _logs(config: GatewayConfig, where: str) -> list[str]:
             hint="name one with --audit-log, or ask the running gateway with --server",
         )
     path = Path(config.audit.log.path)
-    rotated = [one for one in path.parent.glob(f"{path.name}[.-]*") if one.suffix not in (".gz", ".bz2", ".xz", ".zst")]
-    found = [path] if path.exists() else []
-    return [str(one) for one in (*found, *sorted(rotated, key=lambda one: -one.stat().st_mtime))] or [str(path)]
+    rotated = [
+        file for file in path.parent.glob(f"{path.name}[.-]*") if file.suffix not in (".gz", ".bz2", ".xz", ".zst")
+    ]
+    current = [path] if path.exists() else []
+    return [str(file) for file in (*current, *sorted(rotated, key=lambda file: -file.stat().st_mtime))] or [str(path)]

@@ -127,9 +127,9 @@ async def _objects(
     subject = _subject(arguments)
     async with open_policy(config.authorization, upstream=chosen_upstream(arguments.upstream, config)) as policy:
         mentioned = await policy.authorizer.relevant_groups()
-        named = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
+        usernames = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
     possible = PossibleSubjects.from_config(config)
-    identity = _identity(possible, mentioned, named, arguments)
+    identity = _identity(possible, mentioned, usernames, arguments)
     if arguments.legacy:
         return roles.legacy_role(identity, name=arguments.name, subject=subject), policy.unlisted
     grants = None if policy.unlisted else policy.grants

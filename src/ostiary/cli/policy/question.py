@@ -41,8 +41,8 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
     names = [upstream.name for upstream in config.upstreams]
     if named is not None:
         if named not in names:
-            known = ", ".join(names)
-            raise UsageError(f'unknown upstream "{named}"', hint=f"known upstreams: {known}" if names else None)
+            listed = ", ".join(names)
+            raise UsageError(f'unknown upstream "{named}"', hint=f"known upstreams: {listed}" if names else None)
         return named
     if len(names) == 1:
         return names[0]
@@ -64,8 +64,8 @@ def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: b
 
 def _speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
     """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
-    asked = [one for one in config.upstreams if upstream in ("", one.name)]
-    return all(one.is_kubernetes for one in asked)
+    upstreams = [candidate for candidate in config.upstreams if upstream in ("", candidate.name)]
+    return all(candidate.is_kubernetes for candidate in upstreams)
 
 
 def _verb_note(request: RequestInfo) -> str | None:
@@ -74,8 +74,8 @@ def _verb_note(request: RequestInfo) -> str | None:
     if request.verb in verbs or ":" in request.verb:
         return None
     close = get_close_matches(request.verb.lower(), verbs, n=1)
-    meant = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(verbs)}"
-    return f'no request has the verb "{request.verb}": {meant}'
+    suggestion = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(verbs)}"
+    return f'no request has the verb "{request.verb}": {suggestion}'
 
 
 def _resource_note(request: RequestInfo) -> str | None:
@@ -83,20 +83,20 @@ def _resource_note(request: RequestInfo) -> str | None:
     name, plural = request.resource, plural_of(request.resource)
     # Who names a group knows it.
     group = None if request.api_group else group_of(plural or name)
-    meant = (plural or name) + (f".{group}" if group else "")
+    suggestion = (plural or name) + (f".{group}" if group else "")
     if plural:
-        return f'resources are named in the plural and in lower case: did you mean "{meant}"?'
+        return f'resources are named in the plural and in lower case: did you mean "{suggestion}"?'
     if not name.endswith("s") or name != name.lower():
         return f'resources are named in the plural and in lower case, and "{name}" does not look like it'
     if group:
-        return f'"{name}" is asked for in the core API group: did you mean "{meant}"?'
+        return f'"{name}" is asked for in the core API group: did you mean "{suggestion}"?'
     return None
 
 
 def _subresource_note(request: RequestInfo) -> str | None:
     """kubectl takes pods/web for a name, where a policy has a subresource."""
-    known = group_of(request.resource) or request.api_group == ""
-    if not request.subresource or request.subresource in SUBRESOURCES or not known or request.name:
+    is_known = group_of(request.resource) or request.api_group == ""
+    if not request.subresource or request.subresource in SUBRESOURCES or not is_known or request.name:
         return None
     return (
         f'"{request.subresource}" is asked for as a subresource: '

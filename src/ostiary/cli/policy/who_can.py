@@ -39,22 +39,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    asked, config = question(arguments), load(arguments)
-    request = replace(asked, upstream=chosen_upstream(arguments.upstream, config))
-    told = run_async(_ask(config, request))
+    request_without_upstream, config = question(arguments), load(arguments)
+    request = replace(request_without_upstream, upstream=chosen_upstream(arguments.upstream, config))
+    answer = run_async(_ask(config, request))
     if arguments.output == JSON:
-        print_json(told)
-    elif told["subjects"]:
+        print_json(answer)
+    elif answer["subjects"]:
         columns = ("kind", "name", "namespace", "via")
-        print_table([name.upper() for name in columns], [[one[key] for key in columns] for one in told["subjects"]])
+        print_table(
+            [name.upper() for name in columns], [[subject[key] for key in columns] for subject in answer["subjects"]]
+        )
     else:
         print("nobody")
-    for name in told["unknown"]:
+    for name in answer["unknown"]:
         print_note(f'the provider "{name}" cannot list whom it allows')
     # Who may do everything may also do this to what does not exist.
     for note in misspelling_notes(request, config, allowed=False):
         print_note(note)
-    return OK if told["subjects"] else FAILED
+    return OK if answer["subjects"] else FAILED
 
 
 async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:

@@ -37,9 +37,9 @@ def choice(arguments: argparse.Namespace) -> Choice:
     return Choice(_keyring(arguments, docker_config), docker_config, secrets)
 
 
-def configured(arguments: argparse.Namespace) -> CachedProvider:
+def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
     """The provider of ``--config`` that the command line names."""
-    providers = {one.config.name: one for one in _keyring(arguments, None).providers}
+    providers = {provider.config.name: provider for provider in _keyring(arguments, None).providers}
     if arguments.command not in providers:
         raise UsageError(f"unknown provider {arguments.command!r}", hint=f"it has {', '.join(providers)}")
     return providers[arguments.command]
@@ -76,8 +76,8 @@ def config_file(arguments: argparse.Namespace) -> str:
 def config_bin_dir(arguments: argparse.Namespace) -> str | None:
     """Where the executables of that configuration are; None if nobody has said so, and they are not looked at."""
     if arguments.bin_dir or arguments.config is not None:
-        chosen: str | None = arguments.bin_dir
-        return chosen
+        folder: str | None = arguments.bin_dir
+        return folder
     return user_config.bin_dir()
 
 

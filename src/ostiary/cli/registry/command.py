@@ -10,7 +10,7 @@ import yaml
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
 from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_json, print_note
-from ostiary.cli.registry.choice import choice, config_bin_dir, config_file, configured
+from ostiary.cli.registry.choice import choice, config_bin_dir, config_file, configured_provider
 from ostiary.cli.registry.output import as_json, print_explanation, print_lint, print_lookup, print_probe
 from ostiary.cli.report import print_report
 from ostiary.registry.check.check import SAMPLE_IMAGE, check
@@ -201,8 +201,8 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def get(arguments: argparse.Namespace) -> int:
-    chosen = choice(arguments)
-    lookup = chosen.keyring.lookup(arguments.image, pull_secrets=chosen.pull_secrets)
+    registry_choice = choice(arguments)
+    lookup = registry_choice.keyring.lookup(arguments.image, pull_secrets=registry_choice.pull_secrets)
     for failure in lookup.failures:
         print_note(str(failure))
     for skipped in lookup.skipped:
@@ -214,57 +214,57 @@ def get(arguments: argparse.Namespace) -> int:
 
 
 def explain_image(arguments: argparse.Namespace) -> int:
-    chosen = choice(arguments)
-    told = explain(
-        chosen.keyring,
+    registry_choice = choice(arguments)
+    explanation = explain(
+        registry_choice.keyring,
         arguments.image,
-        pull_secrets=chosen.pull_secrets,
-        docker_config=chosen.docker_config,
+        pull_secrets=registry_choice.pull_secrets,
+        docker_config=registry_choice.docker_config,
         run=not arguments.no_run,
     )
     if arguments.output == JSON:
-        print_json(as_json(told))
+        print_json(as_json(explanation))
     else:
-        print_explanation(told)
-    return 0 if told.candidates or not told.complete else 1
+        print_explanation(explanation)
+    return 0 if explanation.candidates or not explanation.complete else 1
 
 
 def probe_image(arguments: argparse.Namespace) -> int:
-    chosen = choice(arguments)
+    registry_choice = choice(arguments)
     settings = ProbeSettings(
         plain_http=arguments.plain_http,
         authorities_pem=authorities(arguments.ca_file),
         manifest=arguments.manifest,
         seconds=arguments.registry_timeout,
     )
-    lookup = chosen.keyring.lookup(arguments.image, pull_secrets=chosen.pull_secrets)
+    lookup = registry_choice.keyring.lookup(arguments.image, pull_secrets=registry_choice.pull_secrets)
     for failure in lookup.failures:
         print_note(str(failure))
-    told = probe(parse_image_name(arguments.image), lookup.found, settings=settings)
+    report = probe(parse_image_name(arguments.image), lookup.found, settings=settings)
     if arguments.output == JSON:
-        print_json(as_json(told) | {"ok": told.ok})
+        print_json(as_json(report) | {"ok": report.ok})
     else:
-        print_probe(told)
-    return 0 if told.ok else 1
+        print_probe(report)
+    return 0 if report.ok else 1
 
 
 # --- configurations and providers ---
 
 
 def lint_config(arguments: argparse.Namespace) -> int:
-    found = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
+    findings = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
     if arguments.output == JSON:
-        print_json(as_json(found) | {"ok": found.ok})
+        print_json(as_json(findings) | {"ok": findings.ok})
     else:
-        print_lint(found)
-    return 0 if found.ok else 1
+        print_lint(findings)
+    return 0 if findings.ok else 1
 
 
 def check_provider(arguments: argparse.Namespace) -> int:
     command, variables = (arguments.command, *arguments.arguments), environment(arguments.env)
     versions = [f"{V1.rpartition('/')[0]}/{name}" for name in arguments.api_version or ()]
     if arguments.config is not None:
-        provider = configured(arguments)
+        provider = configured_provider(arguments)
         command = (provider.provider.executable, *provider.config.args, *arguments.arguments)
         variables = {**dict(provider.config.env), **variables}
         versions = versions or [provider.config.api_version]

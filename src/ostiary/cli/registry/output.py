@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from ostiary.cli.output import Style, painted, print_json, rows
+from ostiary.cli.output import Style, paint, print_json, rows
 from ostiary.core.go.text import bytes_of
 from ostiary.core.text import printable
 from ostiary.registry.check.lint import Lint, LintFinding, Severity
@@ -33,7 +33,7 @@ OUTCOME_STYLES = {"failed": Style.BAD, "ran": Style.GOOD, "cached": Style.GOOD}
 def as_json(value: Any) -> Any:
     """*value*, made of dataclasses without secrets, with the names of its fields as JSON spells them."""
     if is_dataclass(value):
-        return {_camel(one.name): as_json(getattr(value, one.name)) for one in fields(value)}
+        return {_camel(member.name): as_json(getattr(value, member.name)) for member in fields(value)}
     if isinstance(value, (tuple, list)):
         return [as_json(item) for item in value]
     return value.value if isinstance(value, Enum) else value
@@ -54,11 +54,11 @@ def _print_rows(parts: Iterable[tuple[str, str]]) -> None:
 def print_lookup(lookup: Lookup, *, as_json: bool) -> None:
     """Print the credentials, secrets included."""
     if as_json:
-        print_json({"image": lookup.repository, "credentials": [_found_json(one) for one in lookup]})
+        print_json({"image": lookup.repository, "credentials": [_found_json(credential) for credential in lookup]})
         return
-    for number, found in enumerate(lookup, 1):
-        print(f"{number}. {printable(found.key)}, from {printable(str(found.source))}")
-        _print_rows(_found_rows(found))
+    for number, credential in enumerate(lookup, 1):
+        print(f"{number}. {printable(credential.key)}, from {printable(str(credential.source))}")
+        _print_rows(_found_rows(credential))
 
 
 def _found_rows(found: Found) -> Iterator[tuple[str, str]]:
@@ -80,14 +80,14 @@ def _text_or_base64(name: str, text: str, suffix: str) -> tuple[str, str]:
 
 
 def _found_json(found: Found) -> dict[str, object]:
-    said = {
+    fields = {
         "username": found.username,
         "password": found.password.reveal(),
         "identityToken": found.identity_token.reveal(),
         "registryToken": found.registry_token.reveal(),
     }
     where = {"key": found.key, "source": {"kind": found.source.kind.value, "name": found.source.name}}
-    return {**where, **dict(_text_or_base64(name, text, "Base64") for name, text in said.items() if text)}
+    return {**where, **dict(_text_or_base64(name, text, "Base64") for name, text in fields.items() if text)}
 
 
 # --- explain ---
@@ -119,7 +119,7 @@ def _print_source(source: SourceTrace) -> None:
 
 
 def _print_provider(trace: ProviderTrace) -> None:
-    outcome = painted(trace.outcome, OUTCOME_STYLES.get(trace.outcome, Style.FAINT), sys.stdout)
+    outcome = paint(trace.outcome, OUTCOME_STYLES.get(trace.outcome, Style.FAINT), sys.stdout)
     print(f"\nprovider {printable(trace.name)}: {outcome}")
     _print_verdicts("pattern", trace.patterns)
     _print_rows(_provider_rows(trace))
@@ -131,8 +131,8 @@ def _provider_rows(trace: ProviderTrace) -> Iterator[tuple[str, str]]:
         yield "where", trace.where
         return
     for state in trace.cache:
-        left = "nothing kept" if state.seconds_left is None else f"kept, {state.seconds_left:.0f} s left"
-        yield "cache", f"{state.scope} {printable(state.key)}: {left}"
+        cached = "nothing kept" if state.seconds_left is None else f"kept, {state.seconds_left:.0f} s left"
+        yield "cache", f"{state.scope} {printable(state.key)}: {cached}"
     took = "" if trace.seconds is None else f", in {trace.seconds:.2f} s"
     yield trace.outcome, f"{trace.detail}{took}"
     if trace.hint:
@@ -163,7 +163,7 @@ def print_lint(found: Lint) -> None:
 
 
 def _print_finding(finding: LintFinding) -> None:
-    severity = painted(finding.severity.value.upper(), STYLES[finding.severity], sys.stdout)
+    severity = paint(finding.severity.value.upper(), STYLES[finding.severity], sys.stdout)
     print(f"{severity} {finding.rule}  {printable(str(finding.place))}")
     _print_rows([("what", finding.message), *([("fix", finding.fix)] if finding.fix else [])])
     print()
@@ -175,7 +175,7 @@ def _print_finding(finding: LintFinding) -> None:
 def print_probe(told: Probe) -> None:
     print(f"{told.registry} for {told.repository}: {told.message}")
     for attempt in told.attempts:
-        answered = painted(attempt.answered.value, ANSWER_STYLES[attempt.answered], sys.stdout)
+        verdict = paint(attempt.answered.value, ANSWER_STYLES[attempt.answered], sys.stdout)
         user = f"{attempt.username or '(no username)'}, under {attempt.key}, from {printable(attempt.source)}"
-        print(f"\n{user if attempt.source else 'without a credential'}: {answered}")
+        print(f"\n{user if attempt.source else 'without a credential'}: {verdict}")
         _print_rows([("why", attempt.message)])

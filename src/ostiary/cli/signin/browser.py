@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ostiary.cli.signin.gateway import GatewayClient, unanswered
+from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
 from ostiary.cli.signin.person import Person
 from ostiary.cli.signin.sessions import Grant
 from ostiary.errors import LoginRefused, OstiaryError
@@ -128,7 +128,7 @@ class Return:
 
     def wait(self, seconds: float) -> Grant:
         if not self._over.wait(seconds):
-            raise unanswered(f"the browser did not return within {seconds:.0f} seconds")
+            raise sign_in_timeout(f"the browser did not return within {seconds:.0f} seconds")
         if isinstance(self._outcome, Grant):
             return self._outcome
         assert self._outcome is not None
@@ -139,7 +139,7 @@ class Return:
         self._server.server_close()
         self._thread.join()
 
-    def arrived(self, query: dict[str, list[str]]) -> tuple[int, str, str] | None:
+    def handle_return(self, query: dict[str, list[str]]) -> tuple[int, str, str] | None:
         """What to show to a browser that came with *query*: (status, title, text); None if it was not sent from here.
 
         A second one, or one with a wrong state, changes nothing.
@@ -151,18 +151,18 @@ class Return:
             if self._outcome is not None:
                 return 400, "This sign-in link was already used", "You may close this tab."
             try:
-                self._outcome = self._redeemed(query)
+                self._outcome = self._redeem_code(query)
             except Exception as error:
                 self._outcome = error
-                told = error.summary if isinstance(error, OstiaryError) else "it failed"
+                reason = error.summary if isinstance(error, OstiaryError) else "it failed"
                 return (
                     400,
                     "You are not signed in",
-                    f"{escape(told)}. See the terminal for details. You may close this tab.",
+                    f"{escape(reason)}. See the terminal for details. You may close this tab.",
                 )
         return 200, "You are signed in", "You may close this tab and return to the terminal."
 
-    def _redeemed(self, query: dict[str, list[str]]) -> Grant:
+    def _redeem_code(self, query: dict[str, list[str]]) -> Grant:
         code = _only(query, "code")
         if not code:
             error = _only(query, "error")
@@ -173,15 +173,15 @@ class Return:
             )
         return self._redeem(code)
 
-    def shown(self) -> None:
+    def note_page_shown(self) -> None:
         """The browser has its page: now the listener may go."""
         if self._outcome is not None:
             self._over.set()
 
 
 def _only(query: dict[str, list[str]], name: str) -> str:
-    found = query.get(name, [])
-    return found[0] if len(found) == 1 else ""
+    values = query.get(name, [])
+    return values[0] if len(values) == 1 else ""
 
 
 def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
@@ -193,7 +193,7 @@ def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             # Another name that leads here is a page of somebody else which wants to look at our answer.
             ours = self.headers.get_all("Host") == [f"127.0.0.1:{returning.port}"]
-            answer = returning.arrived(parse_qs(parts.query)) if ours and parts.path == "/callback" else None
+            answer = returning.handle_return(parse_qs(parts.query)) if ours and parts.path == "/callback" else None
             try:
                 self._show(*(answer or (404, "Page not found", "Start the sign-in in the terminal: ostiary login.")))
             except OSError:
@@ -201,7 +201,7 @@ def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
             finally:
                 if answer is not None:
-                    returning.shown()
+                    returning.note_page_shown()
 
         def _show(self, status: int, title: str, text: str) -> None:
             page = PAGE.format(title=title, text=text, icon=ICON).encode()

@@ -67,7 +67,7 @@ def remove(path: str) -> None:
 
 
 @contextmanager
-def locked(path: str, seconds: float) -> Iterator[bool]:
+def hold_lock(path: str, seconds: float) -> Iterator[bool]:
     """Hold the lock at *path*; False if another process held it for all of *seconds*.
 
     The system lets go of it when its holder ends, however that ends, so there is nothing to clean up.
@@ -97,9 +97,9 @@ def _ensure_folder(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    seen = os.lstat(path)
+    status = os.lstat(path)
     # 0o022: whoever may write here can take our files away and put back old ones.
-    if seen.st_uid != os.geteuid() or seen.st_mode & 0o170000 != 0o040000 or seen.st_mode & 0o022:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o170000 != 0o040000 or status.st_mode & 0o022:
         raise _unsafe(path, "it is not a directory that you own and only you can write to")
 
 

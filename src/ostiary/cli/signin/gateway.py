@@ -125,7 +125,7 @@ class GatewayClient:
         if reply.status == 400 and reason in ("authorization_pending", "slow_down"):
             return str(reason)
         if reply.status == 400 and reason == "expired_token":
-            raise unanswered("the code was not entered in time")
+            raise sign_in_timeout("the code was not entered in time")
         self._expect(reply, "the gateway did not finish the sign-in")
         return self._grant(reply)
 
@@ -196,7 +196,7 @@ class GatewayClient:
         try:
             # What counts is how long it lives: kubectl and we judge by the clock of this machine.
             ahead = self._ahead(reply.time)
-            found = Grant(
+            grant = Grant(
                 token=Secret(_text(fields, "token")),
                 expires_at=datetime.fromisoformat(_text(fields, "expires_at")) + ahead,
                 renewal=Secret(_text(fields, "renewal_token")),
@@ -207,9 +207,9 @@ class GatewayClient:
             )
         except (ValueError, TypeError, OverflowError):
             raise self._http.not_understood() from None
-        if not fits_token_header(found.token.reveal()) or found.expires_at.tzinfo is None:
+        if not fits_token_header(grant.token.reveal()) or grant.expires_at.tzinfo is None:
             raise self._http.not_understood()
-        if found.expires_at <= self._clock.now():
+        if grant.expires_at <= self._clock.now():
             raise ProviderError(
                 "the gateway returned a token that has already expired",
                 cause="the clocks of this machine and of the gateway differ",
@@ -217,7 +217,7 @@ class GatewayClient:
                 hint="correct the clock of this machine",
                 code="gateway-answer-invalid",
             )
-        return found
+        return grant
 
     def _ahead(self, theirs: datetime | None) -> timedelta:
         """How far our clock is ahead of theirs."""
@@ -232,7 +232,7 @@ _WORDS = {
 _HINTS = {"invalid_grant": "sign in again, and finish within a minute"}
 
 
-def unanswered(cause: str) -> CredentialError:
+def sign_in_timeout(cause: str) -> CredentialError:
     return CredentialError(
         "sign-in timed out",
         cause=cause,

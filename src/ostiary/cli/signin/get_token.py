@@ -75,11 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.store,
         authorities(arguments.ca) or _authorities_told(info, account),
     )
-    asked = account.path("asked")
-    doubted = asks_again(asked, time.time())
+    askers_file = account.path("asked")
+    doubted = asks_again(askers_file, time.time())
     answer = turn.credential(doubted=doubted)
     if doubted:
-        believe(asked, time.time())
+        believe(askers_file, time.time())
     stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
     return 0
 

@@ -69,18 +69,18 @@ def chosen_account(arguments: argparse.Namespace) -> Account:
     server = arguments.server or os.environ.get(SERVER_VARIABLE)
     if server:
         return Account(checked_address(server), arguments.account or DEFAULT_ACCOUNT)
-    found = _of_kubeconfig() or _only_known()
-    return found if arguments.account is None else Account(found.server, arguments.account)
+    account = _of_kubeconfig() or _only_known()
+    return account if arguments.account is None else Account(account.server, arguments.account)
 
 
 def _only_known() -> Account:
-    known = known_accounts()
-    if len(known) == 1:
-        return known[0]
-    if len({account.server for account in known}) == 1:
+    accounts = known_accounts()
+    if len(accounts) == 1:
+        return accounts[0]
+    if len({account.server for account in accounts}) == 1:
         # Several accounts of one gateway: the one without a name.
-        return Account(known[0].server)
-    cause = "you use several: " + ", ".join(sorted({account.server for account in known})) if known else None
+        return Account(accounts[0].server)
+    cause = "you use several: " + ", ".join(sorted({account.server for account in accounts})) if accounts else None
     raise UsageError(
         f"which gateway?{'' if cause is None else ' ' + cause}",
         hint=f"--server https://gateway.example, or set {SERVER_VARIABLE}",
@@ -95,9 +95,9 @@ def _of_kubeconfig() -> Account | None:
     args = () if user is None or user.exec is None else user.exec.args
     if "get-token" not in args:
         return None
-    given = dict(pairwise(args)) | dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
-    server = given.get("--server")
-    return None if not server else Account(checked_address(server), given.get("--account") or DEFAULT_ACCOUNT)
+    options = dict(pairwise(args)) | dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
+    server = options.get("--server")
+    return None if not server else Account(checked_address(server), options.get("--account") or DEFAULT_ACCOUNT)
 
 
 def _kubeconfig() -> Kubeconfig | None:
@@ -133,9 +133,9 @@ def kubeconfig_authorities(account: Account) -> str | None:
     context = config.contexts.get(config.current_context)
     current = None if context is None else config.clusters.get(context.cluster)
     for cluster in (*([] if current is None else [current]), *config.clusters.values()):
-        found = _cluster_authorities(cluster) if is_behind(cluster.server, account) else None
-        if found is not None:
-            return found
+        authorities_pem = _cluster_authorities(cluster) if is_behind(cluster.server, account) else None
+        if authorities_pem is not None:
+            return authorities_pem
     return None
 
 
@@ -149,7 +149,7 @@ def _cluster_authorities(cluster: Cluster) -> str | None:
 def is_behind(server: str, account: Account) -> bool:
     """Whether *server* of a kubeconfig is this gateway: then its authority vouches for ``/auth`` as well."""
     try:
-        told = checked_address(server)
+        address = checked_address(server)
     except UsageError:
         return False
-    return told == account.server or told.startswith(f"{account.server}/")
+    return address == account.server or address.startswith(f"{account.server}/")

@@ -54,9 +54,9 @@ class AtTerminal:
             sys.stderr.flush()
 
     def ask(self, prompt: str, default: str) -> str:
-        shown = f"{prompt} [{printable(default)}]: " if default else f"{prompt}: "
+        question = f"{prompt} [{printable(default)}]: " if default else f"{prompt}: "
         with open("/dev/tty", "r+b", buffering=0) as terminal:
-            terminal.write(shown.encode())
+            terminal.write(question.encode())
             return terminal.readline().decode("utf-8", "replace").strip() or default
 
     def ask_secret(self, prompt: str) -> Secret:

@@ -42,10 +42,10 @@ class Account:
     name: str = DEFAULT_ACCOUNT
 
     def path(self, kind: str) -> str:
-        found = file_name(self.server, self.name)
-        if found is None:
+        name = file_name(self.server, self.name)
+        if name is None:
             raise ConfigurationError("the URL and the account name are too long", code="usage")
-        return f"{files.folder()}/{found}.{kind}"
+        return f"{files.folder()}/{name}.{kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Sessions:
     def ready(self) -> Answer | None:
         """The credential, if it is good for a while. Raises `ConfigurationError` if its file cannot be trusted."""
         data = files.read(self.account.path("token"))
-        found = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
-        return None if found is None else decode_answer(found, api_version=V1)
+        answer = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
+        return None if answer is None else decode_answer(answer, api_version=V1)
 
     def save(self, grant: Grant, *, store: str, authorities_pem: str | None) -> Answer:
         """Keep all of *grant*; gives what to answer with."""
@@ -126,7 +126,7 @@ class Sessions:
             return None
         try:
             store = _text(fields, "store")
-            found = Session(
+            session = Session(
                 renewal=self._from_keyring() if store == KEYRING else Secret(_text(fields, "renewal")),
                 expires_at=datetime.fromtimestamp(fields["expires_at"], UTC),
                 user=_text(fields, "user"),
@@ -135,7 +135,7 @@ class Sessions:
             )
         except (KeyError, TypeError, ValueError, OverflowError, OSError):
             return None
-        return found if found.renewal and self._clock.now() < found.expires_at else None
+        return session if session.renewal and self._clock.now() < session.expires_at else None
 
     def _save_session(self, grant: Grant, store: str, authorities_pem: str | None) -> None:
         fields = {
@@ -203,13 +203,13 @@ def known_accounts() -> list[Account]:
         names = sorted(name for name in os.listdir(files.folder()) if name.endswith(".session"))
     except OSError:
         return []
-    found = []
+    accounts = []
     for name in names:
         fields = _object(_read_or_none(f"{files.folder()}/{name}")) or {}
         server, account = fields.get("server"), fields.get("account")
         if isinstance(server, str) and isinstance(account, str):
-            found.append(Account(server, account))
-    return found
+            accounts.append(Account(server, account))
+    return accounts
 
 
 def check_store(store: str) -> None:
@@ -221,9 +221,9 @@ def check_store(store: str) -> None:
         return
     text = secrets.token_hex(8)
     _ask_keyring("set_password", _KEYRING_TRIAL, text)
-    kept = _ask_keyring("get_password", _KEYRING_TRIAL)
+    stored = _ask_keyring("get_password", _KEYRING_TRIAL)
     _ask_keyring("delete_password", _KEYRING_TRIAL)
-    if kept != text:
+    if stored != text:
         raise ConfigurationError(
             "the keyring cannot be used",
             cause="it did not return the stored value",
@@ -268,10 +268,10 @@ def _read_or_none(path: str) -> bytes | None:
 
 def _object(data: bytes | None) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(data or b"")
+        document = json.loads(data or b"")
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -51,41 +51,41 @@ class Turn:
         With *doubted* the gateway is asked whether it still knows the one that lies ready.
         """
         sessions = Sessions(self.account, clock=self.clock)
-        began = self.clock.now()
-        found = sessions.ready()
-        if found is None:
-            return self._obtained(sessions, began)
-        if not doubted or not self._is_rejected(sessions, found):
-            return found
-        replacement = self._obtained(sessions, began, rejected=found)
+        start = self.clock.now()
+        cached = sessions.ready()
+        if cached is None:
+            return self._obtain(sessions, start)
+        if not doubted or not self._is_rejected(sessions, cached):
+            return cached
+        replacement = self._obtain(sessions, start, rejected=cached)
         if self.person is not None:
             # kubectl has the refusal in its hands already, and will print it.
             self.person.tell("you are signed in again; run commands that failed in the meantime again")
         return replacement
 
-    def _obtained(self, sessions: Sessions, began: datetime, rejected: Answer | None = None) -> Answer:
-        with self._locked() as ours:
-            found = sessions.ready()
-            if found is not None and found != rejected:
-                return found
+    def _obtain(self, sessions: Sessions, began: datetime, rejected: Answer | None = None) -> Answer:
+        with self._hold_lock() as ours:
+            cached = sessions.ready()
+            if cached is not None and cached != rejected:
+                return cached
             if not ours:
-                raise self._needed("another process is still waiting for the sign-in")
-            return self._renewed(sessions) or self._signed_in(sessions, began)
+                raise self._sign_in_needed("another process is still waiting for the sign-in")
+            return self._renew(sessions) or self._sign_in_unless_refused(sessions, began)
 
     def sign_in(self) -> Answer:
         """A new session, whatever there is: this is what the person asked for."""
         assert self.person is not None
         sessions = Sessions(self.account, clock=self.clock)
-        with self._locked() as ours:
+        with self._hold_lock() as ours:
             if not ours:
-                raise self._needed("another process is still waiting for the sign-in")
-            return self._asked(sessions)
+                raise self._sign_in_needed("another process is still waiting for the sign-in")
+            return self._ask_person(sessions)
 
     @contextmanager
-    def _locked(self) -> Iterator[bool]:
+    def _hold_lock(self) -> Iterator[bool]:
         # Whoever holds it may be waiting for the person as long as we would.
         seconds = self.wishes.seconds if self.person is not None else min(self.wishes.seconds, WAIT_SECONDS)
-        with files.locked(self.account.path("lock"), seconds) as ours:
+        with files.hold_lock(self.account.path("lock"), seconds) as ours:
             yield ours
 
     # --- without a person ---
@@ -108,45 +108,45 @@ class Turn:
     def _gateway(self, authorities_pem: str | None) -> GatewayClient:
         return GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
 
-    def _renewed(self, sessions: Sessions) -> Answer | None:
+    def _renew(self, sessions: Sessions) -> Answer | None:
         before = sessions.ready()
         for _ in range(RENEWALS):
             session = sessions.session()
             if session is None:
                 return None
             try:
-                found = self._renewed_with(session, sessions)
-                if found is None:
+                renewed = self._renew_with(session, sessions)
+                if renewed is None:
                     break
             except RenewedElsewhere as elsewhere:
                 # By a machine with the same home, where our lock does not hold, and then its answer will lie here; or
                 # by a run of ours that never got the answer, which the gateway may give once more.
                 time.sleep(elsewhere.seconds)
-                found = sessions.ready()
-            if found is not None and found != before:
-                return found
+                renewed = sessions.ready()
+            if renewed is not None and renewed != before:
+                return renewed
         sessions.forget()
         return None
 
-    def _renewed_with(self, session: Session, sessions: Sessions) -> Answer | None:
+    def _renew_with(self, session: Session, sessions: Sessions) -> Answer | None:
         authorities_pem = self._authorities(session)
         gateway = self._gateway(authorities_pem)
         # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
-        with _uninterrupted():
+        with _block_signals():
             grant = gateway.renew(session.renewal)
             return None if grant is None else sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
 
     # --- with a person ---
 
-    def _signed_in(self, sessions: Sessions, began: datetime) -> Answer:
+    def _sign_in_unless_refused(self, sessions: Sessions, began: datetime) -> Answer:
         failure = sessions.failure()
         if failure is not None and (failure.at >= began or self.clock.now() < failure.until):
             raise self._failed_before(failure)
         if self.person is None:
-            raise self._needed("you are not signed in, and this client does not allow interactive sign-in")
-        return self._asked(sessions)
+            raise self._sign_in_needed("you are not signed in, and this client does not allow interactive sign-in")
+        return self._ask_person(sessions)
 
-    def _asked(self, sessions: Sessions) -> Answer:
+    def _ask_person(self, sessions: Sessions) -> Answer:
         assert self.person is not None
         # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
         from ostiary.cli.signin.ways import sign_in
@@ -192,7 +192,7 @@ class Turn:
             code=failure.code if failure.code in CODES else "sign-in-unanswered",
         )
 
-    def _needed(self, cause: str) -> CredentialError:
+    def _sign_in_needed(self, cause: str) -> CredentialError:
         return CredentialError(
             "sign in first", cause=cause, where=self.account.server, hint=self._login_hint(), code="sign-in-needed"
         )
@@ -201,7 +201,7 @@ class Turn:
         return " ".join(login_command(self.account))
 
 
-def signed_in(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
+def session_token(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
     """The token of the session that `ostiary login` keeps, and whom its gateway is trusted by. Nobody is asked."""
     answer = Turn(account, authorities_pem=authorities_pem).credential()
     assert answer.token is not None
@@ -223,7 +223,7 @@ def _session_before(sessions: Sessions) -> Session | None:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _block_signals() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.signin import browser
-from ostiary.cli.signin.gateway import GatewayClient, Method, unanswered
+from ostiary.cli.signin.gateway import GatewayClient, Method, sign_in_timeout
 from ostiary.cli.signin.person import Person, Wishes
 from ostiary.cli.signin.sessions import Account, Grant
 from ostiary.core.text import printable
@@ -98,7 +98,7 @@ def by_password(gateway: GatewayClient, person: Person, provider: str, username:
             continue
         if grant is not None:
             return grant
-    raise unanswered("no password was accepted")
+    raise sign_in_timeout("no password was accepted")
 
 
 def _usual_name(account: Account) -> str:
@@ -123,12 +123,12 @@ def by_device(gateway: GatewayClient, person: Person, seconds: float) -> Grant:
     deadline = time.monotonic() + min(seconds, device.seconds)
     interval = device.interval
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise unanswered("the code was not entered in time")
-        time.sleep(min(interval, left))
-        found = gateway.poll_device(device)
-        if isinstance(found, Grant):
-            return found
-        if found == "slow_down":
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise sign_in_timeout("the code was not entered in time")
+        time.sleep(min(interval, remaining))
+        reply = gateway.poll_device(device)
+        if isinstance(reply, Grant):
+            return reply
+        if reply == "slow_down":
             interval += SLOWER_SECONDS

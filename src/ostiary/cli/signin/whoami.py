@@ -11,7 +11,7 @@ from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.output import print_json, rows
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.options import add_account, add_ca, chosen_account, chosen_authorities
-from ostiary.cli.signin.turn import signed_in
+from ostiary.cli.signin.turn import session_token
 
 DESCRIPTION = """\
 Show your user at the gateway: name, groups with the provider that each comes from, session and its expiry. It does not
@@ -29,26 +29,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
-    token, authorities_pem = signed_in(account, chosen_authorities(arguments, account))
-    told = GatewayClient(account.server, authorities_pem=authorities_pem).whoami(token)
+    token, authorities_pem = session_token(account, chosen_authorities(arguments, account))
+    user = GatewayClient(account.server, authorities_pem=authorities_pem).whoami(token)
     if arguments.output == JSON:
-        print_json({"server": account.server, "account": account.name, **told})
+        print_json({"server": account.server, "account": account.name, **user})
         return 0
-    for row in rows(_rows(account.server, told), stream=sys.stdout, width=8):
+    for row in rows(_rows(account.server, user), stream=sys.stdout, width=8):
         print(row)
     return 0
 
 
-def _rows(server: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "user", str(told.get("user", ""))
-    groups = [each for each in told.get("groups") or () if isinstance(each, dict)]
+def _rows(server: str, user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "user", str(user.get("user", ""))
+    groups = [each for each in user.get("groups") or () if isinstance(each, dict)]
     yield "groups", "\n".join(_group(each) for each in groups) or "none"
     yield "gateway", server
     # The session's end, and not the token's: by then the person must sign in again.
     labels = {"provider": "provider", "session": "session", "since": "since", "session_expires_at": "until"}
     for name, label in labels.items():
-        if told.get(name):
-            yield label, str(told[name])
+        if user.get(name):
+            yield label, str(user[name])
 
 
 def _group(group: Mapping[str, Any]) -> str:

@@ -96,9 +96,9 @@ class Cache(Generic[K, V]):
         A caller that is cancelled stops waiting, and the others still get their answer. What the producer raises,
         everyone who waits gets, and it is not kept.
         """
-        found = self.get(key)
-        if found is not None:
-            return found
+        value = self.get(key)
+        if value is not None:
+            return value
         flight = self._flights.get(key)
         if flight is None:
             flight = self._start(key, producer, owner, self._expiry(seconds))

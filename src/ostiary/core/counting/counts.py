@@ -49,12 +49,12 @@ class MemoryCounts:
 
     def update_now(self, key: str, change: Change[T], *, wide: bool = False) -> T:
         now = self._monotonic()
-        kept = (self._wide if wide else self._narrow).get(key)
-        if kept is None and wide:
+        entry = (self._wide if wide else self._narrow).get(key)
+        if entry is None and wide:
             self._check_room(now)
-        new, seconds, result = change(kept[0] if kept is not None and kept[1] > now else (), now)
+        new, seconds, result = change(entry[0] if entry is not None and entry[1] > now else (), now)
         _check_size(new, wide)
-        if kept is None and not wide and seconds > 0 and len(self._narrow) >= self._narrow_limit:
+        if entry is None and not wide and seconds > 0 and len(self._narrow) >= self._narrow_limit:
             self._make_room(now)
         table = self._wide if wide else self._narrow
         if seconds > 0:
@@ -73,9 +73,9 @@ class MemoryCounts:
     def _make_room(self, now: float) -> None:
         # If too many still matter, the oldest are forgiven: a quarter at once, so that a flood of new keys does not
         # make every one of them search the table.
-        kept = {key: entry for key, entry in self._narrow.items() if entry[1] > now}
+        remaining = {key: entry for key, entry in self._narrow.items() if entry[1] > now}
         most = self._narrow_limit * 3 // 4
-        self._narrow = kept if len(kept) <= most else dict(list(kept.items())[-most:])
+        self._narrow = remaining if len(remaining) <= most else dict(list(remaining.items())[-most:])
 
     def _check_room(self, now: float) -> None:
         if len(self._wide) < self._wide_limit:

@@ -129,10 +129,10 @@ def end_notice(child: Child) -> int:
         # No descriptor or no thread may be left to watch the child with.
         on_failure.callback(child.process.wait)
         on_failure.callback(child.signal, signal.SIGKILL)
-        readable, held = os.pipe()
+        readable, write_end = os.pipe()
         on_failure.callback(os.close, readable)
-        on_failure.callback(os.close, held)
-        threading.Thread(target=_hold_until_end, args=(child.process, held), daemon=True).start()
+        on_failure.callback(os.close, write_end)
+        threading.Thread(target=_hold_until_end, args=(child.process, write_end), daemon=True).start()
         on_failure.pop_all()
     return readable
 

@@ -63,13 +63,13 @@ class Service:
 
     def _live(self, while_waiting: Callable[[float], None]) -> Ending | None:
         """Serve the child until it ends or passes a limit; says which limit."""
-        began = _now()
-        limit = math.inf if self._limits.seconds is None else began + self._limits.seconds
-        notice = began + self._limits.notice_seconds
+        start = _now()
+        limit = math.inf if self._limits.seconds is None else start + self._limits.seconds
+        notice = start + self._limits.notice_seconds
         while not self._serve(min(limit, notice) - _now(), until=lambda: self._ended or self._overflowed):
             if limit <= notice:
                 return Ending.TIMED_OUT
-            while_waiting(_now() - began)
+            while_waiting(_now() - start)
             notice = _now() + self._limits.notice_seconds
         return Ending.TOO_MUCH_OUTPUT if self._overflowed else None
 
@@ -106,14 +106,14 @@ class Service:
         """
         deadline = _now() + seconds
         while not until():
-            left = deadline - _now()
+            remaining = deadline - _now()
             # Not epoll, which refuses files, and our stderr may be one.
             with selectors.PollSelector() as selector:
                 for source, event, action in self._interests():
                     selector.register(source, event, action)
-                for key, _ in selector.select(min(max(left, 0.0), _LONGEST_WAIT)):
+                for key, _ in selector.select(min(max(remaining, 0.0), _LONGEST_WAIT)):
                     key.data()
-            if left <= 0:
+            if remaining <= 0:
                 return until()
         return True
 

@@ -75,11 +75,11 @@ def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
 
     Every secret that is not empty is taken out wherever it stands, so pass none that are ordinary words.
     """
-    known = _known(secrets)
-    mark = next((mark for mark in MARKS if _is_safe(mark, known)), None)
+    literal_secrets = _literal_secrets(secrets)
+    mark = next((mark for mark in MARKS if _is_safe(mark, literal_secrets)), None)
     if mark is None:
         return ""
-    text = _without_known(text, known, mark)
+    text = _without_known(text, literal_secrets, mark)
     text = _without_private_keys(text, mark)
     text = _DOTTED_RUN.sub(lambda run: _without_jwt(run[0], mark), text)
     text = _USERINFO.sub(f"://{mark}@", text)
@@ -89,7 +89,7 @@ def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
     text = _PREFIXED.sub(mark, text)
     text = _RUN.sub(lambda run: mark if _looks_random(run[0]) else run[0], text)
     # Once more: spelling out a control character adds letters and digits.
-    return _without_known(printable(text), known, mark)
+    return _without_known(printable(text), literal_secrets, mark)
 
 
 def without_tokens(text: str, mark: str) -> str:
@@ -115,7 +115,7 @@ def tail(data: bytes, limit: int) -> str:
     return ELLIPSIS
 
 
-def _known(secrets: Iterable[str]) -> list[str]:
+def _literal_secrets(secrets: Iterable[str]) -> list[str]:
     """The secrets and their pieces, longest first: a part must not be taken out of a longer one."""
     whole = {secret for secret in secrets if secret}
     pieces = {piece for secret in whole for piece in secret.split() if len(piece) >= SHORTEST_PIECE}
@@ -134,19 +134,19 @@ def _without_known(text: str, known: Iterable[str], mark: str) -> str:
 
 def _without_private_keys(text: str, mark: str) -> str:
     """Without PEM private keys, whole or with either end cut off."""
-    kept, done, inside = [], 0, False
+    pieces, position, inside = [], 0, False
     for marker in _KEY_MARKER.finditer(text):
-        between, begins = text[done : marker.start()], marker[1] == "BEGIN"
+        between, begins = text[position : marker.start()], marker[1] == "BEGIN"
         if inside:
-            kept.append(between.lstrip(_KEY_BODY) if begins else "")
+            pieces.append(between.lstrip(_KEY_BODY) if begins else "")
         else:
-            kept.append(between if begins else between.rstrip(_KEY_BODY))
+            pieces.append(between if begins else between.rstrip(_KEY_BODY))
         if begins or not inside:
-            kept.append(mark)
-        done, inside = marker.end(), begins
-    rest = text[done:]
-    kept.append(rest.lstrip(_KEY_BODY) if inside else rest)
-    return "".join(kept)
+            pieces.append(mark)
+        position, inside = marker.end(), begins
+    rest = text[position:]
+    pieces.append(rest.lstrip(_KEY_BODY) if inside else rest)
+    return "".join(pieces)
 
 
 def _without_jwt(run: str, mark: str) -> str:

@@ -38,13 +38,13 @@ class MemoryRecords:
 
     def sweep(self) -> None:
         now = self._clock.now()
-        self._records = {key: kept for key, kept in self._records.items() if kept[1] > now}
+        self._records = {key: record for key, record in self._records.items() if record[1] > now}
 
     def set_back(self, step: timedelta) -> None:
         """The clock was set back by *step*: what is kept lives as long as it was meant to, and no longer."""
         now = self._clock.now()
         earlier = {key: (data, until - step) for key, (data, until) in self._records.items()}
-        self._records = {key: kept for key, kept in earlier.items() if kept[1] > now}
+        self._records = {key: record for key, record in earlier.items() if record[1] > now}
 
     def __len__(self) -> int:
         return len(self._records)

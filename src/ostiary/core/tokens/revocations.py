@@ -90,5 +90,5 @@ class UnsavedRevocations:
             (RevocationKind.BEFORE, ""),
             *((RevocationKind.GROUP, group) for group in session.user.groups),
         ]
-        kept = [self._kept[key] for key in keys if key in self._kept]
-        return any(ends_token(revocation, entry.token.digest, session) for revocation in kept)
+        candidates = [self._kept[key] for key in keys if key in self._kept]
+        return any(ends_token(revocation, entry.token.digest, session) for revocation in candidates)

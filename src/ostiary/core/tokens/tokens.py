@@ -122,8 +122,8 @@ class Tokens:
         shall end sooner than others.
         """
         now = self._clock.now()
-        began = now if at is None else min(at, now)
-        session = self._session(user, provider, sources, client, began, session_lifetime)
+        start = now if at is None else min(at, now)
+        session = self._session(user, provider, sources, client, start, session_lifetime)
         if sequence is None and at is None:
             sequence = await self.sequence()
         session = replace(session, sequence=sequence)
@@ -220,9 +220,9 @@ class Tokens:
         ends; after any other exception the renewal token is still good. The session keeps its end. A token that was
         spent a moment ago is refused with `retry_after`: somebody else has what it brought.
         """
-        spent = digest(renewal)
+        renewal_digest = digest(renewal)
         since = await self.sequence()
-        session = await self._renewable(renewal, spent)
+        session = await self._renewable(renewal, renewal_digest)
         try:
             attested = await recheck(session)
             if attested.user.username != session.user.username:
@@ -239,9 +239,9 @@ class Tokens:
         _check_answer(renewed)
         issued, records = self._pair(renewed, now, attested.kept)
         renewed = issued.session
-        if not await self.store.renew(spent, at=now, session=renewed, tokens=records, since=since):
+        if not await self.store.renew(renewal_digest, at=now, session=renewed, tokens=records, since=since):
             # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
-            await self._renewable(renewal, spent)
+            await self._renewable(renewal, renewal_digest)
             raise _session_ended("it was revoked while it was being refreshed")
         return issued
 

@@ -71,9 +71,9 @@ class SharedTokenStoreContract(TokenStoreContract):
     async def test_what_one_adds_the_other_finds(self, store: TokenStore, other: TokenStore, clock: FakeClock) -> None:
         session = make_session(clock)
         await store.add(session, [make_token(session)])
-        found = await other.find(digest_of("t1"))
-        assert found is not None
-        assert found.session == session
+        entry = await other.find(digest_of("t1"))
+        assert entry is not None
+        assert entry.session == session
 
     async def test_what_one_revokes_the_other_no_longer_finds_and_is_told(
         self, store: TokenStore, other: TokenStore, clock: FakeClock
@@ -102,9 +102,9 @@ class SharedTokenStoreContract(TokenStoreContract):
         await store.heartbeat()
         for each in (store, other):
             assert await each.find(digest_of("t1")) is None
-            found = await each.find(digest_of("t2"))
-            assert found is not None
-            assert found.token.expires_at == in_minutes(clock, 15)
+            entry = await each.find(digest_of("t2"))
+            assert entry is not None
+            assert entry.token.expires_at == in_minutes(clock, 15)
 
     async def test_one_renewal_token_is_spent_once_by_both(
         self, store: TokenStore, other: TokenStore, clock: FakeClock

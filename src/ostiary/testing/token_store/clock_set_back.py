@@ -71,10 +71,10 @@ class ClockSetBackContract:
         clock.set_back(hours=1)
         await store.heartbeat()
         assert not (await store.revocations_after(before)).complete, "what was remembered has other times now"
-        found = await store.find(digest_of("t1"))
-        assert found is not None
-        assert found.token.expires_at == in_minutes(clock, 4)
-        assert found.session.expires_at == in_minutes(clock, 9)
+        entry = await store.find(digest_of("t1"))
+        assert entry is not None
+        assert entry.token.expires_at == in_minutes(clock, 4)
+        assert entry.session.expires_at == in_minutes(clock, 9)
         clock.advance(minutes=4)
         assert await store.find(digest_of("t1")) is None
         clock.advance(minutes=5)

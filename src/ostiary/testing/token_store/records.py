@@ -41,8 +41,8 @@ class RecordStoreContract:
     async def test_of_many_who_take_a_record_at_once_one_gets_it(self, store: RecordStore, clock: FakeClock) -> None:
         """L1."""
         await store.put_record(digest_of("a"), b"x", in_minutes(clock, 10))
-        taken = await asyncio.gather(*(store.take_record(digest_of("a")) for _ in range(20)))
-        assert sorted(taken, key=bool) == [None] * 19 + [b"x"]
+        records = await asyncio.gather(*(store.take_record(digest_of("a")) for _ in range(20)))
+        assert sorted(records, key=bool) == [None] * 19 + [b"x"]
 
     async def test_a_record_is_gone_the_moment_it_expires(self, store: RecordStore, clock: FakeClock) -> None:
         """L1: also before any sweep."""
@@ -94,9 +94,9 @@ class RecordStoreContract:
     async def test_nothing_is_kept_or_found_once_it_is_closed(self, store: RecordStore, clock: FakeClock) -> None:
         closing: TokenStore = store  # type: ignore[assignment]  # every record store is a token store
         await closing.close()
-        for asked in (store.find_record(digest_of("a")), store.take_record(digest_of("a"))):
+        for question in (store.find_record(digest_of("a")), store.take_record(digest_of("a"))):
             with pytest.raises(ProviderError):
-                await asked
+                await question
         with pytest.raises(ProviderError):
             await store.put_record(digest_of("a"), b"x", in_minutes(clock, 10))
 
@@ -110,5 +110,5 @@ class SharedRecordStoreContract(RecordStoreContract):
         """L1: any worker can finish a login, and one of them does."""
         await store.put_record(digest_of("a"), b"x", in_minutes(clock, 10))
         assert await other.find_record(digest_of("a")) == b"x"
-        taken = await asyncio.gather(*(each.take_record(digest_of("a")) for each in [store, other] * 5))
-        assert sorted(taken, key=bool) == [None] * 9 + [b"x"]
+        records = await asyncio.gather(*(each.take_record(digest_of("a")) for each in [store, other] * 5))
+        assert sorted(records, key=bool) == [None] * 9 + [b"x"]

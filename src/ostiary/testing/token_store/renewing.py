@@ -33,9 +33,9 @@ class RenewingContract:
         assert await store.renew(digest_of("r1"), at=at, session=session, tokens=[make_token(session, "t2")])
         assert await store.find(digest_of("t2")) is not None
         assert await store.find(digest_of("t1")) is not None, "the same user: the older token lives out its time"
-        spent = await store.find(digest_of("r1"))
-        assert spent is not None
-        assert (spent.token.kind, spent.token.issued_at) == (TokenKind.SPENT, at)
+        entry = await store.find(digest_of("r1"))
+        assert entry is not None
+        assert (entry.token.kind, entry.token.issued_at) == (TokenKind.SPENT, at)
 
     async def test_a_renewal_token_is_spent_once(self, store: TokenStore, clock: FakeClock) -> None:
         session = await renewable_session(store, clock)
@@ -53,9 +53,9 @@ class RenewingContract:
         stranger = make_session(clock, "s2")
         await store.add(stranger, [make_token(stranger, "r2", minutes=1, kind=TokenKind.RENEWAL)])
         clock.advance(minutes=1)
-        for spent, of in [("t1", session), ("nobody", session), ("r1", stranger), ("r2", stranger)]:
+        for name, of in [("t1", session), ("nobody", session), ("r1", stranger), ("r2", stranger)]:
             tokens = [make_token(of, "new")]
-            assert not await store.renew(digest_of(spent), at=clock.now(), session=of, tokens=tokens)
+            assert not await store.renew(digest_of(name), at=clock.now(), session=of, tokens=tokens)
         assert await store.find(digest_of("new")) is None
 
     async def test_a_revoked_session_is_not_brought_back_by_a_renewal(
@@ -102,11 +102,11 @@ class RenewingContract:
         without = of_user(session, "ann", "dev")
         assert await store.renew(digest_of("r1"), at=clock.now(), session=without, tokens=[make_token(session, "t2")])
         assert await store.find(digest_of("t1")) is None
-        found = await store.find(digest_of("t2"))
-        assert found is not None
-        assert found.session.user.groups == ("dev",)
-        (told,) = (await follow(store, before)).revocations
-        assert (told.kind, told.value) == (RevocationKind.TOKEN, digest_of("t1").hex())
+        entry = await store.find(digest_of("t2"))
+        assert entry is not None
+        assert entry.session.user.groups == ("dev",)
+        (revocation,) = (await follow(store, before)).revocations
+        assert (revocation.kind, revocation.value) == (RevocationKind.TOKEN, digest_of("t1").hex())
         assert await store.find(digest_of("r1")) is not None
 
     async def test_a_spent_token_cannot_be_made_to_be_forgotten(self, store: TokenStore, clock: FakeClock) -> None:

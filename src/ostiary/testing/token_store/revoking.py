@@ -55,9 +55,9 @@ class RevokingContract:
         self, store: TokenStore, clock: FakeClock
     ) -> None:
         """S65."""
-        one, two = make_session(clock, "s1"), make_session(clock, "s2")
-        await store.add(one, [make_token(one, "a"), make_token(one, "b")])
-        await store.add(two, [make_token(two, "c")])
+        first, second = make_session(clock, "s1"), make_session(clock, "s2")
+        await store.add(first, [make_token(first, "a"), make_token(first, "b")])
+        await store.add(second, [make_token(second, "c")])
         assert await store.revoke(Revocation(RevocationKind.SESSION, "s1", clock.now())) == 1
         assert await store.find(digest_of("a")) is None
         assert await store.find(digest_of("b")) is None
@@ -203,16 +203,16 @@ class RevokingContract:
     ) -> None:
         await store.revoke(Revocation(RevocationKind.USER, "before"))
         start = await head(store)
-        made = [
+        revocations = [
             Revocation(RevocationKind.USER, "ann", None, "an operator"),
             Revocation(RevocationKind.GROUP, "a,b|c", clock.now()),
             Revocation(RevocationKind.SESSION, "s1"),
             Revocation(RevocationKind.BEFORE, "", clock.now() - timedelta(days=1)),
         ]
-        for revocation in made:
+        for revocation in revocations:
             await store.revoke(revocation)
         batch = await store.revocations_after(start)
-        assert [replace(each, sequence=0, recorded_at=None) for each in batch.revocations] == made
+        assert [replace(each, sequence=0, recorded_at=None) for each in batch.revocations] == revocations
         assert [each.sequence for each in batch.revocations] == list(range(start + 1, start + 5))
         assert {each.recorded_at for each in batch.revocations} == {clock.now()}
         assert batch.head == start + 4

@@ -55,8 +55,8 @@ def make_session(clock: FakeClock, name: str = "s1", **changes: object) -> Sessi
 def make_token(
     session: Session, name: str = "t1", *, minutes: float = 15, kind: TokenKind = TokenKind.ACCESS
 ) -> TokenRecord:
-    begun = session.created_at
-    return TokenRecord(digest_of(name), session.id, begun, begun + timedelta(minutes=minutes), kind)
+    start = session.created_at
+    return TokenRecord(digest_of(name), session.id, start, start + timedelta(minutes=minutes), kind)
 
 
 def of_user(session: Session, username: str, *groups: str) -> Session:

@@ -30,9 +30,9 @@ class StoringContract:
         tokens = [make_token(session), make_token(session, "r1", minutes=60, kind=TokenKind.RENEWAL)]
         await store.add(session, tokens)
         for token in tokens:
-            found = await store.find(token.digest)
-            assert found is not None
-            assert (found.token, found.session) == (token, session)
+            entry = await store.find(token.digest)
+            assert entry is not None
+            assert (entry.token, entry.session) == (token, session)
         assert await store.session("s1") == session
         assert await store.count() == 2
 
@@ -47,9 +47,9 @@ class StoringContract:
         user = UserInfo(name, name, (name, "x" + name, name + ",x"), ((name, (name, "")),))
         session = make_session(clock, user=user, provider=name, client=name, sources=((name, name),))
         await store.add(session, [make_token(session)])
-        found = await store.find(digest_of("t1"))
-        assert found is not None
-        assert found.session == session
+        entry = await store.find(digest_of("t1"))
+        assert entry is not None
+        assert entry.session == session
         assert await store.sessions(username=name) == [session]
         assert await store.sessions(group=name) == [session]
         assert await store.sessions(username=name + " ") == []
@@ -67,13 +67,13 @@ class StoringContract:
 
     async def test_a_time_in_any_zone_is_the_same_instant(self, store: TokenStore, clock: FakeClock) -> None:
         east = timezone(timedelta(hours=5, minutes=30))
-        begun = clock.now().astimezone(east)
-        session = make_session(clock, created_at=begun, expires_at=begun + timedelta(microseconds=7))
+        start = clock.now().astimezone(east)
+        session = make_session(clock, created_at=start, expires_at=start + timedelta(microseconds=7))
         await store.add(session, [make_token(session, minutes=60)])
-        found = await store.find(digest_of("t1"))
-        assert found is not None
-        assert found.session.created_at == begun
-        assert found.session.expires_at - begun == timedelta(microseconds=7)
+        entry = await store.find(digest_of("t1"))
+        assert entry is not None
+        assert entry.session.created_at == start
+        assert entry.session.expires_at - start == timedelta(microseconds=7)
         clock.advance(0.000007)
         assert await store.find(digest_of("t1")) is None
 
@@ -83,9 +83,9 @@ class StoringContract:
         newer = of_user(session, "ann", "dev")
         await store.add(newer, [make_token(session, "t2")])
         for name in ("t1", "t2"):
-            found = await store.find(digest_of(name))
-            assert found is not None
-            assert found.session == newer
+            entry = await store.find(digest_of(name))
+            assert entry is not None
+            assert entry.session == newer
         assert await store.sessions(group="ops") == []
         assert await store.sessions(group="dev") == [newer]
 
@@ -96,15 +96,15 @@ class StoringContract:
             await store.add(second, [make_token(second, "t2"), make_token(second, "t1")])
         assert await store.session("s2") is None
         assert await store.find(digest_of("t2")) is None
-        found = await store.find(digest_of("t1"))
-        assert found is not None
-        assert found.session == session
+        entry = await store.find(digest_of("t1"))
+        assert entry is not None
+        assert entry.session == session
 
     async def test_many_at_once_are_all_stored(self, store: TokenStore, clock: FakeClock) -> None:
         sessions = [make_session(clock, f"s{number}") for number in range(300)]
         await asyncio.gather(*(store.add(session, [make_token(session, session.id)]) for session in sessions))
-        found = [await store.find(digest_of(session.id)) for session in sessions]
-        assert [item and item.session for item in found] == sessions
+        entries = [await store.find(digest_of(session.id)) for session in sessions]
+        assert [item and item.session for item in entries] == sessions
 
     # --- time ---
 
@@ -130,8 +130,8 @@ class StoringContract:
 
     async def test_a_sweep_deletes_what_has_expired_and_nothing_else(self, store: TokenStore, clock: FakeClock) -> None:
         """S24."""
-        begun = clock.now()
-        brief = make_session(clock, "brief", expires_at=begun + timedelta(minutes=1))
+        start = clock.now()
+        brief = make_session(clock, "brief", expires_at=start + timedelta(minutes=1))
         lasting = make_session(clock, "lasting")
         await store.add(brief, [make_token(brief, "b1"), make_token(brief, "b2", minutes=60)])
         await store.add(lasting, [make_token(lasting, "l1", minutes=1), make_token(lasting, "l2")])

@@ -72,11 +72,11 @@ def _user(user: UserInfo | None) -> dict[str, Any]:
     if user is None:
         return {}
     extra = {key: list(values) for key, values in user.extra}
-    return _filled(username=user.username, uid=user.uid, groups=list(user.groups), extra=extra)
+    return _without_empty(username=user.username, uid=user.uid, groups=list(user.groups), extra=extra)
 
 
 def _object_ref(request: RequestInfo) -> dict[str, Any]:
-    return _filled(
+    return _without_empty(
         resource=request.resource,
         namespace=request.namespace,
         name=request.name,
@@ -91,14 +91,14 @@ def origin(source_ips: Iterable[str], user_agent: str) -> str:
     agent = without_tokens(user_agent, REDACTED)
     if len(agent) > LONGEST_USER_AGENT:
         agent = agent[:LONGEST_USER_AGENT] + TRUNCATED
-    fields = _filled(sourceIPs=list(source_ips), userAgent=agent)
+    fields = _without_empty(sourceIPs=list(source_ips), userAgent=agent)
     return f",{_json(fields)[1:-1]}" if fields else ""
 
 
 def outcome(code: int, *, reason: str = "", message: str = "") -> str:
     """How the request was answered, as a piece of JSON for `line`."""
     status = "Failure" if code >= 400 and (reason or message) else ""
-    fields = _filled(status=status, message=message, reason=reason)
+    fields = _without_empty(status=status, message=message, reason=reason)
     return f',"responseStatus":{_json({"metadata": {}, **fields, "code": code})}'
 
 
@@ -150,7 +150,7 @@ def authentication_failed(attempted: Sequence[str]) -> str:
     return f"Authentication failed, attempted: {', '.join(attempted)}"
 
 
-def _filled(**fields: Any) -> dict[str, Any]:
+def _without_empty(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 

@@ -48,27 +48,27 @@ def refusals(stdout: bytes, *, api_version: str) -> Iterator[AnswerRefused]:
         yield refused
         return
     for check in _VERSION_CHECKS:
-        yield from _attempted(check, fields, api_version)
+        yield from _refusals_of(check, fields, api_version)
     broken = list(_broken_parts(fields))
     yield from broken
     if not broken:
         answer = _answer(fields)
         for usable in _USABLE_CHECKS:
-            yield from _attempted(usable, answer)
+            yield from _refusals_of(usable, answer)
 
 
 def _broken_parts(fields: dict[str, Any]) -> Iterator[AnswerRefused]:
-    without_body = list(_attempted(_body, fields))
+    without_body = list(_refusals_of(_body, fields))
     if without_body:
         yield from without_body
         return
-    yield from _attempted(_check_spec, fields)
-    yield from _attempted(_expiry, fields)
+    yield from _refusals_of(_check_spec, fields)
+    yield from _refusals_of(_expiry, fields)
     for name in _STRINGS:
-        yield from _attempted(_string, _body(fields), name)
+        yield from _refusals_of(_string, _body(fields), name)
 
 
-def _attempted(check: Callable[..., object], *arguments: object) -> Iterator[AnswerRefused]:
+def _refusals_of(check: Callable[..., object], *arguments: object) -> Iterator[AnswerRefused]:
     try:
         check(*arguments)
     except AnswerRefused as refused:
@@ -84,17 +84,17 @@ def answer_fields(stdout: bytes) -> dict[str, Any]:
             rule="prints-an-answer",
             code="exec-plugin-answer-undecodable",
         )
-    found = _decoded(stdout)
-    if not isinstance(found, dict):
+    document = _decode(stdout)
+    if not isinstance(document, dict):
         raise _undecodable("what it printed on stdout is not one JSON or YAML object")
-    return found
+    return document
 
 
 # The one scalar of the answer for which client-go has a pointer, so that null takes it away.
 _POINTERS = frozenset({"expirationTimestamp"})
 
 
-def _decoded(stdout: bytes) -> Any:
+def _decode(stdout: bytes) -> Any:
     # As client-go: what begins with a brace is JSON and nothing else. A byte order mark leads to YAML, which
     # reads UTF-16 too: that is what a redirection in PowerShell writes.
     if stdout.lstrip().startswith(b"{"):
@@ -147,9 +147,9 @@ def _check_version(fields: dict[str, Any], wanted: str) -> None:
             code="exec-plugin-answer-version",
         )
     if version != wanted:
-        answered = version if version in API_VERSIONS else "another apiVersion"
+        actual = version if version in API_VERSIONS else "another apiVersion"
         raise AnswerRefused(
-            f"it was asked for {wanted} and answered with {answered}",
+            f"it was asked for {wanted} and answered with {actual}",
             hint="answer in the apiVersion of KUBERNETES_EXEC_INFO, or change exec.apiVersion in the kubeconfig",
             rule="api-version",
             code="exec-plugin-answer-version",

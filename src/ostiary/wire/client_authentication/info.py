@@ -115,14 +115,14 @@ def decode_info(text: str) -> ExecInfo:
         raise _unusable_info("its apiVersion is not known", hint=f"use one of {', '.join(API_VERSIONS)}")
     if kind != KIND and not as_proposed:
         raise _unusable_info(f"it is not of kind {KIND}")
-    spec = fields if as_proposed else _told(fields, "spec", dict, {})
-    cluster = _told(spec, "cluster", dict, None)
-    response = _told(spec, "response", dict, None) if version == V1ALPHA1 else None
+    spec = fields if as_proposed else _field(fields, "spec", dict, {})
+    cluster = _field(spec, "cluster", dict, None)
+    response = _field(spec, "response", dict, None) if version == V1ALPHA1 else None
     return ExecInfo(
         version,
-        interactive=_told(spec, "interactive", bool, False),
-        cluster=None if cluster is None else _cluster_told(cluster),
-        rejection=None if response is None else _rejection_told(response),
+        interactive=_field(spec, "interactive", bool, False),
+        cluster=None if cluster is None else _cluster(cluster),
+        rejection=None if response is None else _rejection(response),
         as_proposed=as_proposed,
     )
 
@@ -137,29 +137,29 @@ def _info_object(text: str) -> dict[str, Any]:
     return fields
 
 
-def _cluster_told(fields: dict[str, Any]) -> ClusterInfo:
+def _cluster(fields: dict[str, Any]) -> ClusterInfo:
     try:
-        authority = b64decode(_told(fields, "certificate-authority-data", str, ""), validate=True)
+        authority = b64decode(_field(fields, "certificate-authority-data", str, ""), validate=True)
     except (binascii.Error, ValueError):
         raise _unusable_info("certificate-authority-data is not base64") from None
     return ClusterInfo(
-        server=_told(fields, "server", str, ""),
-        tls_server_name=_told(fields, "tls-server-name", str, ""),
-        insecure_skip_tls_verify=_told(fields, "insecure-skip-tls-verify", bool, False),
+        server=_field(fields, "server", str, ""),
+        tls_server_name=_field(fields, "tls-server-name", str, ""),
+        insecure_skip_tls_verify=_field(fields, "insecure-skip-tls-verify", bool, False),
         certificate_authority_data=authority,
-        proxy_url=_told(fields, "proxy-url", str, ""),
-        disable_compression=_told(fields, "disable-compression", bool, False),
+        proxy_url=_field(fields, "proxy-url", str, ""),
+        disable_compression=_field(fields, "disable-compression", bool, False),
         config=fields.get("config"),
     )
 
 
-def _rejection_told(response: dict[str, Any]) -> tuple[int, Mapping[str, Sequence[str]]]:
-    headers = _told(response, "header", dict, {})
-    names = {name: tuple(map(str, _told(headers, name, list, []))) for name in headers}
-    return _told(response, "code", int, 0), names
+def _rejection(response: dict[str, Any]) -> tuple[int, Mapping[str, Sequence[str]]]:
+    headers = _field(response, "header", dict, {})
+    names = {name: tuple(map(str, _field(headers, name, list, []))) for name in headers}
+    return _field(response, "code", int, 0), names
 
 
-def _told(fields: dict[str, Any], name: str, kind: type, absent: Any) -> Any:
+def _field(fields: dict[str, Any], name: str, kind: type, absent: Any) -> Any:
     value = fields.get(name)
     if value is None:
         return absent

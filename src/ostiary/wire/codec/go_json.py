@@ -23,7 +23,7 @@ _SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-6, 1e21
 
 def go_json(value: Any) -> str:
     """Compact JSON, escaped as Go escapes it, with Go's text for numbers; the keys stay in their order."""
-    return _written(value).translate(_ESCAPES)
+    return _write(value).translate(_ESCAPES)
 
 
 def indented_go_json(value: Any) -> str:
@@ -31,13 +31,13 @@ def indented_go_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False).translate(_ESCAPES)
 
 
-def _written(value: Any) -> str:
+def _write(value: Any) -> str:
     if isinstance(value, float):
         return _go_float(value)
     if isinstance(value, dict) and _holds_float(value):
-        return "{" + ",".join(f"{_written(str(key))}:{_written(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{_write(str(key))}:{_write(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)) and _holds_float(value):
-        return "[" + ",".join(map(_written, value)) + "]"
+        return "[" + ",".join(map(_write, value)) + "]"
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -79,7 +79,7 @@ def read_go_json(data: bytes, *, pointers: frozenset[str] = frozenset()) -> Any:
     A null that comes second leaves a field as it is, unless Go has a pointer there (*pointers*, by their names).
     Neither NaN nor infinity is a number.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=partial(_united, pointers), parse_constant=_refuse)
+    decoder = json.JSONDecoder(object_pairs_hook=partial(_unite, pointers), parse_constant=_refuse)
     try:
         return decoder.decode(decode_like_go(data))
     except json.JSONDecodeError as error:
@@ -90,12 +90,12 @@ def read_go_json(data: bytes, *, pointers: frozenset[str] = frozenset()) -> Any:
     raise ValueError(message)
 
 
-def _united(pointers: frozenset[str], pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _unite(pointers: frozenset[str], pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in pairs:
         earlier = fields.get(key)
         if isinstance(earlier, dict) and isinstance(value, dict):
-            fields[key] = _united(pointers, (*earlier.items(), *value.items()))
+            fields[key] = _unite(pointers, (*earlier.items(), *value.items()))
         elif value is not None or key in pointers or earlier is None or isinstance(earlier, (dict, list)):
             fields[key] = _readable(value)
     return fields

@@ -46,9 +46,9 @@ def wanted_representation(accept: str, *, query: str = "", user_agent: str = "")
     for clause in _by_preference(accept):
         for media_type in MEDIA_TYPES:
             if _covers(clause, media_type):
-                found = _representation(clause, media_type, pretty=pretty)
-                if found is not None:
-                    return found
+                representation = _representation(clause, media_type, pretty=pretty)
+                if representation is not None:
+                    return representation
     return None
 
 

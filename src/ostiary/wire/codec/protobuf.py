@@ -145,20 +145,20 @@ def decode(data: bytes, kind: str) -> dict[str, Any]:
 
 
 def _decode(message: _Message, data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for number, raw in _fields(data):
-        known = message.get(number)
-        if known is None or known.lists_by_name:
+        description = message.get(number)
+        if description is None or description.lists_by_name:
             continue
-        value = _value(known, raw)
-        if known.repeated:
-            found.setdefault(known.name, []).append(value)
-        elif known.name in found:
+        value = _value(description, raw)
+        if description.repeated:
+            fields.setdefault(description.name, []).append(value)
+        elif description.name in fields:
             # Encoders write a field once; readers differ in whether they merge, or take the last.
             raise ProtobufError("a field stands twice")
         elif value != "":
-            found[known.name] = value
-    return found
+            fields[description.name] = value
+    return fields
 
 
 def _value(known: _Field, raw: bytes | int) -> Any:
@@ -226,23 +226,25 @@ def encode(value: Mapping[str, Any]) -> bytes:
     about = _encode(_TYPE, value)
     content = _encode(message, value)
     # The encoding and the type of the content are empty.
-    return _MAGIC + _tagged(1, about) + _tagged(2, content) + _tagged(3, b"") + _tagged(4, b"")
+    return _MAGIC + _with_tag(1, about) + _with_tag(2, content) + _with_tag(3, b"") + _with_tag(4, b"")
 
 
 def _encode(message: _Message, value: Mapping[str, Any]) -> bytes:
-    return b"".join(_encode_field(number, known, value.get(known.name)) for number, known in message.items())
+    return b"".join(
+        _encode_field(number, description, value.get(description.name)) for number, description in message.items()
+    )
 
 
 def _encode_field(number: int, known: _Field, value: Any) -> bytes:
     if known.lists_by_name:
-        return b"".join(_tagged(number, _named_list(name, texts)) for name, texts in (value or {}).items())
+        return b"".join(_with_tag(number, _named_list(name, texts)) for name, texts in (value or {}).items())
     if known.repeated:
-        return b"".join(_tagged(number, _encode_one(known, item)) for item in value or ())
+        return b"".join(_with_tag(number, _encode_one(known, item)) for item in value or ())
     if known.optional and value is None:
         return b""
     if known.message in (bool, int):
         return _number(number << 3 | _VARINT) + _number(int(value or 0))
-    return _tagged(number, _encode_one(known, value))
+    return _with_tag(number, _encode_one(known, value))
 
 
 def _encode_one(known: _Field, value: Any) -> bytes:
@@ -254,8 +256,8 @@ def _encode_one(known: _Field, value: Any) -> bytes:
 
 
 def _named_list(name: str, texts: Any) -> bytes:
-    items = b"".join(_tagged(1, text.encode("utf-8", "replace")) for text in texts)
-    return _tagged(1, name.encode("utf-8", "replace")) + _tagged(2, items)
+    items = b"".join(_with_tag(1, text.encode("utf-8", "replace")) for text in texts)
+    return _with_tag(1, name.encode("utf-8", "replace")) + _with_tag(2, items)
 
 
 def _time(text: str) -> bytes:
@@ -263,7 +265,7 @@ def _time(text: str) -> bytes:
     return _number(1 << 3 | _VARINT) + _number(seconds) + _number(2 << 3 | _VARINT) + _number(0)
 
 
-def _tagged(number: int, content: bytes) -> bytes:
+def _with_tag(number: int, content: bytes) -> bytes:
     return _number(number << 3 | _BYTES) + _number(len(content)) + content
 
 

@@ -112,11 +112,11 @@ def _check_work(text: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Pairs:
-    found = _Pairs(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        found.twice = tuple(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-    return found
+    result = _Pairs(pairs)
+    if len(result) != len(pairs):
+        names: set[str] = set()
+        result.twice = tuple(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
+    return result
 
 
 def _key(key: Any) -> str:
@@ -131,7 +131,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(constant)
 
 
-def typed(value: Any, wanted: Type, problems: Problems, path: str = "") -> Any:
+def read_typed(value: Any, wanted: Type, problems: Problems, path: str = "") -> Any:
     """*value* as *wanted*, without what is empty; raises `NotOfThisType`."""
     if wanted is None or value is None:
         return value if wanted is None else None
@@ -139,27 +139,29 @@ def typed(value: Any, wanted: Type, problems: Problems, path: str = "") -> Any:
         return _struct(value, wanted, problems, path)
     if isinstance(wanted, ListOf):
         items = _of(list, value, path)
-        return [typed(item, wanted.item, problems, f"{path}[{number}]") for number, item in enumerate(items)]
+        return [read_typed(item, wanted.item, problems, f"{path}[{number}]") for number, item in enumerate(items)]
     if isinstance(wanted, MapOf):
         pairs = _of(dict, value, path)
-        found = {name: typed(item, wanted.item, problems, f"{path}.{name}") or "" for name, item in pairs.items()}
+        typed_items = {
+            name: read_typed(item, wanted.item, problems, f"{path}.{name}") or "" for name, item in pairs.items()
+        }
         # An empty map is none.
-        return found or None
+        return typed_items or None
     if wanted is int and isinstance(value, bool):
         raise NotOfThisType(f"{path or 'it'} is not a number")
     return _of(wanted, value, path)
 
 
 def _struct(value: Any, wanted: Struct, problems: Problems, path: str) -> dict[str, Any]:
-    given = _of(dict, value, path)
+    pairs = _of(dict, value, path)
     prefix = f"{path}." if path else ""
-    for name in getattr(given, "twice", ()):
+    for name in getattr(pairs, "twice", ()):
         problems.add(f'duplicate field "{prefix}{name}"')
-    for name in given:
+    for name in pairs:
         if name not in wanted.fields:
             problems.add(f'unknown field "{prefix}{name}"')
-    found = {name: typed(given.get(name), each, problems, prefix + name) for name, each in wanted.fields.items()}
-    return {name: item for name, item in found.items() if name in wanted.always or not _is_empty(item)}
+    fields = {name: read_typed(pairs.get(name), each, problems, prefix + name) for name, each in wanted.fields.items()}
+    return {name: item for name, item in fields.items() if name in wanted.always or not _is_empty(item)}
 
 
 def _is_empty(item: Any) -> bool:

@@ -59,7 +59,7 @@ class Role:
     place: Place = field(default=Place(), compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f'{self.kind} "{_qualified(self.name, self.namespace)}"'
+        return f'{self.kind} "{_qualified_name(self.name, self.namespace)}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Binding:
 
     def __str__(self) -> str:
         """As Kubernetes writes it in its reasons: the name, then the namespace."""
-        return f'{self.kind} "{_qualified(self.name, self.namespace)}"'
+        return f'{self.kind} "{_qualified_name(self.name, self.namespace)}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def is_dns_name(text: str) -> bool:
 
 def describe(subject: Subject) -> str:
     """As Kubernetes writes a subject in its reasons."""
-    return f'{subject.kind} "{_qualified(subject.name, subject.namespace)}"'
+    return f'{subject.kind} "{_qualified_name(subject.name, subject.namespace)}"'
 
 
-def _qualified(name: str, namespace: str) -> str:
+def _qualified_name(name: str, namespace: str) -> str:
     return f"{name}/{namespace}" if namespace else name
 
 

@@ -47,19 +47,19 @@ def read_manifests(documents: Iterable[Document]) -> Manifests:
 
 def together(parts: Iterable[Manifests]) -> Manifests:
     """All of *parts* as one; an object that stands in two places is a mistake, because only one of them can count."""
-    found = list(parts)
-    roles = tuple(role for part in found for role in part.roles)
-    bindings = tuple(binding for part in found for binding in part.bindings)
-    problems = [problem for part in found for problem in part.problems]
+    manifests = list(parts)
+    roles = tuple(role for part in manifests for role in part.roles)
+    bindings = tuple(binding for part in manifests for binding in part.bindings)
+    problems = [problem for part in manifests for problem in part.problems]
     return Manifests(
         roles,
         bindings,
-        sum(part.ignored for part in found),
-        (*problems, *_repeated(roles), *_repeated(bindings)),
+        sum(part.ignored for part in manifests),
+        (*problems, *_repetitions(roles), *_repetitions(bindings)),
     )
 
 
-def _repeated(objects: Iterable[Role | Binding]) -> list[Problem]:
+def _repetitions(objects: Iterable[Role | Binding]) -> list[Problem]:
     first: dict[tuple[str, str, str], Place] = {}
     problems = []
     for item in objects:
@@ -141,7 +141,7 @@ def _metadata(fields: Fields, *, namespaced: bool) -> _Metadata:
     metadata = fields.section("metadata")
     name, namespace = metadata.string("name"), metadata.string("namespace")
     labels = metadata.section("labels")
-    found = _Metadata(
+    result = _Metadata(
         name,
         # A ClusterRole with a namespace is a ClusterRole: the API server drops it, and so do we.
         intern(namespace) if namespaced else "",
@@ -153,7 +153,7 @@ def _metadata(fields: Fields, *, namespaced: bool) -> _Metadata:
         metadata.problem("there is no namespace", "namespace", "say which one: here is no current namespace")
     elif namespaced and not is_dns_name(namespace):
         metadata.problem("it is not the name of a namespace", "namespace")
-    return found
+    return result
 
 
 def _check_segment(fields: Fields, key: str, name: str) -> None:
@@ -204,10 +204,10 @@ def _aggregates(fields: Fields) -> tuple[LabelSelector, ...] | None:
 def read_selector(fields: Fields) -> LabelSelector:
     """A LabelSelector of Kubernetes; its mistakes are noted in *fields*."""
     labels = fields.section("matchLabels")
-    wanted = [Requirement(key, "In", (labels.string(key),)) for key in labels]
-    for one in wanted:
-        _check_label(labels, one, one.key)
-    return LabelSelector((*wanted, *map(_requirement, fields.sections("matchExpressions"))))
+    requirements = [Requirement(key, "In", (labels.string(key),)) for key in labels]
+    for requirement in requirements:
+        _check_label(labels, requirement, requirement.key)
+    return LabelSelector((*requirements, *map(_requirement, fields.sections("matchExpressions"))))
 
 
 def _check_label(fields: Fields, requirement: Requirement, key: str | None = None) -> None:
@@ -219,16 +219,16 @@ def _check_label(fields: Fields, requirement: Requirement, key: str | None = Non
 
 
 def _requirement(fields: Fields) -> Requirement:
-    found = Requirement(fields.string("key"), fields.string("operator"), fields.strings("values"))
-    if not found.key:
+    requirement = Requirement(fields.string("key"), fields.string("operator"), fields.strings("values"))
+    if not requirement.key:
         fields.problem("there is no key", "key")
-    if found.operator not in _OPERATORS:
+    if requirement.operator not in _OPERATORS:
         fields.problem("there is no such operator", "operator", f"one of {', '.join(_OPERATORS)}")
-    elif bool(found.values) != (found.operator in ("In", "NotIn")):
+    elif bool(requirement.values) != (requirement.operator in ("In", "NotIn")):
         fields.problem("In and NotIn need values, Exists and DoesNotExist have none", "values")
-    if found.key:
-        _check_label(fields, found)
-    return found
+    if requirement.key:
+        _check_label(fields, requirement)
+    return requirement
 
 
 def _binding(fields: Fields, kind: str) -> Binding:

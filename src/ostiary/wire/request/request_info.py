@@ -110,12 +110,12 @@ def _collection(verb: str, query: str) -> tuple[str, str, _Conditions, _Conditio
 
 def first_values(query: str) -> dict[str, str]:
     """The first value of each name. Bytes that are not UTF-8 become lone surrogates, which match nothing."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in query.split("&"):
         if pair and ";" not in pair and not _BROKEN_ESCAPE.search(pair):
             name, _, value = pair.partition("=")
-            found.setdefault(_decoded(name), _decoded(value))
-    return found
+            values.setdefault(_decode(name), _decode(value))
+    return values
 
 
 def is_true(value: str | None) -> bool:
@@ -123,7 +123,7 @@ def is_true(value: str | None) -> bool:
     return value is not None and value.lower() not in ("false", "0")
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     if "%" not in text and "+" not in text:
         return text
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
@@ -144,8 +144,8 @@ def _decodable(values: dict[str, str]) -> bool:
 
 def _selected_name(fields: tuple[Requirement, ...]) -> str:
     """The one object that the selector leaves, so that a rule about its name covers listing it alone."""
-    for one in fields:
-        if one.key == "metadata.name" and one.operator == "In":
-            name = one.values[0]
+    for requirement in fields:
+        if requirement.key == "metadata.name" and requirement.operator == "In":
+            name = requirement.values[0]
             return "" if name in (".", "..") or "/" in name or "%" in name else name
     return ""

@@ -35,16 +35,16 @@ class SelectorError(ValueError):
 def parse_label_selector(text: str) -> tuple[Requirement, ...]:
     """The conditions of a label selector, in the order written; raises `SelectorError`."""
     tokens = _Tokens(text)
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     while tokens.next:
         requirement = _label_requirement(tokens)
         if requirement.operator:
-            found.append(requirement)
+            requirements.append(requirement)
         if tokens.next == "," and tokens.take() and tokens.next:
             continue
         if tokens.next or tokens.last == ",":
             raise SelectorError("conditions are separated by single commas")
-    return tuple(found)
+    return tuple(requirements)
 
 
 class _Tokens:
@@ -138,19 +138,19 @@ def parse_field_selector(text: str) -> tuple[Requirement, ...]:
     """The conditions of a field selector, sorted as Kubernetes sorts them; raises `SelectorError`."""
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise SelectorError("it is not UTF-8")
-    found = (_field_requirement(term) for term in sorted(_terms(text)) if term)
+    requirements = (_field_requirement(term) for term in sorted(_terms(text)) if term)
     # A condition without a field and without a value is none to Kubernetes, whatever its operator: "=" is everything.
-    return tuple(one for one in found if one.key or one.values != ("",))
+    return tuple(requirement for requirement in requirements if requirement.key or requirement.values != ("",))
 
 
 def _terms(text: str) -> list[str]:
-    found, position = list[str](), 0
+    terms, position = list[str](), 0
     while True:
         term = _TERM_END.match(text, position)
         assert term is not None, "the expression matches at every position"
-        found.append(term[1])
+        terms.append(term[1])
         if not term[2]:
-            return found
+            return terms
         position = term.end()
 
 

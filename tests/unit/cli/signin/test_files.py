@@ -92,7 +92,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_one_holds_the_lock_and_the_next_waits_no_longer_than_told(path: Path) -> None:
-    with files.locked(str(path), 0) as first, files.locked(str(path), 0.01) as second:
+    with files.hold_lock(str(path), 0) as first, files.hold_lock(str(path), 0.01) as second:
         assert (first, second) == (True, False)
-    with files.locked(str(path), 0) as third:
+    with files.hold_lock(str(path), 0) as third:
         assert third
