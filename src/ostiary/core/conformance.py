@@ -1,22 +1,25 @@
-"""What the checks of foreign programs share: rules, what they find, how runs are judged, what a program leaves behind.
+"""What the checks of foreign programs share: starting one, the evidence of its runs, rules, and what they find.
 
-    a check runs a program -> evidence -> each Rule looks at it -> Finding -> Report
+    a check runs a program -> Evidence -> each Rule looks at it -> Finding -> Report
 
-A rule that fails says what was seen and how to mend it, and never quotes what the program printed. A rule that
-stands behind another broken one raises `NothingToJudge` and is skipped, so that one mistake is told once.
+`client.exec.check` judges exec plugins with it, and `registry.check.check` credential providers. A rule that fails says
+what was seen and how to mend it, and never quotes what the program printed. A rule that stands behind another broken
+one raises `NothingToJudge` and is skipped, so that one mistake is told once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from ostiary.core.process import Ending
+from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
 
 E = TypeVar("E")
+R_co = TypeVar("R_co", bound="ProgramRun", covariant=True)
 
 
 class Result(Enum):
@@ -94,18 +97,148 @@ def findings(rules: Iterable[Rule[E]], evidence: E, *, started: bool) -> tuple[F
     return tuple(rule.finding(evidence) if started or rule.id == "starts" else rule.skipped() for rule in rules)
 
 
-class ProgramRun(Protocol):
-    """One run of a program, as far as it is looked at here."""
+# --- running the program ---
+
+
+class CannotStart(Exception):
+    """The program cannot be started; the message says why."""
+
+
+def find_program(name: str) -> str:
+    """The file of the program *name*; raises `CannotStart`."""
+    executable = find_executable(name)
+    if executable is None:
+        raise CannotStart("it is not on PATH")
+    return executable
+
+
+def run_program(
+    executable: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: Stdin | bytes,
+    limits: Limits,
+    while_waiting: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run it to its end, with *env* added to our environment; raises `CannotStart`."""
+    try:
+        return run(
+            executable,
+            argv,
+            env={**os.environ, **env},
+            stdin=stdin,
+            stderr=Stderr.CAPTURE,
+            limits=limits,
+            while_waiting=while_waiting,
+        )
+    except OSError as error:
+        raise CannotStart(os.strerror(error.errno or 0)) from None
+    except ValueError:
+        raise CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
+
+
+# --- what was seen ---
+
+
+class ProgramRun:
+    """One run of a program: how it ended, and what it said. Subclasses are dataclasses, and add how it was asked."""
+
+    ending: Ending
+    exit_code: int
+    seconds: float
+    ended_at: datetime
+    stdout: bytes
+    stderr: bytes
 
     @property
-    def asked_for(self) -> str: ...
+    def asked_for(self) -> str:
+        """How it was asked, for a person."""
+        raise NotImplementedError
+
     @property
-    def ending(self) -> Ending: ...
+    def ended_in_time(self) -> bool:
+        return self.ending is not Ending.TIMED_OUT
+
     @property
-    def exit_code(self) -> int: ...
+    def ended_well(self) -> bool:
+        return self.ending is Ending.EXITED and self.exit_code == 0
+
+    @property
+    def printed(self) -> bool:
+        return self.ended_well and bool(self.stdout.strip())
 
 
 R = TypeVar("R", bound=ProgramRun)
+
+
+class Evidence(Protocol[R_co]):
+    """All that was seen of a program."""
+
+    @property
+    def runs(self) -> Sequence[R_co]: ...
+
+    @property
+    def start_error(self) -> str | None: ...
+
+
+class Refusal(Protocol):
+    """Why a decoder refuses what was printed."""
+
+    @property
+    def cause(self) -> str | None: ...
+
+    @property
+    def hint(self) -> str | None: ...
+
+
+# --- judging it ---
+
+
+def each(applies: Callable[[R], bool], check: Callable[[R], Wrong | None]) -> Callable[[Evidence[R]], Wrong | None]:
+    """A judgement of every run to which it *applies*."""
+    return lambda evidence: judge_runs(filter(applies, evidence.runs), check)
+
+
+def wrong_if(condition: bool, seen: str) -> Wrong | None:
+    return Wrong(seen) if condition else None
+
+
+def wrong_by(refusal: Refusal | None) -> Wrong | None:
+    """What a decoder refuses, as a broken rule."""
+    return None if refusal is None else Wrong(refusal.cause or "", refusal.hint)
+
+
+def any_run(run: ProgramRun) -> bool:
+    return True
+
+
+def ended_in_time(run: ProgramRun) -> bool:
+    return run.ended_in_time
+
+
+def ended_well(run: ProgramRun) -> bool:
+    return run.ended_well
+
+
+def check_start(evidence: Evidence[ProgramRun]) -> Wrong | None:
+    return None if evidence.start_error is None else Wrong(evidence.start_error)
+
+
+def check_time_limit(run: ProgramRun) -> Wrong | None:
+    return wrong_if(not run.ended_in_time, "it exceeded the time limit")
+
+
+def check_output_size(run: ProgramRun) -> Wrong | None:
+    return wrong_if(run.ending is Ending.TOO_MUCH_OUTPUT, "it printed more than 1 MiB")
+
+
+def check_prints(run: ProgramRun) -> Wrong | None:
+    return wrong_if(not run.stdout.strip(), "it printed nothing on stdout")
+
+
+def check_speed(seconds: float) -> Callable[[ProgramRun], Wrong | None]:
+    return lambda run: wrong_if(run.seconds > seconds, f"it took {run.seconds:.1f} s")
 
 
 def judge_runs(runs: Iterable[R], check: Callable[[R], Wrong | None]) -> Wrong | None:

@@ -3,7 +3,7 @@
     each version, without and with cluster info  ->  once more with a terminal at hand  ->  Evidence  ->  Report
 
 The plugin is run as a client without a person runs it: nothing on stdin, no terminal, a time limit. What the
-evidence means is for `exec_rules` to say. Nothing that the plugin printed on stdout leaves this module; what a
+evidence means is for `rules` to say. Nothing that the plugin printed on stdout leaves this module; what a
 plugin that failed said on stderr does, without what may be a secret.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ostiary.client.exec.evidence import Evidence, Run
+from ostiary.client.exec.evidence import PluginEvidence, PluginRun
 from ostiary.client.exec.rules import judge
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.conformance import Report, is_held
-from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
+from ostiary.core.conformance import CannotStart, Report, find_program, is_held, run_program
+from ostiary.core.process import Ending, Limits, Outcome, Stdin
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.errors import ConfigurationError
 from ostiary.wire.client_authentication import (
@@ -82,11 +82,11 @@ def check(
             hint=f"the versions are {', '.join(API_VERSIONS)}",
         )
     infos = list(_proposed_infos() if as_proposed else _shipped_infos(versions, cluster))
-    evidence = _Examination(command, env or {}, infos, seconds, clock).evidence()
+    evidence = _PluginExamination(command, env or {}, infos, seconds, clock).evidence()
     return Report(command[0], len(evidence.runs), judge(evidence), _said(evidence, env or {}))
 
 
-def _said(evidence: Evidence, env: Mapping[str, str]) -> str:
+def _said(evidence: PluginEvidence, env: Mapping[str, str]) -> str:
     """What a plugin that failed says about it, without what stood on stdout in any run: that may be the token."""
     failed = next((run for run in evidence.runs if not run.printed), None)
     if failed is None:
@@ -96,15 +96,11 @@ def _said(evidence: Evidence, env: Mapping[str, str]) -> str:
     return redact(tail(failed.stderr, STDERR_SHOWN), secrets=secrets).strip()
 
 
-class _CannotStart(Exception):
-    pass
-
-
 class _UsedTheTerminal(Exception):
     pass
 
 
-class _Examination:
+class _PluginExamination:
     def __init__(
         self,
         command: Sequence[str],
@@ -120,17 +116,17 @@ class _Examination:
         self._clock = clock
         self._stdin: Stdin | bytes = Stdin.NOTHING
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> PluginEvidence:
         try:
             runs = self._runs()
             # One that fails for another reason may never have come to the point where it reads.
-            answered = any(one.printed for one in runs)
-            evidence = Evidence(tuple(runs), needs_stdin=self._stdin is SOME_LINES if answered else None)
+            has_answered = any(run.printed for run in runs)
+            evidence = PluginEvidence(tuple(runs), needs_stdin=self._stdin is SOME_LINES if has_answered else None)
             return evidence if runs[0].ending is Ending.TIMED_OUT else self._at_a_terminal(evidence)
-        except _CannotStart as error:
-            return Evidence(start_error=str(error))
+        except CannotStart as error:
+            return PluginEvidence(start_error=str(error))
 
-    def _runs(self) -> list[Run]:
+    def _runs(self) -> list[PluginRun]:
         first = self._run(self._infos[0])
         if not first.printed and first.ending is Ending.EXITED:
             self._stdin = SOME_LINES
@@ -146,10 +142,10 @@ class _Examination:
                 runs.append(self._run(info))
         return runs
 
-    def _run(self, info: ExecInfo) -> Run:
+    def _run(self, info: ExecInfo) -> PluginRun:
         began = self._clock.monotonic()
-        outcome = self._start(self._executable(), self._command, info, self._limits)
-        return Run(
+        outcome = self._start(find_program(self._command[0]), self._command, info, self._limits)
+        return PluginRun(
             api_version=info.api_version,
             with_cluster=info.cluster is not None,
             as_proposed=info.as_proposed,
@@ -161,12 +157,6 @@ class _Examination:
             stderr=outcome.stderr_tail,
         )
 
-    def _executable(self) -> str:
-        executable = find_executable(self._command[0])
-        if executable is None:
-            raise _CannotStart("it is not on PATH")
-        return executable
-
     def _start(
         self,
         executable: str,
@@ -174,31 +164,34 @@ class _Examination:
         info: ExecInfo,
         limits: Limits,
         *,
-        terminal: _Terminal | None = None,
+        terminal: _EmptyTerminal | None = None,
     ) -> Outcome:
-        try:
-            return run(
-                executable,
-                argv,
-                env={**os.environ, **self._env, INFO_VARIABLE: encode_info(info)},
-                stdin=self._stdin,
-                stderr=Stderr.CAPTURE,
-                limits=limits,
-                while_waiting=None if terminal is None else terminal.while_waiting,
-            )
-        except OSError as error:
-            raise _CannotStart(os.strerror(error.errno or 0)) from None
-        except ValueError:
-            raise _CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
+        return run_program(
+            executable,
+            argv,
+            env={**self._env, INFO_VARIABLE: encode_info(info)},
+            stdin=self._stdin,
+            limits=limits,
+            while_waiting=None if terminal is None else terminal.while_waiting,
+        )
 
-    def _at_a_terminal(self, evidence: Evidence) -> Evidence:
+    def _at_a_terminal(self, evidence: PluginEvidence) -> PluginEvidence:
         """Run it once more where it could reach a person, and see whether it tries to."""
         if not sys.executable:
             return evidence
         with _terminal() as terminal:
             if terminal is None:
                 return evidence
-            argv = (sys.executable, "-I", "-S", "-c", DOORSTEP, terminal.path, self._executable(), *self._command)
+            argv = (
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                DOORSTEP,
+                terminal.path,
+                find_program(self._command[0]),
+                *self._command,
+            )
             limits = replace(self._limits, notice_seconds=LOOK_AT_TERMINAL_SECONDS)
             try:
                 outcome = self._start(sys.executable, argv, self._infos[0], limits, terminal=terminal)
@@ -227,7 +220,7 @@ def _proposed_infos() -> Iterator[ExecInfo]:
     yield ExecInfo(V1ALPHA1, interactive=False, rejection=rejection, as_proposed=True)
 
 
-class _Terminal:
+class _EmptyTerminal:
     """Our side of a terminal at which nobody sits. The first line on it is the doorstep's."""
 
     def __init__(self, ours: int, path: str) -> None:
@@ -257,7 +250,7 @@ class _Terminal:
 
 
 @contextmanager
-def _terminal() -> Iterator[_Terminal | None]:
+def _terminal() -> Iterator[_EmptyTerminal | None]:
     try:
         ours, theirs = os.openpty()
     except OSError:
@@ -266,7 +259,7 @@ def _terminal() -> Iterator[_Terminal | None]:
         return
     try:
         os.set_blocking(ours, False)
-        yield _Terminal(ours, os.ttyname(theirs))
+        yield _EmptyTerminal(ours, os.ttyname(theirs))
     finally:
         os.close(ours)
         os.close(theirs)

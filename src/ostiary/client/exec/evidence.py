@@ -1,6 +1,6 @@
-"""What was seen of an exec plugin: `exec_check` gathers it, `exec_rules` judges it.
+"""What was seen of an exec plugin: `check` gathers it, `rules` judges it.
 
-A `Run` keeps the bytes that the plugin printed, and reads them as a client would, when it is asked to.
+A `PluginRun` keeps the bytes that the plugin printed, and reads them as a client would, when it is asked to.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
+from ostiary.core.conformance import ProgramRun
 from ostiary.core.process import Ending
 from ostiary.core.tls import parse_certificate
 from ostiary.model import ClientCertificate
@@ -17,7 +18,7 @@ from ostiary.wire.client_authentication import Answer, AnswerRefused, answer_fie
 
 
 @dataclass(frozen=True)
-class Run:
+class PluginRun(ProgramRun):
     """One run of the plugin: how it was asked, how it ended, and what it said."""
 
     api_version: str
@@ -35,14 +36,6 @@ class Run:
         version = self.api_version.rpartition("/")[2]
         how = " with cluster info" if self.with_cluster else " as proposed in 2018" if self.as_proposed else ""
         return f"asked for {version}{how}"
-
-    @property
-    def ended_well(self) -> bool:
-        return self.ending is Ending.EXITED and self.exit_code == 0
-
-    @property
-    def printed(self) -> bool:
-        return self.ended_well and bool(self.stdout.strip())
 
     @cached_property
     def text(self) -> str:
@@ -70,10 +63,10 @@ class Run:
     @cached_property
     def broken(self) -> Mapping[str, AnswerRefused]:
         """The rules of the answer that it breaks; of two mistakes under one rule, the first."""
-        found: dict[str, AnswerRefused] = {}
-        for refused in refusals(self.stdout, api_version=self.api_version):
-            found.setdefault(refused.rule, refused)
-        return found
+        broken: dict[str, AnswerRefused] = {}
+        for refusal in refusals(self.stdout, api_version=self.api_version):
+            broken.setdefault(refusal.rule, refusal)
+        return broken
 
     @cached_property
     def answer(self) -> Answer | None:
@@ -90,10 +83,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PluginEvidence:
     """All that was seen of a plugin. None stands for what could not be looked at."""
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[PluginRun, ...] = ()
     start_error: str | None = None
     needs_stdin: bool | None = None
     asked_on_terminal: bool | None = None

@@ -1,6 +1,6 @@
 """The rules of the exec plugin protocol, each as a pure judgement of what was seen.
 
-`exec_check` runs a plugin and gathers `Evidence`; here every rule looks at it and gives one `Finding`. A rule
+`check` runs a plugin and gathers `PluginEvidence`; here every rule looks at it and gives one `Finding`. A rule
 that fails says what was seen and how to mend it, and never quotes what the plugin printed. A rule that
 stands behind another broken one is skipped, so one mistake is told once.
 
@@ -9,15 +9,33 @@ FAIL is what client-go refuses or suffers from; WARN is what it takes and other 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from itertools import combinations
 
-from ostiary.client.exec.evidence import Evidence, Run
-from ostiary.core.conformance import Finding, NothingToJudge, Result, Rule, Wrong, check_exit, findings, judge_runs
-from ostiary.core.process import Ending
+from ostiary.client.exec.evidence import PluginEvidence, PluginRun
+from ostiary.client.exec.stdout_rules import check_after, check_before, check_duplicates, check_one_object
+from ostiary.core.conformance import (
+    Finding,
+    NothingToJudge,
+    Result,
+    Rule,
+    Wrong,
+    any_run,
+    check_exit,
+    check_output_size,
+    check_prints,
+    check_speed,
+    check_start,
+    check_time_limit,
+    each,
+    ended_in_time,
+    ended_well,
+    findings,
+    wrong_by,
+    wrong_if,
+)
 from ostiary.wire.client_authentication import PROPOSAL_ANSWER_KIND
 
 BOM = b"\xef\xbb\xbf"
@@ -32,181 +50,92 @@ PROPOSED_FIELDS = ("apiVersion", "kind", "token", "clientCertificateData", "clie
 PORTABLE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
-Judgement = Callable[[Evidence], Wrong | None]
-RunJudgement = Callable[[Run], Wrong | None]
+Judgement = Callable[[PluginEvidence], Wrong | None]
+RunJudgement = Callable[[PluginRun], Wrong | None]
 
 
-def judge(evidence: Evidence) -> tuple[Finding, ...]:
+def judge(evidence: PluginEvidence) -> tuple[Finding, ...]:
     """One finding per rule, in the order of `RULES`."""
     return findings(RULES, evidence, started=evidence.start_error is None)
 
 
-# --- judging run by run ---
+# --- which runs a rule is about ---
 
 
-def _each(applies: Callable[[Run], bool], check: RunJudgement) -> Judgement:
-    """Judge every run to which it *applies*, and say in which of them it went wrong."""
-    return lambda evidence: judge_runs(filter(applies, evidence.runs), check)
-
-
-def _if(condition: bool, seen: str) -> Wrong | None:
-    return Wrong(seen) if condition else None
-
-
-def _any(run: Run) -> bool:
-    return True
-
-
-def _in_time(run: Run) -> bool:
-    return run.ending is not Ending.TIMED_OUT
-
-
-def _ended_well(run: Run) -> bool:
-    return run.ended_well
-
-
-def _printed(run: Run) -> bool:
+def _printed(run: PluginRun) -> bool:
     return run.printed
 
 
-def _is_object(run: Run) -> bool:
+def _is_object(run: PluginRun) -> bool:
     return run.fields is not None
 
 
-def _is_json(run: Run) -> bool:
+def _is_json(run: PluginRun) -> bool:
     return run.fields is not None and run.text.lstrip().startswith("{")
 
 
-def _has_status(run: Run) -> bool:
+def _has_status(run: PluginRun) -> bool:
     return run.fields is not None and "status" not in run.broken
 
 
-def _has_parts(run: Run) -> bool:
+def _has_parts(run: PluginRun) -> bool:
     return _has_status(run) and not run.broken.keys() & {"field-types", "expiration-timestamp"}
 
 
-def _is_usable(run: Run) -> bool:
+def _is_usable(run: PluginRun) -> bool:
     return run.answer is not None
 
 
-def _has_certificate(run: Run) -> bool:
+def _has_certificate(run: PluginRun) -> bool:
     return run.answer is not None and run.answer.certificate_pem is not None
 
 
-def _has_good_certificate(run: Run) -> bool:
+def _has_good_certificate(run: PluginRun) -> bool:
     return _has_certificate(run) and _check_certificate(run) is None
 
 
-def _has_expiry(run: Run) -> bool:
+def _has_expiry(run: PluginRun) -> bool:
     return run.answer is not None and run.answer.expires_at is not None
 
 
-def _lives(run: Run) -> bool:
+def _lives(run: PluginRun) -> bool:
     return _has_expiry(run) and _check_lives(run) is None
 
 
 # --- the process ---
 
 
-def _starts(evidence: Evidence) -> Wrong | None:
-    return None if evidence.start_error is None else Wrong(evidence.start_error)
-
-
-def _exit_code(evidence: Evidence) -> Wrong | None:
+def _exit_code(evidence: PluginEvidence) -> Wrong | None:
     # A run that fails only because the cluster is told, or is not, belongs to the rules about that.
     to_blame = {id(run) for pair in _pairs(evidence) if pair[0].ended_well != pair[1].ended_well for run in pair}
-    return _each(lambda run: _in_time(run) and id(run) not in to_blame, check_exit)(evidence)
+    return each(lambda run: ended_in_time(run) and id(run) not in to_blame, check_exit)(evidence)
 
 
-def _pairs(evidence: Evidence) -> Iterator[tuple[Run, Run]]:
+def _pairs(evidence: PluginEvidence) -> Iterator[tuple[PluginRun, PluginRun]]:
     """(without cluster info, with it) for every version that was asked for both ways, and both in time."""
-    for one, other in combinations(filter(_in_time, evidence.runs), 2):
-        if one.api_version == other.api_version and one.with_cluster != other.with_cluster:
-            yield (other, one) if one.with_cluster else (one, other)
+    for first, second in combinations(filter(ended_in_time, evidence.runs), 2):
+        if first.api_version == second.api_version and first.with_cluster != second.with_cluster:
+            yield (second, first) if first.with_cluster else (first, second)
 
 
-def _cluster_info(spoils: Callable[[Run, Run], bool], seen: str) -> Judgement:
-    def judged(evidence: Evidence) -> Wrong | None:
+def _cluster_info(spoils: Callable[[PluginRun, PluginRun], bool], seen: str) -> Judgement:
+    def judge_evidence(evidence: PluginEvidence) -> Wrong | None:
         pairs = [pair for pair in _pairs(evidence) if pair[0].ended_well or pair[1].ended_well]
         if not pairs:
             raise NothingToJudge
-        return _if(any(spoils(*pair) for pair in pairs), seen)
+        return wrong_if(any(spoils(*pair) for pair in pairs), seen)
 
-    return judged
+    return judge_evidence
 
 
-def _told(look: Callable[[Evidence], bool | None], seen: str) -> Judgement:
-    def judged(evidence: Evidence) -> Wrong | None:
-        found = look(evidence)
-        if found is None:
+def _seen(look: Callable[[PluginEvidence], bool | None], seen: str) -> Judgement:
+    def judge_evidence(evidence: PluginEvidence) -> Wrong | None:
+        is_broken = look(evidence)
+        if is_broken is None:
             raise NothingToJudge
-        return _if(found, seen)
+        return wrong_if(is_broken, seen)
 
-    return judged
-
-
-# --- stdout ---
-
-
-def _object_at(text: str) -> tuple[str, object, str] | None:
-    """What stands before the first JSON object in *text*, the object, and what stands after it."""
-    start = text.find("{")
-    while start >= 0:
-        try:
-            found, end = json.JSONDecoder().raw_decode(text, start)
-            return text[:start].strip(), found, text[end:].strip()
-        except (ValueError, RecursionError):
-            start = text.find("{", start + 1)
-    return None
-
-
-def _surroundings(run: Run) -> tuple[str, str] | None:
-    """The text around the JSON object, if there is one and something stands around it."""
-    if run.fields is not None:
-        return None
-    found = _object_at(run.text)
-    if found is None or not _looks_like_an_answer(found[1]):
-        return None
-    before, _, after = found
-    # Another object is not a remark: which of the two would be the answer?
-    return None if after.startswith(("{", "[")) or before.endswith("[") else (before, after)
-
-
-def _looks_like_an_answer(found: object) -> bool:
-    return isinstance(found, dict) and ("status" in found or "apiVersion" in found or "kind" in found)
-
-
-def _check_one_object(run: Run) -> Wrong | None:
-    if run.fields is not None or _surroundings(run) is not None:
-        return None
-    return Wrong(run.broken["one-object-on-stdout"].cause)
-
-
-def _check_before(run: Run) -> Wrong | None:
-    around = _surroundings(run)
-    return _if(around is not None and bool(around[0]), "there is text before the JSON object")
-
-
-def _check_after(run: Run) -> Wrong | None:
-    around = _surroundings(run)
-    return _if(around is not None and bool(around[1]), "there is text after the JSON object")
-
-
-def _check_duplicates(run: Run) -> Wrong | None:
-    repeated = False
-
-    def note(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        nonlocal repeated
-        found = dict(pairs)
-        repeated = repeated or len(found) != len(pairs)
-        return found
-
-    try:
-        json.loads(run.text, object_pairs_hook=note)
-    except (ValueError, RecursionError):
-        # After a byte order mark it is read as YAML, which takes more.
-        raise NothingToJudge from None
-    return _if(repeated, "duplicate key in an object")
+    return judge_evidence
 
 
 # --- the object ---
@@ -214,40 +143,35 @@ def _check_duplicates(run: Run) -> Wrong | None:
 
 def _wire(rule: str) -> RunJudgement:
     """A rule that the decoder itself knows."""
-
-    def check(run: Run) -> Wrong | None:
-        refused = run.broken.get(rule)
-        return None if refused is None else Wrong(refused.cause, refused.hint)
-
-    return check
+    return lambda run: wrong_by(run.broken.get(rule))
 
 
-def _check_dialect(run: Run) -> Wrong | None:
+def _check_dialect(run: PluginRun) -> Wrong | None:
     kind = (run.fields or {}).get("kind")
     seen = f"it was asked as proposed in 2018, and its answer is no {PROPOSAL_ANSWER_KIND}"
-    return _if(run.as_proposed and kind != PROPOSAL_ANSWER_KIND, seen)
+    return wrong_if(run.as_proposed and kind != PROPOSAL_ANSWER_KIND, seen)
 
 
-def _check_has_kind(run: Run) -> Wrong | None:
-    return _if((run.fields or {}).get("kind") in (None, ""), "its answer has no kind")
+def _check_has_kind(run: PluginRun) -> Wrong | None:
+    return wrong_if((run.fields or {}).get("kind") in (None, ""), "its answer has no kind")
 
 
-def _check_names(run: Run) -> Wrong | None:
+def _check_names(run: PluginRun) -> Wrong | None:
     fields = run.fields or {}
     status = fields.get("status")
-    resembled = [*_resembled(fields, PROPOSED_FIELDS if run.as_proposed else TOP_FIELDS)]
+    resembled = [*_names_resembled(fields, PROPOSED_FIELDS if run.as_proposed else TOP_FIELDS)]
     if isinstance(status, dict):
-        resembled += _resembled(status, STATUS_FIELDS)
+        resembled += _names_resembled(status, STATUS_FIELDS)
     # The known name is shown, never the one that was printed.
-    return _if(bool(resembled), f"a field looks like {' and '.join(resembled)}, but is spelled differently")
+    return wrong_if(bool(resembled), f"a field looks like {' and '.join(resembled)}, but is spelled differently")
 
 
-def _resembled(fields: Iterable[object], known: Iterable[str]) -> Iterator[str]:
+def _names_resembled(fields: Iterable[object], known: Iterable[str]) -> Iterator[str]:
     by_letters = {_letters(name): name for name in known}
     for name in map(str, fields):
-        meant = by_letters.get(_letters(name))
-        if meant is not None and meant != name:
-            yield meant
+        known_name = by_letters.get(_letters(name))
+        if known_name is not None and known_name != name:
+            yield known_name
 
 
 def _letters(name: str) -> str:
@@ -257,51 +181,51 @@ def _letters(name: str) -> str:
 # --- the credential ---
 
 
-def _check_certificate(run: Run) -> Wrong | None:
+def _check_certificate(run: PluginRun) -> Wrong | None:
     try:
         return None if run.certificate else Wrong("there is no certificate")
     except ValueError as error:
         return Wrong(str(error))
 
 
-def _check_validity(run: Run) -> Wrong | None:
+def _check_validity(run: PluginRun) -> Wrong | None:
     certificate = run.certificate
     assert certificate is not None
     if certificate.not_before is not None and run.ended_at < certificate.not_before:
         return Wrong("the client certificate is not valid yet")
     ended = certificate.not_after is not None and run.ended_at > certificate.not_after
-    return _if(ended, "the client certificate is not valid any more")
+    return wrong_if(ended, "the client certificate is not valid any more")
 
 
-def _remaining(run: Run) -> timedelta:
+def _remaining(run: PluginRun) -> timedelta:
     assert run.answer is not None
     assert run.answer.expires_at is not None
     return run.answer.expires_at - run.ended_at
 
 
-def _check_lives(run: Run) -> Wrong | None:
+def _check_lives(run: PluginRun) -> Wrong | None:
     past = -_remaining(run).total_seconds()
-    return _if(past >= 0, f"it had already expired {past:.0f} s before it came")
+    return wrong_if(past >= 0, f"it had already expired {past:.0f} s before it came")
 
 
-def _check_life(run: Run) -> Wrong | None:
+def _check_life(run: PluginRun) -> Wrong | None:
     remaining = _remaining(run)
-    return _if(remaining < SHORT_LIFE, f"it expires in {remaining.total_seconds():.0f} s")
+    return wrong_if(remaining < SHORT_LIFE, f"it expires in {remaining.total_seconds():.0f} s")
 
 
-def _check_form(run: Run) -> Wrong | None:
+def _check_form(run: PluginRun) -> Wrong | None:
     status = (run.fields or {}).get("status")
-    written = status.get("expirationTimestamp") if isinstance(status, dict) else None
-    odd = isinstance(written, str) and not PORTABLE_TIME.fullmatch(written)
-    return _if(odd, "expirationTimestamp has a fraction of a second or an offset from UTC")
+    timestamp = status.get("expirationTimestamp") if isinstance(status, dict) else None
+    odd = isinstance(timestamp, str) and not PORTABLE_TIME.fullmatch(timestamp)
+    return wrong_if(odd, "expirationTimestamp has a fraction of a second or an offset from UTC")
 
 
-def _check_stderr(run: Run) -> Wrong | None:
-    said = run.stderr.decode("utf-8", "replace")
-    return _if(any(secret in said for secret in _secrets(run)), "a part of the credential is on stderr")
+def _check_stderr(run: PluginRun) -> Wrong | None:
+    stderr = run.stderr.decode("utf-8", "replace")
+    return wrong_if(any(secret in stderr for secret in _secrets(run)), "a part of the credential is on stderr")
 
 
-def _secrets(run: Run) -> Iterator[str]:
+def _secrets(run: PluginRun) -> Iterator[str]:
     assert run.answer is not None
     for secret in (run.answer.token, run.answer.key_pem):
         for line in secret.reveal().splitlines() if secret else ():
@@ -309,23 +233,23 @@ def _secrets(run: Run) -> Iterator[str]:
                 yield line
 
 
-def _agree(evidence: Evidence) -> Wrong | None:
+def _agree(evidence: PluginEvidence) -> Wrong | None:
     answers = [run.answer for run in evidence.runs if run.answer is not None]
     if len(answers) < 2:
         raise NothingToJudge
     shapes = {(answer.token is None, answer.certificate_pem is None, answer.expires_at is None) for answer in answers}
-    return _if(len(shapes) > 1, "a token, a certificate or an expiry came in one run and not in another")
+    return wrong_if(len(shapes) > 1, "a token, a certificate or an expiry came in one run and not in another")
 
 
 FAIL, WARN = Result.FAIL, Result.WARN
 _TO_STDERR = "print only the ExecCredential on stdout; write messages to stderr"
 
-RULES: tuple[Rule[Evidence], ...] = (
+RULES: tuple[Rule[PluginEvidence], ...] = (
     Rule("starts", "the command can be started", FAIL,
-         "give the path of a program, or a script that begins with #! and is executable (chmod +x)", _starts),
+         "give the path of a program, or a script that begins with #! and is executable (chmod +x)", check_start),
     Rule("ends-in-time", "it ends within the time limit", FAIL,
          "without a person it must end by itself: give its network calls time limits, and ask nobody",
-         _each(_any, lambda run: _if(run.ending is Ending.TIMED_OUT, "it exceeded the time limit"))),
+         each(any_run, check_time_limit)),
     Rule("exit-code", "it ends with exit code 0", FAIL,
          "exit 0 with a credential; what it said on stderr is shown below", _exit_code),
     Rule("works-with-cluster-info", "it works with cluster info", FAIL,
@@ -338,69 +262,69 @@ RULES: tuple[Rule[Evidence], ...] = (
                        "it fails when KUBERNETES_EXEC_INFO holds no spec.cluster")),
     Rule("is-quick", f"it answers within {SLOW_SECONDS:g} s", WARN,
          "keep the credential in a cache of your own: every kubectl command waits for this",
-         _each(_ended_well, lambda run: _if(run.seconds > SLOW_SECONDS, f"it took {run.seconds:.1f} s"))),
+         each(ended_well, check_speed(SLOW_SECONDS))),
     Rule("needs-no-stdin", "it works with nothing on stdin", FAIL,
          "stdin is /dev/null unless spec.interactive is true: do not read it",
-         _told(lambda evidence: evidence.needs_stdin, "it works only when it can read lines from stdin")),
+         _seen(lambda evidence: evidence.needs_stdin, "it works only when it can read lines from stdin")),
     Rule("asks-nobody", "it asks nobody when spec.interactive is false", FAIL,
          "use the terminal only if spec.interactive is true; else fail and say what to do",
-         _told(lambda evidence: evidence.asked_on_terminal, "it used the terminal, although nobody may be there")),
+         _seen(lambda evidence: evidence.asked_on_terminal, "it used the terminal, although nobody may be there")),
     Rule("leaves-nothing-behind", "no child process keeps its stdout open", FAIL,
          "start helpers with stdout and stderr redirected: kubectl waits until stdout is closed by all",
-         _told(lambda evidence: evidence.left_something_behind, "a child process still held stdout after it exited")),
+         _seen(lambda evidence: evidence.left_something_behind, "a child process still held stdout after it exited")),
     Rule("output-size", "it prints no more than a credential", FAIL, _TO_STDERR,
-         _each(_in_time, lambda run: _if(run.ending is Ending.TOO_MUCH_OUTPUT, "it printed more than 1 MiB"))),
+         each(ended_in_time, check_output_size)),
     Rule("prints-an-answer", "it prints something on stdout", FAIL,
          "print one ExecCredential object on stdout; a Python file with @exec_plugin must also call main()",
-         _each(_ended_well, lambda run: _if(not run.stdout.strip(), "it printed nothing on stdout"))),
+         each(ended_well, check_prints)),
     Rule("is-utf-8", "stdout is UTF-8", WARN, "print JSON in UTF-8, or in ASCII with escapes",
-         _each(_printed, lambda run: _if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
+         each(_printed, lambda run: wrong_if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
     Rule("has-no-bom", "stdout begins without a byte order mark", WARN, "write UTF-8 without its byte order mark",
-         _each(_printed, lambda run: _if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
-    Rule("no-text-before", "there is no text before the object", FAIL, _TO_STDERR, _each(_printed, _check_before)),
-    Rule("no-text-after", "there is no text after the object", FAIL, _TO_STDERR, _each(_printed, _check_after)),
-    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, _each(_printed, _check_one_object)),
+         each(_printed, lambda run: wrong_if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
+    Rule("no-text-before", "there is no text before the object", FAIL, _TO_STDERR, each(_printed, check_before)),
+    Rule("no-text-after", "there is no text after the object", FAIL, _TO_STDERR, each(_printed, check_after)),
+    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, each(_printed, check_one_object)),
     Rule("is-json", "the object is JSON", WARN, "print JSON: kubectl takes YAML, and other clients refuse it",
-         _each(_is_object, lambda run: _if(not _is_json(run), "it is YAML"))),
+         each(_is_object, lambda run: wrong_if(not _is_json(run), "it is YAML"))),
     Rule("no-duplicate-keys", "there are no duplicate keys", WARN, "print each key once: clients use different ones",
-         _each(_is_json, _check_duplicates)),
+         each(_is_json, check_duplicates)),
     Rule("has-kind", "it has a kind", WARN, 'print "kind": "ExecCredential": kubectl can do without, others cannot',
-         _each(_is_object, _check_has_kind)),
-    Rule("kind", "its kind is ExecCredential", FAIL, "", _each(_is_object, _wire("kind"))),
+         each(_is_object, _check_has_kind)),
+    Rule("kind", "its kind is ExecCredential", FAIL, "", each(_is_object, _wire("kind"))),
     Rule("dialect", "asked in the words of 2018, it answers in them", FAIL,
          'answer with "kind": "ExecCredentials", and token and expiry beside it',
-         _each(_is_object, _check_dialect)),
+         each(_is_object, _check_dialect)),
     Rule("api-version", "it answers in the apiVersion it was asked for", FAIL, "",
-         _each(_is_object, _wire("api-version"))),
-    Rule("status", "it has a status", FAIL, "", _each(_is_object, _wire("status"))),
+         each(_is_object, _wire("api-version"))),
+    Rule("status", "it has a status", FAIL, "", each(_is_object, _wire("status"))),
     Rule("field-names", "field names are spelled exactly", WARN, "names are case-sensitive: token, clientKeyData, ...",
-         _each(_is_object, _check_names)),
-    Rule("field-types", "the fields of status are strings", FAIL, "", _each(_has_status, _wire("field-types"))),
+         each(_is_object, _check_names)),
+    Rule("field-types", "the fields of status are strings", FAIL, "", each(_has_status, _wire("field-types"))),
     Rule("has-credential", "there is a token, or a certificate with its key", FAIL, "",
-         _each(_has_parts, _wire("has-credential"))),
+         each(_has_parts, _wire("has-credential"))),
     Rule("certificate-and-key", "certificate and key come together", FAIL, "",
-         _each(_has_parts, _wire("certificate-and-key"))),
+         each(_has_parts, _wire("certificate-and-key"))),
     Rule("certificate-pair", "certificate and key are PEM and belong together", FAIL,
-         "return a PEM certificate and the PEM key that belongs to it", _each(_has_certificate, _check_certificate)),
+         "return a PEM certificate and the PEM key that belongs to it", each(_has_certificate, _check_certificate)),
     Rule("certificate-valid-now", "the certificate is valid now", WARN,
          "issue a new one, and compare this machine's clock with the authority's",
-         _each(_has_good_certificate, _check_validity)),
+         each(_has_good_certificate, _check_validity)),
     Rule("token-is-header-safe", "the token fits into a header", FAIL, "",
-         _each(_has_parts, _wire("token-is-header-safe"))),
+         each(_has_parts, _wire("token-is-header-safe"))),
     Rule("expiration-timestamp", "expirationTimestamp is a time of RFC 3339", FAIL, "",
-         _each(_has_status, _wire("expiration-timestamp"))),
+         each(_has_status, _wire("expiration-timestamp"))),
     Rule("portable-expiry", "expirationTimestamp is in whole seconds of UTC", WARN,
-         "write it like 2030-01-31T12:00:00Z: some clients read no other form", _each(_has_expiry, _check_form)),
+         "write it like 2030-01-31T12:00:00Z: some clients read no other form", each(_has_expiry, _check_form)),
     Rule("has-expiry", "it says when the credential expires", WARN,
          "fill status.expirationTimestamp: without it clients notice the expiry only when a request fails with 401",
-         _each(_is_usable, lambda run: _if(not _has_expiry(run), "there is no expirationTimestamp"))),
+         each(_is_usable, lambda run: wrong_if(not _has_expiry(run), "there is no expirationTimestamp"))),
     Rule("not-expired", "the credential has not expired when it comes", FAIL,
-         "fetch a new one instead of a cached one, and compare the clocks", _each(_has_expiry, _check_lives)),
+         "fetch a new one instead of a cached one, and compare the clocks", each(_has_expiry, _check_lives)),
     Rule("lives-long-enough", "it lives for five minutes or more", WARN,
          "issue credentials that live longer: several Python clients run the plugin again when five minutes are left",
-         _each(_lives, _check_life)),
+         each(_lives, _check_life)),
     Rule("no-secret-on-stderr", "nothing of the credential is on stderr", FAIL,
-         "print it only on stdout: stderr ends up in logs and on screens", _each(_is_usable, _check_stderr)),
+         "print it only on stdout: stderr ends up in logs and on screens", each(_is_usable, _check_stderr)),
     Rule("runs-agree", "all runs answer with the same kind of credential", FAIL,
          "return the same kind of credential for every version, with and without cluster info", _agree),
 )  # fmt: skip

@@ -3,7 +3,7 @@
     each version -> an image it does not know -> with a service account token -> nothing on stdin -> Evidence -> Report
 
 Every run is as the kubelet's: a request on stdin, our environment and a time limit. What the evidence means is for
-`check_rules` to say. Nothing that the provider printed leaves this module and that one.
+`rules` to say. Nothing that the provider printed leaves this module and that one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.conformance import Report, is_held
-from ostiary.core.process import Ending, Limits, Stderr, find_executable, run
+from ostiary.core.conformance import CannotStart, Report, find_program, is_held, run_program
+from ostiary.core.process import Ending, Limits
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.check.rules import Asked, Evidence, Run, judge
+from ostiary.registry.check.evidence import ProviderEvidence, ProviderRun, RunPurpose
+from ostiary.registry.check.rules import judge
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, Request, encode_request
 
@@ -65,16 +66,12 @@ def check(
             cause="a command and at least one known API version are needed",
             hint=f"the versions are {', '.join(API_VERSIONS)}",
         )
-    examination = _Examination(command, parse_image_name(image).repository, env or {}, versions, seconds, clock)
+    examination = _ProviderExamination(command, parse_image_name(image).repository, env or {}, versions, seconds, clock)
     evidence = examination.evidence()
     return Report(command[0], len(evidence.runs), judge(evidence))
 
 
-class _CannotStart(Exception):
-    pass
-
-
-class _Examination:
+class _ProviderExamination:
     def __init__(
         self,
         command: Sequence[str],
@@ -91,45 +88,34 @@ class _Examination:
         self._limits = Limits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
         self._clock = clock
 
-    def evidence(self) -> Evidence:
-        runs: list[Run] = []
+    def evidence(self) -> ProviderEvidence:
+        runs: list[ProviderRun] = []
         try:
-            for request, asked in self._questions():
-                runs.append(self._run(request, asked))
+            for request, purpose in self._questions():
+                runs.append(self._run(request, purpose))
                 # One that hangs would hang each time, and nobody wants to wait for that.
                 if runs[-1].ending is Ending.TIMED_OUT:
                     break
-        except _CannotStart as error:
-            return Evidence(start_error=str(error))
-        return Evidence(tuple(runs))
+        except CannotStart as error:
+            return ProviderEvidence(start_error=str(error))
+        return ProviderEvidence(tuple(runs))
 
-    def _questions(self) -> list[tuple[Request, Asked]]:
+    def _questions(self) -> list[tuple[Request, RunPurpose]]:
         first, *others = self._versions
-        questions = [(Request(self._repository, first), Asked.FIRST)]
-        questions += [(Request(self._repository, version), Asked.OTHER_VERSION) for version in others]
-        questions.append((Request(UNKNOWN_IMAGE, first), Asked.UNKNOWN_IMAGE))
+        questions = [(Request(self._repository, first), RunPurpose.FIRST)]
+        questions += [(Request(self._repository, version), RunPurpose.OTHER_VERSION) for version in others]
+        questions.append((Request(UNKNOWN_IMAGE, first), RunPurpose.UNKNOWN_IMAGE))
         if V1 in self._versions:
             request = Request(self._repository, V1, service_account_token=SAMPLE_TOKEN)
-            questions.append((request, Asked.WITH_TOKEN))
-        questions.append((Request("", first), Asked.NOTHING))
+            questions.append((request, RunPurpose.WITH_TOKEN))
+        questions.append((Request("", first), RunPurpose.NOTHING))
         return questions
 
-    def _run(self, request: Request, asked: Asked) -> Run:
+    def _run(self, request: Request, purpose: RunPurpose) -> ProviderRun:
         began = self._clock.monotonic()
         executable, argv = self._start
-        try:
-            outcome = run(
-                executable,
-                argv,
-                env={**os.environ, **self._env},
-                stdin=b"" if asked is Asked.NOTHING else encode_request(request),
-                stderr=Stderr.CAPTURE,
-                limits=self._limits,
-            )
-        except OSError as error:
-            raise _CannotStart(os.strerror(error.errno or 0)) from None
-        except ValueError:
-            raise _CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
+        stdin = b"" if purpose is RunPurpose.NOTHING else encode_request(request)
+        outcome = run_program(executable, argv, env=self._env, stdin=stdin, limits=self._limits)
         stderr, pipe = outcome.stderr_tail, None
         if len(argv) > 1 and argv[0] == sys.executable:
             number, ended, rest = stderr.partition(b"\n")
@@ -137,10 +123,10 @@ class _Examination:
             if ended and number.isdigit():
                 stderr, pipe = rest, int(number)
         if stuck := _STUCK.fullmatch(stderr):
-            raise _CannotStart(os.strerror(int(stuck[1])))
-        return Run(
+            raise CannotStart(os.strerror(int(stuck[1])))
+        return ProviderRun(
             request=request,
-            asked=asked,
+            purpose=purpose,
             ending=outcome.ending,
             exit_code=outcome.exit_code,
             seconds=self._clock.monotonic() - began,
@@ -153,13 +139,11 @@ class _Examination:
     @cached_property
     def _start(self) -> tuple[str, tuple[str, ...]]:
         """The file to start and its arguments: the doorstep, where there is one."""
-        executable = find_executable(self._command[0])
-        if executable is None:
-            raise _CannotStart("it is not on PATH")
+        executable = find_program(self._command[0])
         if not os.path.exists(executable):
-            raise _CannotStart("the file does not exist")
+            raise CannotStart("the file does not exist")
         if os.path.isdir(executable) or not os.access(executable, os.X_OK):
-            raise _CannotStart("the file is not executable")
+            raise CannotStart("the file is not executable")
         if not sys.executable:
             return executable, self._command
         # The doorstep would search no PATH either; a path relative to here stays one.

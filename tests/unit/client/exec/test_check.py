@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ostiary.client.exec.check import check
-from ostiary.client.exec.evidence import Evidence, Run
+from ostiary.client.exec.evidence import PluginEvidence, PluginRun
 from ostiary.client.exec.rules import RULES, judge
 from ostiary.core.conformance import Report, Result
 from ostiary.core.process import Ending
@@ -354,8 +354,8 @@ OBJECTS = st.fixed_dictionaries(
 NOISE = st.sampled_from([b"", b" ", b"x", b"{", b"}", b"\xff", b"\xef\xbb\xbf", b"{}", b"[", b"# "])
 
 
-def run_that_printed(stdout: bytes, version: str) -> Run:
-    return Run(version, False, Ending.EXITED, 0, seconds=0, ended_at=NOW, stdout=stdout, stderr=b"")
+def run_that_printed(stdout: bytes, version: str) -> PluginRun:
+    return PluginRun(version, False, Ending.EXITED, 0, seconds=0, ended_at=NOW, stdout=stdout, stderr=b"")
 
 
 @given(NOISE, OBJECTS, NOISE, st.sampled_from(API_VERSIONS))
@@ -365,13 +365,13 @@ def test_a_rule_fails_exactly_if_the_decoder_refuses(
     before: bytes, found: dict[str, Any], after: bytes, version: str
 ) -> None:
     stdout = before + json.dumps(found).encode() + after
-    findings = judge(Evidence((run_that_printed(stdout, version),), needs_stdin=False))
+    findings = judge(PluginEvidence((run_that_printed(stdout, version),), needs_stdin=False))
     assert any(finding.result is Result.FAIL for finding in findings) == is_refused(stdout, version)
 
 
 @given(st.binary(max_size=100))
 def test_whatever_a_plugin_prints_is_judged(stdout: bytes) -> None:
-    findings = judge(Evidence((run_that_printed(stdout, V1),)))
+    findings = judge(PluginEvidence((run_that_printed(stdout, V1),)))
     assert [finding.rule for finding in findings] == [rule.id for rule in RULES]
 
 

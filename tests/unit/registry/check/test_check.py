@@ -14,7 +14,8 @@ from ostiary.core.process import Ending
 from ostiary.errors import ConfigurationError
 from ostiary.registry.check.check import SAMPLE_TOKEN
 from ostiary.registry.check.check import check as check_with_clock
-from ostiary.registry.check.rules import RULES, Asked, Evidence, Run, judge
+from ostiary.registry.check.evidence import ProviderEvidence, ProviderRun, RunPurpose
+from ostiary.registry.check.rules import RULES, judge
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import V1, V1BETA1, Request
 
@@ -224,5 +225,5 @@ def test_variables_of_the_configuration_reach_it(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("seconds", "result"), [(5.0, Result.PASS), (5.1, Result.WARN)])
 def test_a_slow_answer_is_a_warning(clock: FakeClock, seconds: float, result: Result) -> None:
-    run = Run(Request(IMAGE), Asked.FIRST, Ending.EXITED, 0, seconds, clock.now(), stdout=b"{}")
-    assert next(one.result for one in judge(Evidence((run,))) if one.rule == "is-quick") is result
+    run = ProviderRun(Request(IMAGE), RunPurpose.FIRST, Ending.EXITED, 0, seconds, clock.now(), stdout=b"{}")
+    assert next(one.result for one in judge(ProviderEvidence((run,))) if one.rule == "is-quick") is result
