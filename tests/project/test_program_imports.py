@@ -48,6 +48,8 @@ LOOKS_UP = {
     "ostiary.registry.kubelet.provider",
     "ostiary.registry.kubelet.service_account",
     "ostiary.registry.matching.image_match",
+    "ostiary.registry.matching.label_glob",
+    "ostiary.registry.matching.pattern_index",
     "ostiary.registry.metrics",
 }
 ASKS_SOURCES = {
@@ -58,6 +60,7 @@ ASKS_SOURCES = {
     "ostiary.registry.kubelet.sources.login_answer",
     "ostiary.registry.matching.go_url",
     "ostiary.registry.matching.image_match",
+    "ostiary.registry.matching.label_glob",
 }
 
 

@@ -17,8 +17,8 @@ from enum import Enum
 from ostiary.model import Secret
 from ostiary.registry.kubelet.service_account import ServiceAccount
 from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
-from ostiary.registry.matching.image_match import PatternIndex
 from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB
+from ostiary.registry.matching.pattern_index import PatternIndex
 from ostiary.wire.codec.go_json import go_json
 
 NO_SECRET = Secret("")

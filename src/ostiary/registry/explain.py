@@ -17,7 +17,7 @@ from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.registry.cache import Answer, CachedProvider, Target
-from ostiary.registry.check.lint import without_userinfo
+from ostiary.registry.check.lint_reading import without_userinfo
 from ostiary.registry.credentials import Credentials, Found, united
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret, secret_credentials
 from ostiary.registry.keyring import Keyring

@@ -36,8 +36,8 @@ from ostiary.registry.kubelet.service_account import (
     skip_without_account,
     wants_token,
 )
-from ostiary.registry.matching.image_match import PatternIndex
 from ostiary.registry.matching.image_name import parse_image_name
+from ostiary.registry.matching.pattern_index import PatternIndex
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics, Verdict
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ class UnparsableAddress(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ImageAddress:
     """`host` is Go's ``URL.Host``, port and brackets included; `labels` and `port` are what is matched."""
 
     host: bytes
@@ -37,7 +37,7 @@ class Address:
     port: bytes
 
 
-def parse_address(text: str | bytes) -> Address:
+def parse_address(text: str | bytes) -> ImageAddress:
     """What Go makes of ``https://`` + *text*; raises `UnparsableAddress`. Userinfo, query and fragment are dropped."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     rest, _, fragment = data.partition(b"#")
@@ -49,7 +49,7 @@ def parse_address(text: str | bytes) -> Address:
     path = _decoded(slash + path)
     _decoded(fragment)
     name, port = split_port(host)
-    return Address(host, path, tuple(name.split(b".")), port)
+    return ImageAddress(host, path, tuple(name.split(b".")), port)
 
 
 def split_port(host: bytes) -> tuple[bytes, bytes]:

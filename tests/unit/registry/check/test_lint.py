@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostiary.model import Place
-from ostiary.registry.check.lint import Lint, LintFinding, Severity, _Pattern, _star_in_path, lint
+from ostiary.registry.check.lint import Lint, LintFinding, Severity, lint
+from ostiary.registry.check.lint_patterns import star_in_path
+from ostiary.registry.check.lint_reading import WrittenPattern
 from ostiary.registry.matching.go_url import parse_address
 from ostiary.registry.matching.image_match import matches
 
@@ -94,7 +96,7 @@ def test_patterns_that_mean_what_they_say_are_left_alone(tmp_path: Path, pattern
 
 @given(st.from_regex(r"[a-z]{1,5}(\.[a-z*]{1,4}){1,2}(/[a-z]{1,3}){0,2}/[a-z]{0,2}\*[a-z*/]{0,4}", fullmatch=True))
 def test_the_fix_of_a_star_in_a_path_matches_what_was_meant(pattern: str) -> None:
-    finding = _star_in_path(_Pattern(pattern, Place(), "acme"), parse_address(pattern))
+    finding = star_in_path(WrittenPattern(pattern, Place(), "acme"), parse_address(pattern))
     assert finding is not None
     fixed = finding.fix.split('"')[1]
     assert matches(fixed, pattern.replace("*", "x"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.registry.matching.go_url import Address, UnparsableAddress, parse_address, split_port
+from ostiary.registry.matching.go_url import ImageAddress, UnparsableAddress, parse_address, split_port
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_port_that_cannot_be_split_off_stays_with_the_host(host: bytes, name: 
 
 
 def test_the_host_is_cut_at_its_dots() -> None:
-    assert parse_address("a..b.:1/p") == Address(b"a..b.:1", b"/p", (b"a", b"", b"b", b""), b"1")
+    assert parse_address("a..b.:1/p") == ImageAddress(b"a..b.:1", b"/p", (b"a", b"", b"b", b""), b"1")
 
 
 def test_an_address_may_be_given_as_bytes() -> None:

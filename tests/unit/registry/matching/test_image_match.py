@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.registry.matching.image_match import Mismatch, PatternIndex, Reason, label_matches, matches, why_not
+from ostiary.registry.matching.image_match import Mismatch, Reason, matches, why_not
 from ostiary.registry.matching.image_name import parse_image_name
+from ostiary.registry.matching.label_glob import label_matches
+from ostiary.registry.matching.pattern_index import PatternIndex
 
 ECR = "*.dkr.ecr.*.amazonaws.com"
 
