@@ -1,0 +1,279 @@
+"""Whatever is open is judged again: allowed to denied cuts it, a provider that is down does not, for a while."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ostiary.gateway.config.settings import Authorization
+from ostiary.model import Decision, UserInfo, Verdict
+from tests.support.http1 import turn, until, upstream
+from tests.unit.gateway.request.gateways import (
+    ALLOW,
+    DENY,
+    ImmediatePolicy,
+    Policy,
+    another_token,
+    at,
+    configured,
+    cut,
+    endless,
+    is_cut,
+    kubernetes,
+    opened,
+    serving,
+)
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_policy_that_changes_is_noticed_at_the_next_tick(
+    tmp_path: Path, long: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both what still has a seat and what has become a stream."""
+    caplog.set_level(logging.INFO, "ostiary.gateway")
+    policy = ImmediatePolicy()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy)
+        async with serving(config) as site, opened(site) as client, opened(site, "/other") as other:
+            await site.tick(6 if long else 0)
+            policy.rule = lambda attributes: DENY if attributes.request.path == "/x" else ALLOW
+            await site.tick(1)
+            assert not is_cut(client), "nobody has said that it changed"
+            policy.revision += 1
+            await site.tick(1)
+            await cut(client)
+            assert not is_cut(other)
+            await until(lambda: site.seats + site.streams == 1)
+    messages = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
+    assert messages == ["a stream was cut: the policy no longer allows it"]
+
+
+async def test_a_provider_that_cannot_tell_of_changes_is_asked_again_after_ten_seconds(tmp_path: Path) -> None:
+    policy = Policy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site) as client,
+    ):
+        policy.rule = DENY
+        await site.tick(9)
+        assert len(policy.asked) == 1
+        await site.tick(1)
+        assert len(policy.asked) == 2
+        await cut(client)
+
+
+@pytest.mark.parametrize(("ttl", "asked_after"), [(3, 3), (0.2, 1), (60, 60)])
+async def test_it_is_asked_as_often_as_decisions_live_but_not_more_than_once_a_second(
+    tmp_path: Path, ttl: float, asked_after: int
+) -> None:
+    policy = Policy()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy)
+        config = replace(config, authorization=replace(config.authorization, cache_ttl=timedelta(seconds=ttl)))
+        async with serving(config) as site, opened(site):
+            before = len(policy.asked)
+            await site.tick(asked_after - 1)
+            assert len(policy.asked) == before
+            await site.tick(1)
+            assert len(policy.asked) == before + 1
+
+
+async def test_while_the_provider_is_down_a_stream_goes_on_for_a_minute_and_is_asked_about_every_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ostiary.gateway")
+    policy = Policy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site) as client,
+    ):
+        policy.fails = True
+        await site.tick(10)
+        asked = len(policy.asked)
+        await site.tick(30)
+        assert len(policy.asked) >= asked + 30
+        await site.tick(29)
+        assert not is_cut(client)
+        await site.tick(1)
+        await cut(client)
+    (message,) = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
+    assert message.startswith("a stream was cut: it could not be confirmed in time that it is still allowed: ")
+    assert "connection refused" in message
+
+
+async def test_the_time_begins_anew_when_somebody_has_said_yes(tmp_path: Path) -> None:
+    policy = Policy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site) as client,
+    ):
+        for _ in range(2):
+            policy.fails = True
+            await site.tick(60)
+            assert not is_cut(client)
+            policy.fails = False
+            await site.tick(2)
+        policy.rule = DENY
+        await site.tick(11)
+        await cut(client)
+
+
+async def test_one_stream_that_cannot_be_confirmed_does_not_end_another(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy)
+        async with serving(config) as site, opened(site) as old:
+            policy.fails = True
+            await site.tick(40)
+            policy.fails = False
+            async with opened(site, "/young") as young:
+                policy.fails = True
+                await site.tick(30)
+                await cut(old)
+                assert not is_cut(young)
+
+
+async def test_equal_requests_of_one_user_are_asked_about_once_and_cut_together(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site:
+        bob = await another_token(site, UserInfo("bob"))
+        async with opened(site) as first, opened(site) as second, opened(site, token=bob) as other:
+            before = len(policy.asked)
+            policy.rule = lambda attributes: DENY if attributes.user.username == "alice" else ALLOW
+            await site.tick(10)
+            assert len(policy.asked) == before + 2
+            await cut(first)
+            await cut(second)
+            assert not is_cut(other)
+
+
+async def test_another_reason_for_the_same_verdict_keeps_the_stream_open(tmp_path: Path) -> None:
+    policy = ImmediatePolicy(Decision(Verdict.ALLOW, "rule 1"))
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site:
+        async with opened(site) as client:
+            policy.rule = Decision(Verdict.ALLOW, "rule 2")
+            policy.revision += 1
+            await site.tick(2)
+            assert not is_cut(client)
+            policy.rule = DENY
+            policy.revision += 1
+            await site.tick(1)
+            await cut(client)
+        await until(lambda: site.seats == 0)
+        (event,) = await site.events()
+        assert event["annotations"]["authorization.k8s.io/reason"] in ("rule 1", "rule 2")
+
+
+@pytest.mark.parametrize("kind", [ImmediatePolicy, Policy])
+async def test_many_plans_are_judged_in_one_go(tmp_path: Path, kind: type[Policy]) -> None:
+    """More than are judged in one turn of the loop, and more than are asked about at once."""
+    policy = kind()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy)
+        async with serving(config) as site, AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(opened(site, f"/{number}")) for number in range(70)]
+            policy.rule = DENY
+            await site.tick(11)
+            for client in clients:
+                await cut(client)
+
+
+async def test_when_nothing_is_open_nobody_is_asked(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        await site.ask()
+        await site.tick(30)
+        assert len(policy.asked) == 1
+
+
+async def test_a_policy_that_changes_again_while_it_is_asked_is_asked_once_more(tmp_path: Path) -> None:
+    class Revised(Policy):
+        revision = 1
+
+    policy = Revised()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site) as client,
+    ):
+        policy.gate.clear()
+        policy.reached.clear()
+        policy.revision = 2
+        await site.tick(1)
+        await policy.reached.wait()
+        policy.revision = 3
+        await site.tick(1)
+        policy.gate.set()
+        await turn(20)
+        assert not is_cut(client)
+        policy.rule = DENY
+        policy.revision = 4
+        await site.tick(1)
+        await cut(client)
+
+
+# --- after a reload ---
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ("nothing", False),
+        ("the policy", True),
+        ("the server", True),
+        ("the prefix", True),
+        ("another setting of the upstream", False),
+        ("the policy, and it cannot be asked", False),
+    ],
+)
+async def test_the_new_configuration_judges_what_was_opened_under_the_old_one(
+    tmp_path: Path, change: str, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ostiary.gateway")
+    async with upstream(endless) as made, upstream(endless) as other:
+        first = configured(tmp_path, at(made), Policy())
+        async with serving(first) as site, opened(site) as client:
+            config = site.worker.app.config
+            (api,) = config.upstreams
+            if change.startswith("the policy"):
+                policy = Policy(DENY)
+                policy.fails = "cannot be asked" in change
+                chain = (Authorization("policy", "policy", policy),)
+                config = replace(config, authorization=replace(config.authorization, chain=chain))
+            elif change == "the server":
+                config = replace(config, upstreams=configured(tmp_path, at(other)).upstreams)
+            elif change == "the prefix":
+                config = replace(config, upstreams=(replace(api, prefix="/elsewhere"),))
+            elif change == "another setting of the upstream":
+                upstreams = [{"name": "renamed", "server": at(made), "identity": "none", "attributes": "http"}]
+                config = replace(config, upstreams=configured(tmp_path, at(made), upstreams=upstreams).upstreams)
+            await site.worker.reload(config)
+            if ends:
+                await cut(client)
+            else:
+                await site.tick(30)
+                assert not is_cut(client)
+    messages = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
+    expected = {"the policy": "the policy no longer allows it"}.get(change, "the configuration no longer has it")
+    assert messages == ([f"a stream was cut: {expected}"] if ends else [])
+
+
+async def test_after_a_reload_a_watch_is_read_as_the_new_configuration_reads_it(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made:
+        first = configured(tmp_path, at(made), policy)
+        async with serving(first) as site, opened(site, "/api/v1/pods?watch=1"):
+            assert policy.asked[-1].request.verb == "get"
+            again = Policy()
+            config = configured(tmp_path, at(made), again, upstreams=kubernetes(at(made)))
+            await site.worker.reload(replace(config, store=site.worker.app.config.store))
+            await until(lambda: bool(again.asked))
+            assert (again.asked[-1].request.verb, again.asked[-1].request.resource) == ("watch", "pods")
