@@ -13,7 +13,8 @@ from typing import Any
 from ostiary.cli.output import Style, paint, print_json, rows
 from ostiary.core.go.text import bytes_of
 from ostiary.core.text import printable
-from ostiary.registry.check.lint import Lint, LintFinding, Severity
+from ostiary.registry.check.lint import Lint
+from ostiary.registry.check.lint_reading import LintFinding, Severity
 from ostiary.registry.check.probe import Answered, Probe
 from ostiary.registry.credentials import Found
 from ostiary.registry.explain import Candidate, Explanation, ProviderTrace, SourceTrace, Verdict

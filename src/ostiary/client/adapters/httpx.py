@@ -229,14 +229,14 @@ class _AsyncTransport(_SignedTransport):
         await _aclose(self._all())
 
 
-def _close(closable: list[Any]) -> None:
-    for closable in closable:
-        closable.close()
+def _close(transports: list[Any]) -> None:
+    for transport in transports:
+        transport.close()
 
 
-async def _aclose(closable: list[Any]) -> None:
-    for closable in closable:
-        await closable.aclose()
+async def _aclose(transports: list[Any]) -> None:
+    for transport in transports:
+        await transport.aclose()
 
 
 def _proxy(connection: ClusterAccess, library: ModuleType) -> Any:

@@ -12,11 +12,12 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.observe.metrics import Snapshot
+from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.signals import StopRequest, handle_signals

@@ -11,7 +11,7 @@ from ostiary.core.config import KUBELET, MAX_BYTES, Document, Json, parse_all
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
-from ostiary.registry.kubelet.config import PROPOSAL_KINDS
+from ostiary.registry.kubelet.document import PROPOSAL_KINDS
 from ostiary.registry.matching.go_url import ImageAddress, UnparsableAddress, parse_address
 
 _USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.ended_requests import EndedRequest
@@ -160,7 +160,7 @@ class Gateway:
     def count(self, metric: str, *labels: str) -> float:
         """How often something was counted, in the series that have these labels."""
         series = self.worker.snapshot()[f"ostiary_gateway_{metric}"]["series"]
-        return float(sum(value for names, value in series if set(labels) <= set(names)))
+        return sum(cast(float, value) for names, value in series if set(labels) <= set(names))
 
     def ended(self, answer: Message) -> EndedRequest | None:
         """What ``ostiary explain`` says about the id of an answer."""

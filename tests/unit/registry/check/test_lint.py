@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostiary.model import Place
-from ostiary.registry.check.lint import Lint, LintFinding, Severity, lint
+from ostiary.registry.check.lint import Lint, lint
 from ostiary.registry.check.lint_patterns import star_in_path
-from ostiary.registry.check.lint_reading import WrittenPattern
+from ostiary.registry.check.lint_reading import LintFinding, Severity, WrittenPattern
 from ostiary.registry.matching.go_url import parse_address
 from ostiary.registry.matching.image_match import matches
 
