@@ -195,6 +195,28 @@ async def test_a_target_that_can_be_read_in_two_ways_is_a_bad_request(tmp_path: 
         assert made.requests == []
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_request_that_cannot_be_read_to_its_end_is_refused_with_an_id_that_leads_somewhere(
+    tmp_path: Path, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the one the head cannot be read, of the other the body."""
+    caplog.set_level(logging.INFO, "ostiary.gateway")
+    async with upstream() as made, serving(configured(tmp_path, at(made))) as site, connected(site.port) as client:
+        if known:
+            client.send(site.request("/x?y=1", "Transfer-Encoding: chunked", method="POST") + b"broken\r\n")
+        else:
+            client.send(b"GET /x?y=1 HTTP/1.1\r\nno header\r\n\r\n")
+        answer = await client.answer()
+        assert answer.status == 400
+        ended = site.ended(answer)
+        assert ended is not None
+        assert (ended.status, ended.address, ended.at) == (400, "127.0.0.1", site.clock.now())
+        assert ended.path == "/x"
+        assert ended.reason
+    lines = [record for record in caplog.records if record.getMessage() == "a request was refused"]
+    assert (answer.one("Audit-Id") or b"").decode() in [line.__dict__["request_id"] for line in lines]
+
+
 # --- 429 ---
 
 

@@ -49,6 +49,8 @@ async def test_a_refusal_at_an_open_path_is_recorded_by_its_id(tmp_path: Path) -
     async with serving(configured(tmp_path, NOWHERE, webhooks=HOOKS)) as site:
         answer = await site.client.ask(get(HOOK, method="POST", body=REVIEW))
         assert answer.status == 401
+        assert answer.one("WWW-Authenticate") == b"Bearer"
+        assert answer.one("Content-Type") == b"application/json"
         ended = site.ended(answer)
         assert ended is not None
         assert ended.reason == "the gateway answered 401 at a path that needs no token"

@@ -1,0 +1,93 @@
+"""What is remembered of earlier requests: how much, for whom, and what makes it be worked out anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ostiary.model import Decision, UserInfo, Verdict
+from tests.support.http1 import get, upstream
+from tests.unit.gateway.request.gateways import ALLOW, ImmediatePolicy, another_token, at, configured, serving
+
+
+async def test_an_equal_request_is_planned_once(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made), ImmediatePolicy())) as site:
+        for _ in range(5):
+            await site.ask("/x", "User-Agent: a")
+        for _ in range(5):
+            await site.ask("/x", "User-Agent: b")
+        assert site.count("decisions_total") == 1
+        assert {event["userAgent"] for event in await site.events()} == {"a", "b"}
+
+
+async def test_a_request_line_keeps_no_more_than_eight_heads(tmp_path: Path) -> None:
+    """Some clients put something new into each head."""
+    async with upstream() as made, serving(configured(tmp_path, at(made), ImmediatePolicy())) as site:
+        for number in range(20):
+            for _ in range(2):
+                assert (await site.ask("/x", f"X-Number: {number}")).status == 200
+        assert len(site.worker._http.known) == 8
+        assert [request.one("X-Number") for request in made.requests[::2]] == [b"%d" % number for number in range(20)]
+
+
+async def test_when_a_decision_is_renewed_its_line_may_keep_new_heads(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        for number in range(9):
+            await site.ask("/x", f"X-Number: {number}")
+        before = len(site.worker._http.known)
+        site.clock.advance(10)
+        for _ in range(3):
+            await site.ask("/x", "X-Number: 100")
+        assert len(site.worker._http.known) == before + 1
+        assert site.count("decisions_total") == 1, "the same decision: nothing is planned anew"
+        assert len(policy.asked) == 2
+
+
+async def test_a_decision_that_is_renewed_lives_as_long_as_the_first(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        for _ in range(3):
+            for _ in range(3):
+                assert (await site.ask()).status == 200
+            site.clock.advance(9.9)
+            await site.worker.app.shared.authenticator.feed.confirm()
+            assert (await site.ask()).status == 200
+            site.clock.advance(0.1)
+            await site.worker.app.shared.authenticator.feed.confirm()
+        assert len(policy.asked) == 3
+
+
+async def test_a_refusal_is_remembered_like_a_permission(tmp_path: Path) -> None:
+    policy = ImmediatePolicy(Decision(Verdict.NO_OPINION, "not mine"))
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        answers = [await site.ask() for _ in range(4)]
+        assert {answer.status for answer in answers} == {403}
+        assert len({answer.one("Audit-Id") for answer in answers}) == 4
+        assert len(policy.asked) == 1
+        assert site.count("decisions_total") == 1
+        policy.rule = ALLOW
+        site.clock.advance(10)
+        assert (await site.ask()).status == 200
+        assert len(made.requests) == 1
+
+
+async def test_one_users_plans_evict_only_that_users_plans(tmp_path: Path) -> None:
+    """Each user may keep four mebibytes of them: about two hundred with targets of two thousand bytes."""
+    policy = ImmediatePolicy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        await site.ask("/mine")
+        mallory = await another_token(site, UserInfo("mallory"))
+
+        async def ask(number: int) -> None:
+            target = f"/{number}/" + "x" * 2000
+            assert (await site.client.ask(get(target, f"Authorization: Bearer {mallory}"))).status == 200
+
+        for number in range(300):
+            await ask(number)
+        planned = site.count("decisions_total")
+        await site.ask("/mine")
+        await ask(299)
+        assert site.count("decisions_total") == planned
+        await ask(0)
+        assert site.count("decisions_total") == planned + 1
+    assert len(made.requests) == 304
