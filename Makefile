@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo bench house mutants lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo bench house mutants reference lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -55,6 +55,9 @@ house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
 
 mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="--all gateway/authorize")
 	@nice $(BIN)/python scripts/mutants $(ARGS)
+
+reference: $(STAMP)  ## write the tables of settings into the reference, from their declarations
+	@$(BIN)/python scripts/reference
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench

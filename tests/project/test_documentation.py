@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def test_the_tables_of_settings_are_what_the_declarations_say() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/reference"))
+    page = (ROOT / "docs/reference/gateway-configuration.md").read_text()
+    assert script["written"](page) == page, "the page is stale: run make reference"
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -59,6 +59,11 @@ class Setting:
         return self.kind.write(self.default)
 
 
+@dataclass(frozen=True, slots=True)
+class NoSettings:
+    """The declaration of a provider without settings."""
+
+
 class Itself:
     """Marks an attribute that holds the `Fields` that the others were read from: for what is only read later."""
 
@@ -98,8 +103,8 @@ def read_settings(declaration: type[S], fields: Fields, directory: Path) -> S:
         if value is None and setting.is_required:
             if fields.is_right(setting.name):
                 fields.problem(kind.missing, setting.name, kind.missing_hint)
-            value = kind.blank()
-        if value is not None:
+            values[setting.attribute] = kind.blank()
+        elif value is not None:
             values[setting.attribute] = value
     settings = cast("Callable[..., S]", declaration)(**values)
     if isinstance(settings, ChecksItself):

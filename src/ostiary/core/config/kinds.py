@@ -196,6 +196,7 @@ class Flag(Kind[bool]):
 class Integer(Kind[int]):
     least: int = 1
     unit: str = ""
+    mistake: str = "it must be at least {}"
 
     @property
     def label(self) -> str:
@@ -204,7 +205,7 @@ class Integer(Kind[int]):
     def read(self, fields: Fields, key: str, directory: Path) -> int | None:
         number = fields.optional_integer(key)
         if number is not None and number < self.least:
-            fields.problem(f"it must be at least {self.least}", key)
+            fields.problem(self.mistake.format(self.least), key)
             return None
         return number
 
@@ -244,9 +245,11 @@ class Rate(Kind[float]):
 
 @dataclass(frozen=True)
 class Duration(Kind[timedelta]):
-    """A time span with its unit; `zero` tells whether ``0s`` is allowed."""
+    """A time span with its unit; `zero` tells whether ``0s`` is allowed. `mistake` is the error for a shorter one."""
 
     zero: bool = False
+    least: timedelta = timedelta(0)
+    mistake: str = ""
 
     @property
     def label(self) -> str:
@@ -258,8 +261,8 @@ class Duration(Kind[timedelta]):
             fields.problem("it has no unit", key, f"write {bare}s, {bare}m or {bare}h")
             return None
         span = fields.optional_duration(key)
-        if span is not None and (span < timedelta(0) or (span == timedelta(0) and not self.zero)):
-            fields.problem(_sign_mistake(zero=self.zero), key)
+        if span is not None and (span < self.least or (span == timedelta(0) and not self.zero)):
+            fields.problem(self.mistake or _sign_mistake(zero=self.zero), key)
             return None
         return span
 
@@ -278,13 +281,14 @@ class Seconds(Kind[float]):
     """A time span with its unit, for code that computes with seconds."""
 
     zero: bool = False
+    mistake: str = ""
 
     @property
     def label(self) -> str:
         return "duration"
 
     def read(self, fields: Fields, key: str, directory: Path) -> float | None:
-        span = Duration(self.doc, zero=self.zero).read(fields, key, directory)
+        span = Duration(self.doc, zero=self.zero, mistake=self.mistake).read(fields, key, directory)
         return None if span is None else span.total_seconds()
 
     def schema(self) -> dict[str, Json]:
@@ -299,11 +303,12 @@ class Seconds(Kind[float]):
 
 @dataclass(frozen=True)
 class Choice(Kind[E]):
-    """One of the values of an enumeration."""
+    """One of the values of an enumeration. With `lenient` an empty text counts as left out."""
 
     among: type[E]
     mistake: str = "unknown value"
     hint: str = "use one of {}"
+    lenient: bool = False
 
     @property
     def label(self) -> str:
@@ -314,7 +319,7 @@ class Choice(Kind[E]):
 
     def read(self, fields: Fields, key: str, directory: Path) -> E | None:
         text, options = fields.optional_string(key), self._options()
-        if text is not None and text not in options:
+        if text is not None and text not in options and not (text == "" and self.lenient):
             listed = ", ".join(options)
             fields.problem(self.mistake.format(listed), key, self.hint.format(listed) or None)
         return options.get(text or "")
@@ -331,18 +336,19 @@ class Choice(Kind[E]):
 
 @dataclass(frozen=True)
 class Word(Kind[str]):
-    """One of a few texts."""
+    """One of a few texts. `empty` is the error for an empty one; with "" it counts as left out."""
 
     among: tuple[str, ...]
     mistake: str = "unknown value"
     hint: str = "use one of {}"
+    empty: str = "it must not be empty"
 
     @property
     def label(self) -> str:
         return ", ".join(f"`{option}`" for option in self.among)
 
     def read(self, fields: Fields, key: str, directory: Path) -> str | None:
-        text = fields.optional_string(key)
+        text = Text(self.doc, empty=self.empty).read(fields, key, directory)
         if text is not None and text not in self.among:
             listed = ", ".join(self.among)
             fields.problem(self.mistake.format(listed), key, self.hint.format(listed) or None)
@@ -357,37 +363,64 @@ class Word(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Names(Kind[tuple[str, ...]]):
-    """A list without empty and repeated texts: a filter with an empty one would let through who knows what."""
+class Texts(Kind[tuple[str, ...]]):
+    """A list of texts of the given `pattern`. With `least` 1, an empty list counts as left out.
+
+    `empty` is the error for an empty text among them, `repeated` that for one that stands there twice, `empty_list`
+    that for a list without texts; with "" they are let pass. An editor marks repeated ones anyway if `unique` is set.
+    """
 
     pattern: str = ""
     mistake: str = ""
     hint: str | None = None
+    least: int = 0
+    empty: str = ""
+    empty_hint: str | None = None
+    repeated: str = ""
+    unique: bool = False
+    empty_list: str = ""
+    empty_list_hint: str | None = None
 
     @property
     def label(self) -> str:
         return "list"
 
     def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
-        names = fields.strings(key)
-        if "" in names:
-            fields.problem("empty entry in the list", key, "remove it, or fill it in")
-        if len(set(names)) < len(names):
-            fields.problem("duplicate entry in the list", key)
-        for name in names:
-            if name and self.pattern and not re.fullmatch(self.pattern, name):
+        texts = fields.strings(key)
+        if "" in texts and self.empty:
+            fields.problem(self.empty, key, self.empty_hint)
+        if len(set(texts)) < len(texts) and self.repeated:
+            fields.problem(self.repeated, key)
+        for text in texts:
+            if text and self.pattern and not re.fullmatch(self.pattern, text):
                 fields.problem(self.mistake, key, self.hint)
-        return names if names or key in fields else None
+        if not texts and self.empty_list and key in fields and fields.is_right(key):
+            fields.problem(self.empty_list, key, self.empty_list_hint)
+        return texts if texts or (key in fields and not self.least and not self.empty_list) else None
 
     def schema(self) -> dict[str, Json]:
         item: dict[str, Json] = {"pattern": f"^({self.pattern})$"} if self.pattern else {"minLength": 1}
-        return {"type": "array", "items": {"type": "string", **item}, "uniqueItems": True}
+        schema: dict[str, Json] = {"type": "array", "items": {"type": "string", **item}}
+        if self.least or self.empty_list:
+            schema["minItems"] = 1
+        if self.unique or self.repeated:
+            schema["uniqueItems"] = True
+        return schema
 
     def blank(self) -> tuple[str, ...]:
         return ()
 
     def write(self, value: Iterable[str]) -> Json:
         return list(value)
+
+
+@dataclass(frozen=True)
+class Names(Texts):
+    """A list without empty and repeated texts: a filter with an empty one would let through who knows what."""
+
+    empty: str = "empty entry in the list"
+    empty_hint: str | None = "remove it, or fill it in"
+    repeated: str = "duplicate entry in the list"
 
 
 @dataclass(frozen=True)
@@ -479,7 +512,7 @@ class FilePaths(Kind[tuple[Path, ...]]):
         return paths or None
 
     def schema(self) -> dict[str, Json]:
-        return Names(self.doc).schema()
+        return Names(self.doc, least=1).schema()
 
     def blank(self) -> tuple[Path, ...]:
         return ()

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ostiary.core.config.declare import Setting, settings_of
 from ostiary.core.config.document import Json
-from ostiary.core.config.sections import Section, Sections
+from ostiary.core.config.sections import OptionalSection, Section, Sections
 
 HEAD = "| field | type | default | |\n| --- | --- | --- | --- |"
 RESTART = "A change needs a restart."
 
 
-def table(*declarations: type) -> str:
-    """The settings of *declarations*, a row each; those of a section follow with its name before theirs."""
-    rows = [row for declaration in declarations for row in _rows(declaration, "")]
-    return "\n".join((HEAD, *rows))
+def table(declaration: type, *, with_sections: bool = True) -> str:
+    """The settings of *declaration*, a row each; those of a section have its name before theirs."""
+    settings = settings_of(declaration)
+    if not with_sections:
+        settings = tuple(setting for setting in settings if not isinstance(setting.kind, (Section, Sections)))
+    return "\n".join((HEAD, *_rows(settings, "")))
 
 
-def _rows(declaration: type, prefix: str) -> Iterator[str]:
-    for setting in settings_of(declaration):
-        path = f"{prefix}{setting.name}"
-        if isinstance(setting.kind, Section):
-            yield from _rows(setting.kind.of, f"{path}.")
+def _rows(settings: Iterable[Setting], prefix: str, required: str = "required") -> Iterator[str]:
+    """Those that must be written come first."""
+    for setting in sorted(settings, key=lambda setting: not setting.is_required):
+        path, kind = f"{prefix}{setting.name}", setting.kind
+        if isinstance(kind, OptionalSection) and not setting.is_required:
+            yield from _rows(settings_of(kind.of), f"{path}.", f"required in `{path}`")
+        elif isinstance(kind, Section):
+            yield from _rows(settings_of(kind.of), f"{path}.", required)
         else:
-            yield f"| `{path}` | {setting.kind.label} | {_default(setting)} | {_meaning(setting)} |"
-        if isinstance(setting.kind, Sections):
-            yield from _rows(setting.kind.of, f"{path}[].")
+            yield f"| `{path}` | {kind.label} | {_default(setting, required)} | {_meaning(setting)} |"
+        if isinstance(kind, Sections):
+            yield from _rows(settings_of(kind.of), f"{path}[].")
 
 
-def _default(setting: Setting) -> str:
+def _default(setting: Setting, required: str) -> str:
     if setting.is_required:
-        return "required"
+        return required
     default = setting.written_default
-    return setting.kind.unset if default is None else f"`{_written(default)}`" if default != [] else "none"
+    if default is None:
+        return setting.kind.unset
+    return f"`{_written(default)}`" if default != [] else "none"
 
 
 def _written(default: Json) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ostiary.core.config.declare import read_settings, settings_of
 from ostiary.core.config.document import Json
@@ -17,9 +17,13 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Section(Kind[S]):
-    """A mapping whose fields are declared by another dataclass. Left out, its defaults hold."""
+    """A mapping whose fields are declared by another dataclass. Left out, its defaults hold.
+
+    With `required` it must be written, though each of its settings may be left out.
+    """
 
     of: type[S]
+    required: bool = False
 
     @property
     def label(self) -> str:
@@ -38,7 +42,7 @@ class Section(Kind[S]):
         return None
 
     def must_be_written(self, *, is_required: bool) -> bool:
-        return bool(required_names(settings_of(self.of)))
+        return self.required or bool(required_names(settings_of(self.of)))
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,9 @@ class OptionalSection(Section[S]):
     def read(self, fields: Fields, key: str, directory: Path) -> S | None:
         section = fields.optional_section(key)
         return None if section is None else read_settings(self.of, section, directory)
+
+    def blank(self) -> S:
+        return cast("S", None)
 
     def must_be_written(self, *, is_required: bool) -> bool:
         return is_required

@@ -23,7 +23,10 @@ class ServerTls:
     client_ca: Annotated[
         Path | None,
         FilePath(
-            "authorities (PEM) of the client certificates that are accepted", name="clientCA", holds=Holds.CERTIFICATES
+            "authorities (PEM) of the client certificates that are accepted",
+            name="clientCA",
+            holds=Holds.CERTIFICATES,
+            unset="none",
         ),
     ] = None
 
@@ -84,7 +87,10 @@ class Listen:
     insecure: Annotated[bool, Flag("without `tls` only the loopback is listened on, unless this is `true`")] = False
     workers: Annotated[
         int,
-        Integer("processes; more than one need a store that they can share, so not `memory`", reload=False),
+        Integer(
+            "processes; more than one need a store that says they can share it (`shared_between_processes`), so not `memory`",
+            reload=False,
+        ),
     ] = 1
     trusted_proxies: Annotated[
         tuple[Network, ...],

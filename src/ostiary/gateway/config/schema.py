@@ -6,8 +6,6 @@ may have any settings, as far as the schema knows.
 
 from __future__ import annotations
 
-import json
-from importlib import resources
 from typing import cast
 
 from ostiary.core import catalog
@@ -36,17 +34,14 @@ ENTRIES: dict[str, type] = {
 
 
 def gateway_schema() -> dict[str, Json]:
-    undeclared = _undeclared()
-    definitions: dict[str, Json] = {name: undeclared[name] for name in ("duration", "name")}
+    definitions: dict[str, Json] = {}
     for plugin_type, entry in ENTRIES.items():
         names = sorted({installed.name for installed in catalog.installed(plugin_type)})
         declared = {name: declaration for name in names if (declaration := declared_settings(plugin_type, name))}
         for name, declaration in declared.items():
             description = f"The settings of the type {name}."
             definitions[f"{plugin_type}.{name}"] = {"description": description, **object_schema(entry, declaration)}
-        others = [name for name in names if name not in declared and f"{plugin_type}.{name}" in undeclared]
-        definitions.update({f"{plugin_type}.{name}": undeclared[f"{plugin_type}.{name}"] for name in others})
-        definitions[plugin_type] = _any_entry(entry, plugin_type, [*declared, *others])
+        definitions[plugin_type] = _any_entry(entry, plugin_type, list(declared))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:ostiary:gateway:v1",
@@ -54,12 +49,6 @@ def gateway_schema() -> dict[str, Json]:
         **object_schema(GatewayFile),
         "$defs": definitions,
     }
-
-
-def _undeclared() -> dict[str, Json]:
-    """The settings of the bundled types that do not declare theirs yet."""
-    text = resources.files("ostiary.gateway.config").joinpath("plugins.schema.json").read_text()
-    return cast("dict[str, Json]", json.loads(text))
 
 
 def _any_entry(entry: type, plugin_type: str, declared: list[str]) -> dict[str, Json]:

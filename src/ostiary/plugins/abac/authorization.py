@@ -17,6 +17,7 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import (
@@ -33,6 +34,7 @@ from ostiary.model import Attributes, Decision, Place, RequestInfo, UserInfo, Ve
 from ostiary.plugins.abac.lint import lint_lines
 from ostiary.plugins.abac.policy_lines import ANY, READING, PolicyLine
 from ostiary.plugins.abac.reading import API_VERSION, parse
+from ostiary.plugins.abac.settings import AbacSettings
 from ostiary.plugins.common.policy_files import PolicyFiles
 
 NO_MATCH = "No policy matched."
@@ -50,11 +52,9 @@ class AbacAuthorization:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        paths = fields.strings("paths")
-        if not paths:
-            fields.problem("abac needs the files or directories of its policy", "paths")
+        settings = read_settings(AbacSettings, fields, context.directory)
         try:
-            return cls([context.path(path) for path in paths], clock=context.clock)
+            return cls(settings.paths, clock=context.clock)
         except ConfigurationError as error:
             for problem in error.problems:
                 fields.problem(str(problem), "paths", problem.hint)

@@ -29,6 +29,20 @@ say of the principal. Whether a user has any permission in a namespace cannot be
 is hidden only when no permit can concern the user, or if the setting ``hide`` is true.
 """
 
-from ostiary.plugins.cedar.provider import CedarAuthorization
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ostiary.plugins.cedar.provider import CedarAuthorization
 
 __all__ = ["CedarAuthorization"]
+
+
+def __getattr__(name: str) -> object:
+    """The provider, imported when it is asked for: its settings are known where the Cedar engine is not installed."""
+    if name != "CedarAuthorization":
+        raise AttributeError(name)
+    from ostiary.plugins.cedar.provider import CedarAuthorization
+
+    return CedarAuthorization

@@ -9,6 +9,7 @@ from typing import Any, Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
@@ -29,6 +30,7 @@ from ostiary.plugins.cedar.engine import (
     policy_set,
 )
 from ostiary.plugins.cedar.reading import parse
+from ostiary.plugins.cedar.settings import CedarSettings
 from ostiary.plugins.common.policy_files import PolicyFiles
 
 # How many policies an explanation looks at.
@@ -53,11 +55,9 @@ class CedarAuthorization:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        paths, hide = fields.strings("paths"), fields.boolean("hide")
-        if not paths:
-            fields.problem("cedar needs the files or directories of its policy", "paths")
+        settings = read_settings(CedarSettings, fields, context.directory)
         try:
-            return cls([context.path(path) for path in paths], hide=hide, clock=context.clock)
+            return cls(settings.paths, hide=settings.hide, clock=context.clock)
         except ConfigurationError as error:
             for problem in error.problems:
                 fields.problem(str(problem), "paths", problem.hint)

@@ -12,12 +12,14 @@ from __future__ import annotations
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.client_certificate.certificates import read_certificate
-from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
+from ostiary.plugins.client_certificate.settings import ClientCertificateSettings
+from ostiary.plugins.common.renewal import Renewal, sign_in_again
 
 # As kube-apiserver names the certificate that somebody came with, in audit records and to its webhooks.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
@@ -41,12 +43,8 @@ class ClientCertificateIdentity(ClaimedGroups):
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> ClientCertificateIdentity:
-        credential_id = fields.optional_boolean("credentialID")
-        return cls(
-            credential_id=credential_id is not False,
-            renewal=read_renewal(fields),
-            clock=context.clock,
-        )
+        settings = read_settings(ClientCertificateSettings, fields, context.directory)
+        return cls(credential_id=settings.credential_id, renewal=settings.renewal, clock=context.clock)
 
     def produces(self) -> Produces:
         return Produces(uid=False, extra=(CREDENTIAL_ID,) if self._credential_id else ())

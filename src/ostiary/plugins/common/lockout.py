@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config import Fields
+from ostiary.core.config.kinds import Duration, Integer
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.shared_counts import SharedCounts, State
@@ -36,26 +36,11 @@ T = TypeVar("T")
 class LockoutSettings:
     """After `attempts` failures within `window`, nothing is checked for `duration`."""
 
-    attempts: int = 5
-    window: timedelta = timedelta(minutes=15)
-    duration: timedelta = timedelta(minutes=15)
-
-
-def lockout_settings(fields: Fields) -> LockoutSettings:
-    """The settings of a configuration's ``lockout`` section."""
-    default = LockoutSettings()
-    attempts = fields.optional_integer("attempts")
-    spans = {key: fields.optional_duration(key) for key in ("window", "duration")}
-    if attempts is not None and attempts < 1:
-        fields.problem("it must be at least 1", "attempts")
-    for key, span in spans.items():
-        if span is not None and span <= timedelta(0):
-            fields.problem("it must be greater than zero", key)
-    return LockoutSettings(
-        attempts=default.attempts if attempts is None else attempts,
-        window=spans["window"] or default.window,
-        duration=spans["duration"] or default.duration,
-    )
+    attempts: Annotated[
+        int, Integer("failures of one name from one address; ten times as many for the address as a whole")
+    ] = 5
+    window: Annotated[timedelta, Duration("failures count for this long")] = timedelta(minutes=15)
+    duration: Annotated[timedelta, Duration("how long nothing is checked then")] = timedelta(minutes=15)
 
 
 class Attempt:

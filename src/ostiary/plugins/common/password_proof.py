@@ -7,15 +7,26 @@ client is asked again, and nobody downstream has to think of an empty password: 
 from __future__ import annotations
 
 import binascii
-import re
 from base64 import b64decode
+from typing import Annotated, TypeAlias
 
 from ostiary.core.catalog import Context
-from ostiary.core.config import Fields
+from ostiary.core.config.kinds import Text
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Secret
 
 MAX_PASSWORD_BYTES = 1024
+_NO_REALM = "it must be printable ASCII without quotes and backslashes"
+Realm: TypeAlias = Annotated[
+    str,
+    Text(
+        "what a client shows to a person who is asked for a password",
+        unset="the entry's name",
+        pattern=r"[ !#-\[\]-~]+",
+        mistake=_NO_REALM,
+        empty=_NO_REALM,
+    ),
+]
 
 
 def password_proof(request: LoginRequest) -> tuple[str, Secret] | None:
@@ -35,13 +46,9 @@ def basic_challenge(realm: str) -> str:
     return f'Basic realm="{realm}", charset="UTF-8"'
 
 
-def read_realm(fields: Fields, context: Context) -> str:
+def realm_of(setting: str, context: Context) -> str:
     """What a client shows to a person who is asked; without the setting, the name of the provider."""
-    realm = fields.optional_string("realm")
-    if realm is not None and not re.fullmatch(r"[ !#-\[\]-~]+", realm):
-        fields.problem("it must be printable ASCII without quotes and backslashes", "realm")
-        realm = None
-    return realm or context.name or "ostiary"
+    return setting or context.name or "ostiary"
 
 
 def _basic(header: str) -> tuple[str, Secret] | None:

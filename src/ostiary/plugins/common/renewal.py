@@ -11,8 +11,9 @@ could be presented again in their place. An OpenID Connect issuer may give a ref
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated, TypeAlias
 
-from ostiary.core.config import Fields
+from ostiary.core.config.kinds import Choice
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import RenewalCheck
 from ostiary.model import UserInfo
@@ -32,14 +33,17 @@ class Renewal(Enum):
         return RenewalCheck.WITH_KEPT if with_kept else RenewalCheck.NOBODY
 
 
-def read_renewal(fields: Fields) -> Renewal:
-    text = fields.optional_string("renewal")
-    if text is None:
-        return Renewal.DEFAULT
-    if text in (Renewal.SESSION.value, Renewal.SIGN_IN.value):
-        return Renewal(text)
-    fields.problem(f"it must be {Renewal.SESSION.value} or {Renewal.SIGN_IN.value}", "renewal")
-    return Renewal.DEFAULT
+RenewalSetting: TypeAlias = Annotated[
+    Renewal,
+    Choice(
+        "what a renewal relies on where nobody can be asked about the user: `session`: sessions last as long as others;"
+        " `signIn`: they are not renewed",
+        Renewal,
+        mistake=f"it must be {Renewal.SESSION.value} or {Renewal.SIGN_IN.value}",
+        hint="",
+        unset="`tokens.uncheckedSession` holds",
+    ),
+]
 
 
 async def sign_in_again(user: UserInfo) -> UserInfo:

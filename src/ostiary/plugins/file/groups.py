@@ -19,11 +19,13 @@ from pathlib import Path
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Fields, Reading
+from ostiary.core.config.declare import read_settings
 from ostiary.core.watched_file import watched_yaml
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import ListedGroup, Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
+from ostiary.plugins.file.settings import FileGroupSettings
 
 _Groups = Mapping[str, ListedGroup]
 
@@ -35,11 +37,8 @@ class FileGroups:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> FileGroups:
-        path = fields.string("path")
-        provider = cls(path=context.path(path), clock=context.clock)
-        if path == "":
-            fields.problem("it is missing: the file with the groups", "path")
-        else:
+        provider = cls(path=read_settings(FileGroupSettings, fields, context.directory).path, clock=context.clock)
+        if fields.is_right("path"):
             provider._file.check(fields, "path")
         return provider
 

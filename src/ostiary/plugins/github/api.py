@@ -17,13 +17,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.model import Secret
 from ostiary.plugins.common.outbound import SECONDS, HttpAnswer, Outbound, Rest, all_of
+from ostiary.plugins.github.settings import EMPTY_LIST, GITHUB
 
-GITHUB = "github.com"
 API_VERSION = "2022-11-28"
 # One question each; so many at once would use up a tenth of what GitHub answers in an hour.
 MAX_CHECKS = 500
@@ -202,18 +201,12 @@ def organizations(names: Iterable[str] | None, setting: str) -> tuple[str, ...]:
     chosen_names = tuple(names)
     cause = None
     if not chosen_names:
-        cause = "an empty list restricts nothing: remove it if that is intended"
+        cause = EMPTY_LIST
     elif not all(is_login(name) for name in chosen_names):
         cause = "it must list names of organisations, as they stand in GitHub's URLs"
     if cause is not None:
         raise ConfigurationError("the organisations cannot be used", cause=cause, where=setting)
     return chosen_names
-
-
-def optional_strings(fields: Fields, key: str) -> tuple[str, ...] | None:
-    """A list; None if there is none, which is not the same as an empty one."""
-    names = fields.strings(key)
-    return names if names or key in fields else None
 
 
 def is_login(text: str) -> bool:

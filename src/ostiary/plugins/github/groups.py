@@ -19,12 +19,14 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import ConfigurationError, LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
 from ostiary.plugins.common.outbound import SECONDS, SecretFile
-from ostiary.plugins.github.api import GITHUB, Caller, GitHubApi, optional_strings, organizations, parse_groups
+from ostiary.plugins.github.api import Caller, GitHubApi, organizations, parse_groups
+from ostiary.plugins.github.settings import GITHUB, GitHubGroupSettings
 
 
 class GitHubGroups:
@@ -48,26 +50,21 @@ class GitHubGroups:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        groups_from, token = optional_strings(fields, "groupsFrom"), fields.string("tokenFile")
-        prefix, hostname, ca = (fields.string(name) for name in ("userPrefix", "hostname", "ca"))
-        if groups_from is None:
-            fields.problem("it is missing: the organisations whose members and teams are groups", "groupsFrom")
-        if not token:
-            fields.problem("it is missing: the file with a token that may read the organisations", "tokenFile")
+        settings = read_settings(GitHubGroupSettings, fields, context.directory)
         try:
             provider = cls(
-                groups_from=groups_from if groups_from is not None else ("missing",),
-                token_file=context.path(token),
-                user_prefix=prefix,
-                hostname=hostname or GITHUB,
-                ca=context.path(ca) if ca else None,
+                groups_from=settings.groups_from or ("missing",),
+                token_file=settings.token_file,
+                user_prefix=settings.user_prefix,
+                hostname=settings.hostname,
+                ca=settings.ca,
                 clock=context.clock,
             )
         except ConfigurationError as error:
             fields.problem(error.cause or error.summary, str(error.where), error.hint)
             # Never asked: with a problem noted, the gateway does not start.
             return cls(groups_from=("missing",), token_file="")
-        if token:
+        if fields.is_right("tokenFile"):
             provider._token.check(fields, "tokenFile")
         return provider
 

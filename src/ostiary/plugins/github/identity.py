@@ -27,6 +27,7 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
@@ -35,14 +36,13 @@ from ostiary.model import Secret, UserInfo
 from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
 from ostiary.plugins.common.outbound import SECONDS, HttpAnswer, SecretFile
 from ostiary.plugins.github.api import (
-    GITHUB,
     Caller,
     GitHubAccount,
     GitHubApi,
-    optional_strings,
     organizations,
     parse_groups,
 )
+from ostiary.plugins.github.settings import GITHUB, GitHubIdentitySettings
 
 READ_ORGANIZATIONS = "read:org"
 # Each of these scopes contains the one above.
@@ -82,29 +82,23 @@ class GitHubIdentity:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        client_id, secret = fields.string("clientID"), fields.string("clientSecretFile")
-        hostname, token, ca = (fields.string(name) for name in ("hostname", "tokenFile", "ca"))
-        allowed, groups_from = (optional_strings(fields, name) for name in ("allowedOrganizations", "groupsFrom"))
-        if not client_id:
-            fields.problem("it is missing: GitHub gives it to a registered application", "clientID")
-        if not secret:
-            fields.problem("it is missing: the file with the application's secret", "clientSecretFile")
+        settings = read_settings(GitHubIdentitySettings, fields, context.directory)
         try:
             provider = cls(
-                client_id=client_id,
-                client_secret_file=context.path(secret),
-                hostname=hostname or GITHUB,
-                allowed_organizations=allowed,
-                groups_from=groups_from,
-                token_file=context.path(token) if token else None,
-                ca=context.path(ca) if ca else None,
+                client_id=settings.client_id,
+                client_secret_file=settings.client_secret_file,
+                hostname=settings.hostname,
+                allowed_organizations=settings.allowed_organizations,
+                groups_from=settings.groups_from,
+                token_file=settings.token_file,
+                ca=settings.ca,
                 clock=context.clock,
             )
         except ConfigurationError as error:
             fields.problem(error.cause or error.summary, str(error.where), error.hint)
             # Never asked: with a problem noted, the gateway does not start.
             return cls(client_id="", client_secret_file="")
-        if secret:
+        if fields.is_right("clientSecretFile"):
             provider._client_secret.check(fields, "clientSecretFile")
         if provider._token is not None:
             provider._token.check(fields, "tokenFile")

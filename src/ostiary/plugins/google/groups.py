@@ -22,6 +22,7 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
@@ -39,9 +40,9 @@ from ostiary.plugins.google.group_api import (
     domain_of,
     token_of,
 )
+from ostiary.plugins.google.settings import APIS, BAD_API, BAD_ENDPOINT, EMPTY_LIST, GoogleGroupSettings
 
 AUTHORIZE_URL = "https://accounts.google.com/o/oauth2/v2/auth"
-APIS = ("cloudIdentity", "directory")
 MAX_CHECKS = 500
 
 
@@ -93,24 +94,21 @@ class GoogleGroups:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        key_file, subject, ca = (fields.string(name) for name in ("keyFile", "subject", "ca"))
-        domains = fields.strings("domains") if "domains" in fields else None
-        api, endpoint = fields.string("api") or APIS[0], fields.optional_string("endpoint")
-        consent = _consent(fields, context)
-        if consent is None and not key_file:
-            fields.problem("it is missing: the JSON key of a service account", "keyFile", "or set consent: true")
-        if api == "directory" and not subject and consent is None:
-            fields.problem("it is missing: the administrator as whom the directory is asked", "subject")
+        settings = read_settings(GoogleGroupSettings, fields, context.directory)
+        consent = None
+        if settings.consent:
+            consent = Consent(settings.client_id, settings.client_secret_file or context.directory)
+        key_file = settings.key_file
         try:
             provider = cls(
-                key_file=context.path(key_file) if key_file or consent is None else None,
-                subject=subject or None,
+                key_file=key_file or context.directory if consent is None else key_file,
+                subject=settings.subject or None,
                 consent=consent,
-                api=api,
-                domains=domains,
-                user_prefix=fields.string("userPrefix"),
-                endpoint=endpoint,
-                ca=context.path(ca) if ca else None,
+                api=settings.api,
+                domains=settings.domains,
+                user_prefix=settings.user_prefix,
+                endpoint=settings.endpoint,
+                ca=settings.ca,
                 clock=context.clock,
             )
         except ConfigurationError as error:
@@ -226,38 +224,23 @@ class GoogleGroups:
 # --- settings ---
 
 
-def _consent(fields: Fields, context: Context) -> Consent | None:
-    wanted = fields.boolean("consent")
-    client_id, secret = fields.string("clientID"), fields.string("clientSecretFile")
-    if not wanted:
-        for name in ("clientID", "clientSecretFile"):
-            if name in fields:
-                fields.problem("it is used with consent: true only", name)
-        return None
-    if not client_id:
-        fields.problem("it is missing: Google gives it to a registered application", "clientID")
-    if not secret:
-        fields.problem("it is missing: the file with the application's secret", "clientSecretFile")
-    return Consent(client_id, context.path(secret))
-
-
 def _api(name: str, outbound: Outbound, endpoint: str | None, clock: Clock) -> MembershipApi:
     if name not in APIS:
-        raise _unusable("api", f"it must be {' or '.join(APIS)}")
+        raise _unusable("api", BAD_API)
     common = GoogleApi(outbound, clock=clock)
     return Directory(common, endpoint) if name == "directory" else CloudIdentity(common, endpoint, clock=clock)
 
 
 def _endpoint(url: str | None) -> str | None:
     if url is not None and (not is_safe(url) or "?" in url or "#" in url):
-        raise _unusable("endpoint", "it must be a https URL")
+        raise _unusable("endpoint", BAD_ENDPOINT)
     return None if url is None else url.rstrip("/")
 
 
 def _domains(names: Iterable[str] | None) -> frozenset[str]:
     found = None if names is None else [name.lower() for name in names]
     if found is not None and not found:
-        raise _unusable("domains", "an empty list restricts nothing: remove it if that is intended")
+        raise _unusable("domains", EMPTY_LIST)
     if found is not None and not all(domain_of(f"group@{name}") == name for name in found):
         raise _unusable("domains", "it must list domains, as in example.com")
     return frozenset(found or ())

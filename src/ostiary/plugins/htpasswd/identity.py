@@ -26,13 +26,15 @@ import bcrypt
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.identity import Challenge, LoginRequest, Produces, SignIn
 from ostiary.interfaces.shared_counts import SharedCounts
 from ostiary.model import Place, Problem, Secret, UserInfo
-from ostiary.plugins.common.lockout import Lockout, LockoutSettings, lockout_settings
-from ostiary.plugins.common.password_proof import basic_challenge, password_proof, read_realm
+from ostiary.plugins.common.lockout import Lockout, LockoutSettings
+from ostiary.plugins.common.password_proof import basic_challenge, password_proof, realm_of
+from ostiary.plugins.htpasswd.settings import HtpasswdSettings
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 # Each doubles the work: a file must not be able to keep a core busy for minutes per login.
@@ -137,24 +139,17 @@ class HtpasswdIdentity:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> HtpasswdIdentity:
-        path = fields.string("path")
-        realm = read_realm(fields, context)
-        concurrency = fields.optional_integer("concurrency")
-        if concurrency is not None and concurrency < 1:
-            fields.problem("it must be at least 1", "concurrency")
-            concurrency = None
+        settings = read_settings(HtpasswdSettings, fields, context.directory)
         provider = cls(
-            path=context.path(path),
-            realm=realm,
-            lockout=lockout_settings(fields.section("lockout")),
-            concurrency=concurrency,
+            path=settings.path,
+            realm=realm_of(settings.realm, context),
+            lockout=settings.lockout,
+            concurrency=settings.concurrency,
             clock=context.clock,
             counts=context.counts,
             name=context.name,
         )
-        if path == "":
-            fields.problem("it is missing: the file with the users", "path")
-        else:
+        if fields.is_right("path"):
             provider._file.check(fields, "path")
         return provider
 

@@ -20,11 +20,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 from urllib.parse import unquote, unquote_plus
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
+from ostiary.core.config.kinds import Text, Texts
+from ostiary.core.config.sections import Sections
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo
 from ostiary.wire.request.request_info import is_true
@@ -40,10 +43,33 @@ _WATCH = "Watch"
 class Modifier:
     """Applies to requests that have all it names: a query parameter that is true, a suffix of the path, a method."""
 
-    modifier: str
-    query: str = ""
-    suffix: str = ""
-    method: str = ""
+    modifier: Annotated[
+        str,
+        Text("its name", empty="", missing="a modifier needs a name", missing_hint="as in: modifier: Restart"),
+    ]
+    query: Annotated[str, Text("a query parameter that is true", empty="", unset="any")] = ""
+    suffix: Annotated[str, Text("what the path ends in", empty="", unset="any")] = ""
+    method: Annotated[str, Text("the method", empty="", unset="any")] = ""
+
+    def check(self, fields: Fields) -> None:
+        if not self.query and not self.suffix and fields.is_right("query", "suffix"):
+            fields.problem("it would apply to every request", hint="name a query parameter or a suffix of the path")
+        if self.suffix and not self.suffix.startswith("/"):
+            fields.problem("a suffix is whole segments, and begins with a slash", "suffix")
+        if self.method != self.method.upper():
+            fields.problem("a method is written in capital letters", "method")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAttributesSettings:
+    """The settings of the mapper ``http``."""
+
+    templates: Annotated[
+        tuple[str, ...], Texts("paths of resources, as in `/{namespace}/{resource}/{name}`", unique=True)
+    ] = ()
+    modifiers: Annotated[
+        tuple[Modifier, ...], Sections("what makes a request a special one", Modifier, "One modifier.")
+    ] = ()
 
 
 class HttpAttributes:
@@ -55,9 +81,9 @@ class HttpAttributes:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        modifiers = [_modifier(section) for section in fields.sections("modifiers")]
-        templates = [text for text in fields.strings("templates") if _check_template(fields, text)]
-        return cls(modifiers=modifiers, templates=templates)
+        settings = read_settings(HttpAttributesSettings, fields, context.directory)
+        templates = [text for text in settings.templates if _check_template(fields, text)]
+        return cls(modifiers=settings.modifiers, templates=templates)
 
     def request_info(self, line: RequestLine) -> RequestInfo:
         path = unquote(line.path, errors="strict")
@@ -147,18 +173,3 @@ def _check_template(fields: Fields, text: str) -> bool:
         fields.problem(str(error), "templates")
         return False
     return True
-
-
-def _modifier(fields: Fields) -> Modifier:
-    modifier = Modifier(
-        fields.string("modifier"), fields.string("query"), fields.string("suffix"), fields.string("method")
-    )
-    if not modifier.modifier:
-        fields.problem("a modifier needs a name", "modifier", "as in: modifier: Restart")
-    if not modifier.query and not modifier.suffix:
-        fields.problem("it would apply to every request", hint="name a query parameter or a suffix of the path")
-    if modifier.suffix and not modifier.suffix.startswith("/"):
-        fields.problem("a suffix is whole segments, and begins with a slash", "suffix")
-    if modifier.method != modifier.method.upper():
-        fields.problem("a method is written in capital letters", "method")
-    return modifier

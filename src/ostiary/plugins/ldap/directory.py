@@ -31,9 +31,10 @@ from ostiary.plugins.ldap.connection import (
     open_connection,
     server_failure,
 )
+from ostiary.plugins.ldap.declared_settings import DN
 from ostiary.plugins.ldap.escape import escape, fill, widen
 from ostiary.plugins.ldap.membership import memberships
-from ostiary.plugins.ldap.settings import DN, GroupSearch, LdapSettings
+from ostiary.plugins.ldap.settings import GroupSearch, LdapSettings
 
 MAX_WAITING = 64
 

@@ -21,12 +21,14 @@ from typing import Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
+from ostiary.plugins.ldap.declared_settings import LdapGroupSettings
 from ostiary.plugins.ldap.directory import LdapDirectory
-from ostiary.plugins.ldap.settings import LdapSettings, read_settings, unused
+from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, unused
 
 
 class LdapGroups:
@@ -38,10 +40,8 @@ class LdapGroups:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        settings = read_settings(fields, context)
-        if "groupSearch" not in fields:
-            fields.problem("it is missing: where groups are", "groupSearch")
-        return cls(settings or unused(), user_prefix=fields.string("userPrefix"))
+        settings = read_settings(LdapGroupSettings, fields, context.directory)
+        return cls(directory_settings(settings, fields) or unused(), user_prefix=settings.user_prefix)
 
     async def close(self) -> None:
         await self._directory.close()

@@ -22,16 +22,18 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 from ostiary.interfaces.shared_counts import SharedCounts
 from ostiary.model import UserInfo
-from ostiary.plugins.common.lockout import Lockout, LockoutSettings, lockout_settings
-from ostiary.plugins.common.password_proof import basic_challenge, password_proof, read_realm
+from ostiary.plugins.common.lockout import Lockout, LockoutSettings
+from ostiary.plugins.common.password_proof import basic_challenge, password_proof, realm_of
 from ostiary.plugins.ldap.account import why_unusable
+from ostiary.plugins.ldap.declared_settings import LdapIdentitySettings
 from ostiary.plugins.ldap.directory import DirectoryUser, LdapDirectory
-from ostiary.plugins.ldap.settings import LdapSettings, read_settings, unused
+from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, unused
 
 
 class LdapIdentity:
@@ -56,12 +58,11 @@ class LdapIdentity:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        settings = read_settings(fields, context)
-        realm, lockout = read_realm(fields, context), lockout_settings(fields.section("lockout"))
+        settings = read_settings(LdapIdentitySettings, fields, context.directory)
         return cls(
-            settings or unused(),
-            realm=realm,
-            lockout=lockout,
+            directory_settings(settings, fields) or unused(),
+            realm=realm_of(settings.realm, context),
+            lockout=settings.lockout,
             clock=context.clock,
             counts=context.counts,
             name=context.name,

@@ -16,8 +16,9 @@ from collections.abc import Set as AbstractSet
 from ostiary.errors import ProviderError
 from ostiary.interfaces.group import Membership
 from ostiary.plugins.ldap.connection import BATCH, LdapConnection, LdapEntry, NoSuchEntry, Search, TooManyEntries
+from ostiary.plugins.ldap.declared_settings import DN, Nested
 from ostiary.plugins.ldap.escape import escape
-from ostiary.plugins.ldap.settings import DN, GroupSearch, Nested
+from ostiary.plugins.ldap.settings import GroupSearch
 
 MAX_LEVELS = 32
 MAX_GROUPS = 2000

@@ -15,34 +15,30 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import Enum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
 from ostiary.core.net import is_loopback
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Secret
+from ostiary.plugins.ldap.declared_settings import (
+    CONNECTIONS,
+    DN,
+    NO_GROUPS,
+    NO_URL,
+    SECONDS,
+    DirectorySettings,
+    GroupSearchSettings,
+    Nested,
+    UserSearchSettings,
+)
 from ostiary.plugins.ldap.escape import PLACEHOLDER, dn_template_mistake, filter_mistake
 
-# One login is a connection and three questions, and the gateway gives a provider half a minute for all of them.
-SECONDS = 5.0
-CONNECTIONS = 8
 MAX_SECRET_BYTES = 4096
-DN = "dn"
 
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)+")
 T = TypeVar("T")
-
-
-class Nested(Enum):
-    """Whether members of a group that is in a group are members of the latter."""
-
-    NONE = "none"
-    RECURSIVE = "recursive"  # we ask, level by level
-    ACTIVE_DIRECTORY = "activeDirectory"  # the directory knows, by a matching rule of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +151,7 @@ class GroupSearch:
 
     def __post_init__(self) -> None:
         if self.base_dn == "":
-            raise _mistake("groupSearch.baseDN", "it is missing: where groups are")
+            raise _mistake("groupSearch.baseDN", NO_GROUPS)
         if (wrong := filter_mistake(self.filter, placeholder=False)) is not None:
             raise _mistake("groupSearch.filter", wrong)
         _check_attribute("groupSearch.nameAttribute", self.name_attribute)
@@ -182,46 +178,46 @@ def unused() -> LdapSettings:
     return LdapSettings(LdapServer("ldaps://localhost"), UserSearch(user_dn=f"uid={PLACEHOLDER},dc=invalid"))
 
 
-def read_settings(fields: Fields, context: Context) -> LdapSettings | None:
-    """The settings of a provider; None, and a problem for each mistake, if there are any."""
-    # Each section is opened once: in one that is opened to note a mistake, nobody has asked for its other fields.
-    section, group_section = fields.section("userSearch"), fields.optional_section("groupSearch")
-    sections = {"": fields, "userSearch": section, "groupSearch": group_section or fields}
-    server = _noted(sections, lambda: _server(fields, context))
-    users = _noted(sections, lambda: _users(section))
-    account = _noted(sections, lambda: _account(fields, context))
-    groups = None if group_section is None else _noted(sections, lambda: _groups(group_section))
-    if not server or not users or not account or (group_section is not None and groups is None):
+def directory_settings(declared: DirectorySettings, fields: Fields) -> LdapSettings | None:
+    """How the directory is reached and searched; None, and a problem for each mistake, if there are any."""
+    groups_declared = declared.group_search
+    sections = {
+        "": fields,
+        "userSearch": declared.user_search.fields,
+        "groupSearch": fields if groups_declared is None else groups_declared.fields,
+    }
+    server = _build(sections, lambda: _server(declared))
+    users = _build(sections, lambda: _users(declared.user_search))
+    account = _build(sections, lambda: _account(declared))
+    groups = None if groups_declared is None else _build(sections, lambda: _groups(groups_declared))
+    if not server or not users or not account or (groups_declared is not None and groups is None):
         return None
-    return _noted(sections, lambda: LdapSettings(server, users, account[0], groups))
+    return _build(sections, lambda: LdapSettings(server, users, account[0], groups))
 
 
-def _server(fields: Fields, context: Context) -> LdapServer:
-    ca, connections = fields.string("ca"), fields.optional_integer("connections")
-    connect, operation = (fields.optional_duration(key) for key in ("connectTimeout", "timeout"))
-    path = context.path(ca) if ca else None
+def _server(declared: DirectorySettings) -> LdapServer:
     server = LdapServer(
-        fields.string("url"),
-        start_tls=fields.boolean("startTLS"),
-        ca=path,
-        server_name=fields.string("serverName"),
-        insecure=fields.boolean("insecure"),
-        connect_timeout=_seconds(connect),
-        timeout=_seconds(operation),
-        connections=CONNECTIONS if connections is None else connections,
+        declared.url,
+        start_tls=declared.start_tls,
+        ca=declared.ca,
+        server_name=declared.server_name,
+        insecure=declared.insecure,
+        connect_timeout=declared.connect_timeout,
+        timeout=declared.timeout,
+        connections=declared.connections,
     )
-    if path is not None and not os.access(path, os.R_OK):
+    if declared.ca is not None and not os.access(declared.ca, os.R_OK):
         raise _mistake("ca", "the file cannot be read")
     return server
 
 
-def _account(fields: Fields, context: Context) -> tuple[SearchAccount | None]:
-    dn, path = fields.string("bindDN"), fields.string("bindPasswordFile")
+def _account(declared: DirectorySettings) -> tuple[SearchAccount | None]:
+    dn, path = declared.bind_dn, declared.bind_password_file
     if not dn and not path:
         return (None,)
     if not path:
         raise _mistake("bindPasswordFile", "it is missing: the file with the password of bindDN")
-    account = SearchAccount(dn, context.path(path))
+    account = SearchAccount(dn, path)
     try:
         account.password()
     except ProviderError as error:
@@ -229,43 +225,36 @@ def _account(fields: Fields, context: Context) -> tuple[SearchAccount | None]:
     return (account,)
 
 
-def _users(fields: Fields) -> UserSearch:
+def _users(declared: UserSearchSettings) -> UserSearch:
     return UserSearch(
-        base_dn=fields.string("baseDN"),
-        filter=fields.string("filter"),
-        user_dn=fields.string("userDN"),
-        username_attribute=fields.string("usernameAttribute") or "uid",
-        uid_attribute=fields.string("uidAttribute"),
+        base_dn=declared.base_dn,
+        filter=declared.filter,
+        user_dn=declared.user_dn,
+        username_attribute=declared.username_attribute,
+        uid_attribute=declared.uid_attribute,
     )
 
 
-def _groups(fields: Fields) -> GroupSearch:
-    nested = fields.string("nested") or Nested.NONE.value
-    choices = {choice.value: choice for choice in Nested}
-    found = GroupSearch(
-        base_dn=fields.string("baseDN"),
-        filter=fields.string("filter") or "(objectClass=*)",
-        name_attribute=fields.string("nameAttribute") or "cn",
-        member_attribute=fields.string("memberAttribute") or "member",
-        user_attribute=fields.string("userAttribute") or DN,
-        nested=choices.get(nested, Nested.NONE),
+def _groups(declared: GroupSearchSettings) -> GroupSearch:
+    return GroupSearch(
+        base_dn=declared.base_dn,
+        filter=declared.filter,
+        name_attribute=declared.name_attribute,
+        member_attribute=declared.member_attribute,
+        user_attribute=declared.user_attribute,
+        nested=declared.nested,
     )
-    if nested not in choices:
-        raise _mistake("groupSearch.nested", f"it must be one of {', '.join(choices)}")
-    return found
 
 
-def _noted(sections: Mapping[str, Fields], build: Callable[[], T]) -> T | None:
+def _build(sections: Mapping[str, Fields], build: Callable[[], T]) -> T | None:
+    """What *build* makes; None, and a problem where the mistake stands, if it raises."""
     try:
         return build()
     except ConfigurationError as error:
         section, _, key = str(error.where).rpartition(".")
-        sections[section].problem(error.cause or error.summary, key, error.hint)
+        if sections[section].is_right(key):
+            sections[section].problem(error.cause or error.summary, key, error.hint)
         return None
-
-
-def _seconds(span: timedelta | None) -> float:
-    return SECONDS if span is None else span.total_seconds()
 
 
 def _check_attribute(where: str, name: str) -> None:
@@ -285,4 +274,4 @@ def _url_mistake(url: str) -> str | None:
             return None
     except ValueError:
         pass
-    return "it must be like ldaps://ldap.example.com, with a port if need be"
+    return NO_URL

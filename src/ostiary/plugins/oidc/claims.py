@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-from ostiary.core.config import Fields
+from ostiary.core.config import Fields, Json
+from ostiary.core.config.kinds import Kind, Text
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import Produces
 from ostiary.model import UserInfo
@@ -24,14 +27,46 @@ EXTRA_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-_.a-z0-
 RESERVED = re.compile(r"(.*\.)?(kubernetes|k8s)\.io/.*")
 
 
+def claim(what: str, *, unset: str = "") -> Text:
+    return Text(f"the claim with {what}", empty="it names no claim", empty_hint="leave it out", unset=unset)
+
+
+@dataclass(frozen=True)
+class ExtraClaims(Kind[tuple[tuple[str, str], ...]]):
+    """Keys of the user's extra fields, each with the claim that its values are taken from."""
+
+    @property
+    def label(self) -> str:
+        return "mapping"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> tuple[tuple[str, str], ...] | None:
+        extra = fields.section(key)
+        pairs = tuple((name, extra.string(name)) for name in extra)
+        for name, claim in pairs:
+            if not EXTRA_KEY.fullmatch(name) or RESERVED.fullmatch(name):
+                mistake = "it is not a key such as example.com/team, in small letters and of one's own domain"
+                extra.problem(mistake, name)
+            if not claim:
+                extra.problem("it names no claim", name)
+        return pairs
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}
+
+    def blank(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimNames:
     """Which claim is what. By default the username is ``sub``: the only one that an issuer never gives to another."""
 
-    username: str = "sub"
-    uid: str = ""
-    groups: str = ""
-    extra: tuple[tuple[str, str], ...] = ()
+    username: Annotated[str, claim("the username")] = "sub"
+    uid: Annotated[str, claim("the uid", unset="none")] = ""
+    groups: Annotated[str, claim("the groups", unset="none")] = ""
+    extra: Annotated[
+        tuple[tuple[str, str], ...], ExtraClaims("keys of one's own domain, each with its claim", unset="none")
+    ] = ()
 
     def user(self, claims: Mapping[str, object]) -> UserInfo:
         """Raises `LoginRefused` if the claims name nobody, and `ProviderError` if they cannot be read."""
@@ -55,26 +90,6 @@ class ClaimNames:
                 hint="let the issuer send only the groups that are assigned to this application",
             )
         return tuple(dict.fromkeys(_many(self.groups, claims))) if self.groups else ()
-
-
-def read_claim_names(fields: Fields) -> ClaimNames:
-    default = ClaimNames()
-    extra = fields.section("extra")
-    pairs = tuple((key, extra.string(key)) for key in extra)
-    for key, claim in pairs:
-        if not EXTRA_KEY.fullmatch(key) or RESERVED.fullmatch(key):
-            extra.problem("it is not a key such as example.com/team, in small letters and of one's own domain", key)
-        if not claim:
-            extra.problem("it names no claim", key)
-    username, uid, groups = (_claim_name(fields, name) for name in ("username", "uid", "groups"))
-    return ClaimNames(username or default.username, uid, groups, pairs)
-
-
-def _claim_name(fields: Fields, name: str) -> str:
-    claim = fields.optional_string(name)
-    if claim == "":
-        fields.problem("it names no claim", name, "leave it out")
-    return claim or ""
 
 
 def _username(claim: str, claims: Mapping[str, object]) -> str:

@@ -25,29 +25,22 @@ from urllib.parse import parse_qsl, quote_plus, urlsplit, urlunsplit
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
-from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
-from ostiary.plugins.oidc.claims import ClaimNames, read_claim_names
-from ostiary.plugins.oidc.issuer import Issuer, IssuerMetadata
-from ostiary.plugins.oidc.keys import ALGORITHMS
-from ostiary.plugins.oidc.settings import (
-    SYSTEM,
-    read_algorithms,
-    read_issuer,
-    read_names,
-    read_outbound,
-    read_skew,
-)
-from ostiary.plugins.oidc.tokens import CLOCK_SKEW, Claims, TokenRefused, TokenRules, verify_with
+from ostiary.plugins.common.renewal import Renewal, sign_in_again
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+from ostiary.plugins.oidc.claims import ClaimNames
+from ostiary.plugins.oidc.issuer import SYSTEM, Issuer, IssuerMetadata, check_issuer, outbound_to_issuer
+from ostiary.plugins.oidc.settings import BASIC, CLOCK_SKEW, OidcSettings
+from ostiary.plugins.oidc.tokens import Claims, TokenRefused, TokenRules, verify_with
 
 NONCE = "nonce"
 # How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
-BASIC, POST = "client_secret_basic", "client_secret_post"
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _AGAIN = "this sign-in cannot be completed: start again"
 _NOT_BELIEVED = "the response of the identity system is invalid"
@@ -60,7 +53,6 @@ _REFUSED = {
         "the issuer rejected the refresh token: the account is disabled or its session has ended",
     ),
 }
-PROMPTS = ("consent", "login", "select_account")
 
 
 class OidcIdentity(ClaimedGroups):
@@ -116,23 +108,22 @@ class OidcIdentity(ClaimedGroups):
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> OidcIdentity:
-        client_id, secret = fields.string("clientID"), fields.optional_string("clientSecretFile")
-        if client_id == "":
-            fields.problem("it is missing: the name of this gateway at the issuer", "clientID")
+        settings = read_settings(OidcSettings, fields, context.directory)
+        check_issuer(settings.issuer, fields)
         provider = cls(
-            issuer=read_issuer(fields),
-            client_id=client_id,
-            client_secret_file=None if secret is None else context.path(secret),
-            client_authentication=_authentication(fields),
-            scopes=_scopes(fields),
-            claims=read_claim_names(fields.section("claims")),
-            audiences=read_names(fields, "audiences"),
-            algorithms=read_algorithms(fields),
-            user_info=fields.boolean("userInfo"),
-            clock_skew=read_skew(fields),
-            prompt=_prompt(fields),
-            renewal=read_renewal(fields),
-            outbound=read_outbound(fields, context),
+            issuer=settings.issuer,
+            client_id=settings.client_id,
+            client_secret_file=settings.client_secret_file,
+            client_authentication=settings.client_authentication,
+            scopes=settings.scopes,
+            claims=settings.claims,
+            audiences=settings.audiences,
+            algorithms=settings.algorithms,
+            user_info=settings.user_info,
+            clock_skew=settings.clock_skew,
+            prompt=settings.prompt,
+            renewal=settings.renewal,
+            outbound=outbound_to_issuer(settings.ca, fields),
             clock=context.clock,
         )
         if provider._secret is not None:
@@ -312,26 +303,3 @@ def _read_kept(kept: Secret) -> tuple[str, str]:
     except (ValueError, TypeError):
         pass
     raise LoginRefused(_ENDED, cause="what was kept of the sign-in cannot be read")
-
-
-def _prompt(fields: Fields) -> str:
-    prompt = fields.string("prompt")
-    if prompt not in ("", *PROMPTS):
-        fields.problem(f"it must be {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}", "prompt")
-        return ""
-    return prompt
-
-
-def _authentication(fields: Fields) -> str:
-    method = fields.string("clientAuthentication")
-    if method not in ("", BASIC, POST):
-        fields.problem(f"it must be {BASIC} or {POST}", "clientAuthentication")
-    return method
-
-
-def _scopes(fields: Fields) -> tuple[str, ...]:
-    scopes = read_names(fields, "scopes")
-    if any(not re.fullmatch(r"[!#-\[\]-~]+", scope) for scope in scopes):
-        fields.problem("a scope is one word of ASCII, without quotes", "scopes")
-        return ()
-    return scopes

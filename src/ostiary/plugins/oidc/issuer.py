@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.config import Fields
 from ostiary.core.text import printable
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, ProviderError
@@ -24,6 +25,8 @@ from ostiary.plugins.common.outbound import MAX_BYTES, Outbound, is_safe
 from ostiary.plugins.oidc.keys import Keys, parse_keys
 from ostiary.plugins.oidc.tokens import json_object
 
+# What errors call it.
+SYSTEM = "the issuer"
 METADATA_SECONDS = 3600.0
 LONGEST_NAME = 200
 KEYS_SECONDS = 300.0
@@ -145,6 +148,22 @@ def usable_url(text: object, *, plain: bool) -> SplitResult | None:
     except ValueError:
         return None
     return parts if parts.scheme == "https" or (plain and is_safe(text)) else None
+
+
+def check_issuer(issuer: str, fields: Fields) -> None:
+    """Note what is wrong with the setting ``issuer``."""
+    if issuer and ((parts := usable_url(issuer, plain=True)) is None or parts.query):
+        fields.problem("it is not a https URL without a query", "issuer", "plain http is for this machine only")
+
+
+def outbound_to_issuer(ca: Path | None, fields: Fields) -> Outbound:
+    """How the issuer is reached; what is wrong with the setting ``ca`` is noted."""
+    try:
+        return Outbound(SYSTEM, ca=ca)
+    except ConfigurationError as error:
+        fields.problem(error.cause or error.summary, "ca")
+        # Never asked: with a problem noted, the gateway does not start.
+        return Outbound(SYSTEM)
 
 
 def _metadata(issuer: str, document: object) -> IssuerMetadata:

@@ -14,31 +14,14 @@ from typing import cast
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+
 PublicKey = RSAKey | ECKey | OKPKey
 
 MAX_KEYS = 32
 LEAST_RSA_BITS = 2048
 # A longer one only takes longer to check.
 MOST_RSA_BITS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """What a key must be to go with it, and the hash that ``at_hash`` is made with."""
-
-    kind: str
-    curve: str | None
-    hash: str
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    **{f"{family}{bits}": Algorithm("RSA", None, f"sha{bits}") for family in ("RS", "PS") for bits in (256, 384, 512)},
-    "ES256": Algorithm("EC", "P-256", "sha256"),
-    "ES384": Algorithm("EC", "P-384", "sha384"),
-    "ES512": Algorithm("EC", "P-521", "sha512"),
-    "EdDSA": Algorithm("OKP", "Ed25519", "sha512"),
-    "Ed25519": Algorithm("OKP", "Ed25519", "sha512"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,64 +1,129 @@
-"""The settings that `oidc` and `sso_cookie` share: whom to believe, and by which rules."""
+"""The settings of the identity provider ``oidc``, and those that ``sso_cookie`` shares with it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
 
-from ostiary.core.catalog import Context
-from ostiary.core.config import Fields
-from ostiary.errors import ConfigurationError
-from ostiary.plugins.common.outbound import Outbound
-from ostiary.plugins.oidc.issuer import usable_url
-from ostiary.plugins.oidc.keys import ALGORITHMS
-from ostiary.plugins.oidc.tokens import CLOCK_SKEW
+from ostiary.core.config import Fields, Json
+from ostiary.core.config.kinds import Duration, FilePath, Flag, Holds, Kind, Text, Texts, Word
+from ostiary.core.config.sections import Section
+from ostiary.plugins.common.renewal import Renewal, RenewalSetting
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+from ostiary.plugins.oidc.claims import ClaimNames
 
-# What errors call it.
-SYSTEM = "the issuer"
+CLOCK_SKEW = timedelta(seconds=30)
 MOST_SKEW = timedelta(minutes=5)
+BASIC, POST = "client_secret_basic", "client_secret_post"
+PROMPTS = ("consent", "login", "select_account")
+EMPTY_NAME = "it contains an empty string"
 
 
-def read_issuer(fields: Fields) -> str:
-    issuer = fields.string("issuer")
-    if issuer == "":
-        fields.problem("it is missing: the URL of the issuer", "issuer")
-    elif (parts := usable_url(issuer, plain=True)) is None or parts.query:
-        fields.problem("it is not a https URL without a query", "issuer", "plain http is for this machine only")
-    return issuer
+@dataclass(frozen=True)
+class Algorithms(Kind[frozenset[str]]):
+    @property
+    def label(self) -> str:
+        return "list"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+        names = fields.strings(key)
+        for name in names:
+            if name not in ALGORITHMS:
+                fields.problem("unknown or unsafe algorithm", key, f"there are: {', '.join(ALGORITHMS)}")
+        return frozenset(names) & ALGORITHMS.keys() or None
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "array", "items": {"enum": list(ALGORITHMS)}}
+
+    def blank(self) -> frozenset[str]:
+        return frozenset(ALGORITHMS)
 
 
-def read_outbound(fields: Fields, context: Context) -> Outbound:
-    ca = fields.string("ca")
-    try:
-        return Outbound(SYSTEM, ca=context.path(ca) if ca else None)
-    except ConfigurationError as error:
-        fields.problem(error.cause or error.summary, "ca")
-        # Never asked: with a problem noted, the gateway does not start.
-        return Outbound(SYSTEM)
+@dataclass(frozen=True)
+class ClockSkew(Duration):
+    def read(self, fields: Fields, key: str, directory: Path) -> timedelta | None:
+        skew = fields.optional_duration(key)
+        if skew is not None and not timedelta(0) <= skew <= MOST_SKEW:
+            fields.problem("it must be between 0s and 5m", key)
+        return skew
 
 
-def read_algorithms(fields: Fields) -> frozenset[str]:
-    names = fields.strings("algorithms")
-    for name in names:
-        if name not in ALGORITHMS:
-            fields.problem("unknown or unsafe algorithm", "algorithms", f"there are: {_NAMES}")
-    return frozenset(names) & ALGORITHMS.keys() or frozenset(ALGORITHMS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerSettings:
+    """Whom to believe, and by which rules. The URL is checked by `oidc.issuer`."""
+
+    issuer: Annotated[
+        str,
+        Text("the URL of the issuer, as it writes itself", empty="", missing="it is missing: the URL of the issuer"),
+    ]
+    claims: Annotated[ClaimNames, Section("which claim says what", ClaimNames)] = field(default=ClaimNames())
+    algorithms: Annotated[frozenset[str], Algorithms("the signatures that are believed", unset="all that are safe")] = (
+        frozenset(ALGORITHMS)
+    )
+    clock_skew: Annotated[timedelta, ClockSkew("how far the clocks may differ; `5m` at most")] = CLOCK_SKEW
+    ca: Annotated[
+        Path | None,
+        FilePath(
+            "authorities (PEM) of the issuer", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
+        ),
+    ] = None
+    renewal: RenewalSetting = Renewal.DEFAULT
 
 
-_NAMES = ", ".join(ALGORITHMS)
-
-
-def read_skew(fields: Fields) -> timedelta:
-    skew = fields.optional_duration("clockSkew")
-    if skew is None:
-        return CLOCK_SKEW
-    if not timedelta(0) <= skew <= MOST_SKEW:
-        fields.problem("it must be between 0s and 5m", "clockSkew")
-    return skew
-
-
-def read_names(fields: Fields, key: str) -> tuple[str, ...]:
-    """A list of texts, none of them empty: an empty one would fit what was left out by mistake."""
-    names = fields.strings(key)
-    if "" in names:
-        fields.problem("it contains an empty string", key)
-    return tuple(filter(None, names))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings(IssuerSettings):
+    client_id: Annotated[
+        str,
+        Text(
+            "what the gateway is called at the issuer",
+            name="clientID",
+            empty="",
+            missing="it is missing: the name of this gateway at the issuer",
+        ),
+    ]
+    client_secret_file: Annotated[
+        Path | None,
+        FilePath(
+            "the file with the client's secret",
+            holds=Holds.SECRET,
+            checked=False,
+            unset="none: a public client, which PKCE alone protects",
+        ),
+    ] = None
+    client_authentication: Annotated[
+        str,
+        Word(
+            "for a client that is registered for the one way only",
+            (BASIC, POST),
+            mistake=f"it must be {BASIC} or {POST}",
+            hint="",
+            empty="",
+            unset="what the issuer supports",
+        ),
+    ] = ""
+    scopes: Annotated[
+        tuple[str, ...],
+        Texts(
+            "what to ask for, besides `openid`",
+            empty=EMPTY_NAME,
+            pattern=r"[!#-\[\]-~]+",
+            mistake="a scope is one word of ASCII, without quotes",
+        ),
+    ] = ()
+    audiences: Annotated[
+        tuple[str, ...], Texts("audiences that may stand in an ID token beside the client", empty=EMPTY_NAME)
+    ] = ()
+    user_info: Annotated[bool, Flag("whether the claims come from the UserInfo endpoint")] = False
+    prompt: Annotated[
+        str,
+        Word(
+            "what the issuer shall ask the person; some give refresh tokens only after consent",
+            PROMPTS,
+            mistake=f"it must be {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}",
+            hint="",
+            empty="",
+            unset="what the issuer likes",
+        ),
+    ] = ""

@@ -21,11 +21,12 @@ from typing import Any, NoReturn, Protocol
 from joserfc.errors import JoseError, UnsupportedAlgorithmError
 from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate_compact
 
-from ostiary.plugins.oidc.keys import ALGORITHMS, Keys, PublicKey
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+from ostiary.plugins.oidc.keys import Keys, PublicKey
+from ostiary.plugins.oidc.settings import CLOCK_SKEW
 
 MAX_TOKEN_BYTES = 64 * 1024
 MAX_SUBJECT = 255
-CLOCK_SKEW = timedelta(seconds=30)
 LAST_SECOND = 10**12
 
 Claims = Mapping[str, object]

@@ -12,14 +12,18 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Self
+from pathlib import Path
+from typing import Annotated, Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config import Fields
+from ostiary.core.config import Fields, Json
+from ostiary.core.config.declare import read_settings
+from ostiary.core.config.kinds import Duration, Integer, Kind, Text, Texts, Word
+from ostiary.core.config.sections import Sections
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.interfaces.admission import Admission
 from ostiary.interfaces.shared_counts import CountsFull, ImmediateCounts, State
@@ -36,6 +40,56 @@ _POWERS |= {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
 _ADMITTED = Admission(admitted=True)
 
 
+@dataclass(frozen=True)
+class ByteCount(Kind[int]):
+    """A number of bytes, with or without a unit."""
+
+    @property
+    def label(self) -> str:
+        return "bytes, as in `65536`, `64Ki` or `1Mi`"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> int | None:
+        value = fields.plain(key)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            fields.problem("expected a number of bytes, as in 65536, 64Ki or 1Mi", key)
+            return None
+        return int(match[1]) * _POWERS.get(match[2] or "", 1)
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": ["integer", "string"], "minimum": 0, "pattern": f"^{_QUANTITY.pattern}$"}
+
+    def blank(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Condition(Kind[frozenset[str]]):
+    """Left out it means everybody; written down and empty, somebody meant nobody, or forgot to fill it in."""
+
+    @property
+    def label(self) -> str:
+        return "list"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+        return frozenset(self._texts.read(fields, key, directory) or ())
+
+    @property
+    def _texts(self) -> Texts:
+        mistake, hint = "an empty list would be met by every request", "leave it out if that is meant"
+        return Texts(self.doc, empty_list=mistake, empty_list_hint=hint, unique=True)
+
+    def schema(self) -> dict[str, Json]:
+        return self._texts.schema()
+
+    def blank(self) -> frozenset[str]:
+        return frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One limit. An empty condition is met by every request.
@@ -44,16 +98,27 @@ class Limit:
     *by* says who shares a count: each user has one, or each namespace, or there is one for everyone.
     """
 
-    name: str
-    count: int | None = None
-    per: timedelta = timedelta(hours=1)
-    by: str = "user"
-    largest_body: int | None = None
-    users: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    namespaces: frozenset[str] = frozenset()
-    verbs: frozenset[str] = frozenset()
-    resources: frozenset[str] = frozenset()
+    name: Annotated[str, Text("told to whoever is refused", empty="", unset="`limit-1`, `limit-2`, ...")] = ""
+    count: Annotated[
+        int | None, Integer("so many requests", least=0, mistake="it must not be negative", unset="no limit")
+    ] = None
+    per: Annotated[
+        timedelta,
+        Duration("within this time", least=timedelta(seconds=1), mistake="it must be at least one second"),
+    ] = timedelta(hours=1)
+    by: Annotated[
+        str, Word("who shares the count", BY, mistake=f"expected one of {', '.join(BY)}", hint="", empty="")
+    ] = "user"
+    largest_body: Annotated[int | None, ByteCount("the largest body", name="maxBytes", unset="no limit")] = None
+    users: Annotated[frozenset[str], Condition("for these users", unset="all")] = frozenset()
+    groups: Annotated[frozenset[str], Condition("for these groups", unset="all")] = frozenset()
+    namespaces: Annotated[frozenset[str], Condition("in these namespaces", unset="all")] = frozenset()
+    verbs: Annotated[frozenset[str], Condition("for these verbs", unset="all")] = frozenset()
+    resources: Annotated[frozenset[str], Condition("for these resources", unset="all")] = frozenset()
+
+    def check(self, fields: Fields) -> None:
+        if self.count is None and self.largest_body is None and fields.is_right("count", "maxBytes"):
+            fields.problem("a limit needs count, maxBytes, or both")
 
     def matches(self, attributes: Attributes) -> bool:
         user, request = attributes.user, attributes.request
@@ -72,6 +137,22 @@ class Limit:
         if self.by == "user":
             return attributes.user.username
         return attributes.request.namespace if self.by == "namespace" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """The settings of the admission provider ``quota``."""
+
+    limits: Annotated[
+        tuple[Limit, ...],
+        Sections(
+            "the limits; each one that matches a request counts",
+            Limit,
+            "One limit.",
+            least=1,
+            missing="there must be a limit",
+        ),
+    ]
 
 
 def _names(request: RequestInfo) -> tuple[str, ...]:
@@ -204,9 +285,11 @@ class RequestQuota:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        limits = [_limit(section, index) for index, section in enumerate(fields.sections("limits"))]
-        if not limits:
-            fields.problem("there must be a limit", "limits")
+        settings = read_settings(QuotaSettings, fields, context.directory)
+        limits = [
+            replace(limit, name=limit.name or f"limit-{number}")
+            for number, limit in enumerate(settings.limits, start=1)
+        ]
         if len({limit.name for limit in limits}) < len(limits):
             fields.problem("two limits have the same name", "limits")
         return cls(limits, clock=context.clock, counts=context.counts, name=context.name)
@@ -254,50 +337,3 @@ def _refusal_if_full(counts: _LimitWindows, attributes: Attributes) -> Admission
 
 
 # --- the configuration ---
-
-
-def _limit(fields: Fields, index: int) -> Limit:
-    count, per, by = fields.optional_integer("count"), fields.optional_duration("per"), fields.string("by") or "user"
-    largest_body = _quantity(fields, "maxBytes")
-    if count is None and largest_body is None:
-        fields.problem("a limit needs count, maxBytes, or both")
-    if count is not None and count < 0:
-        fields.problem("it must not be negative", "count")
-    if per is not None and per < timedelta(seconds=1):
-        fields.problem("it must be at least one second", "per")
-        per = None
-    if by not in BY:
-        fields.problem(f"expected one of {', '.join(BY)}", "by")
-    return Limit(
-        name=fields.string("name") or f"limit-{index + 1}",
-        count=count,
-        per=per or timedelta(hours=1),
-        by=by,
-        largest_body=largest_body,
-        users=_condition(fields, "users"),
-        groups=_condition(fields, "groups"),
-        namespaces=_condition(fields, "namespaces"),
-        verbs=_condition(fields, "verbs"),
-        resources=_condition(fields, "resources"),
-    )
-
-
-def _condition(fields: Fields, key: str) -> frozenset[str]:
-    values = fields.strings(key)
-    # Left out it means everybody; written down and empty, somebody meant nobody, or forgot to fill it in.
-    if key in fields and not values:
-        fields.problem("an empty list would be met by every request", key, "leave it out if that is meant")
-    return frozenset(values)
-
-
-def _quantity(fields: Fields, key: str) -> int | None:
-    value = fields.plain(key)
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        fields.problem("expected a number of bytes, as in 65536, 64Ki or 1Mi", key)
-        return None
-    return int(match[1]) * _POWERS.get(match[2] or "", 1)

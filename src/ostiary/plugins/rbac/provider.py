@@ -17,6 +17,7 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.core.watched_file import is_settled
 from ostiary.errors import ConfigurationError
@@ -28,6 +29,7 @@ from ostiary.plugins.rbac.index import MASTERS, Index
 from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, check_manifests
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.rules import resource_keys
+from ostiary.plugins.rbac.settings import RbacSettings
 from ostiary.wire.rbac import Manifests
 
 POLL_SECONDS = 1.0
@@ -72,17 +74,9 @@ class RbacAuthorization:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        paths = fields.strings("paths")
-        defaults, watch = fields.optional_boolean("defaults"), fields.optional_boolean("watch")
-        if not paths:
-            fields.problem("rbac needs the files or directories of its policy", "paths")
+        settings = read_settings(RbacSettings, fields, context.directory)
         try:
-            return cls(
-                [context.path(path) for path in paths],
-                defaults=defaults is not False,
-                watch=watch is not False,
-                clock=context.clock,
-            )
+            return cls(settings.paths, defaults=settings.defaults, watch=settings.watch, clock=context.clock)
         except ConfigurationError as error:
             for problem in error.problems:
                 fields.problem(str(problem), "paths", problem.hint)

@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.net import is_loopback, is_loopback_address
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo
+from ostiary.plugins.single_user.settings import SingleUserSettings
 
 _OF_PROXIES = frozenset(("forwarded", "via", "x-forwarded-for", "x-real-ip"))
 
@@ -30,10 +32,7 @@ class SingleUserIdentity:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> SingleUserIdentity:
-        username = fields.optional_string("username")
-        if username == "":
-            fields.problem("it must not be empty", "username", "leave it out to be the user of the process")
-        return cls(username=username or None)
+        return cls(username=read_settings(SingleUserSettings, fields, context.directory).username)
 
     def produces(self) -> Produces:
         # Otherwise it is whoever runs the gateway, who need not be the one who looks at its configuration.

@@ -24,6 +24,7 @@ from typing import Self, TypeAlias, TypeVar
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.core.tokens import check_revocation, check_storable
 from ostiary.core.tokens.records import check_record
 from ostiary.errors import LoginRefused, ProviderError
@@ -31,6 +32,7 @@ from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, S
 from ostiary.plugins.sqlite import changes, database_file, log, schema
 from ostiary.plugins.sqlite.file_watch import FileWatch, touch
 from ostiary.plugins.sqlite.log import Row
+from ostiary.plugins.sqlite.settings import SqliteSettings
 from ostiary.plugins.sqlite.writer import Writer
 
 # How often the other processes' revocations are looked for where the system cannot tell that the file was touched.
@@ -66,10 +68,7 @@ class SqliteTokenStore:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        path = fields.string("path")
-        if not path:
-            fields.problem("it is missing", "path", "name the file, as in: path: ostiary.db")
-        return cls(context.path(path or "ostiary.db"), clock=context.clock)
+        return cls(read_settings(SqliteSettings, fields, context.directory).path, clock=context.clock)
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         check_storable(session)

@@ -9,35 +9,28 @@ which that one could replay to us, is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import timedelta
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.outbound import Outbound
-from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
-from ostiary.plugins.oidc.claims import ClaimNames, read_claim_names
-from ostiary.plugins.oidc.issuer import FileKeys, Issuer, usable_url
-from ostiary.plugins.oidc.keys import ALGORITHMS
-from ostiary.plugins.oidc.settings import (
-    SYSTEM,
-    read_algorithms,
-    read_issuer,
-    read_names,
-    read_outbound,
-    read_skew,
-)
-from ostiary.plugins.oidc.tokens import CLOCK_SKEW, KeySource, TokenRefused, TokenRules, verify_with
+from ostiary.plugins.common.renewal import Renewal, sign_in_again
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+from ostiary.plugins.oidc.claims import ClaimNames
+from ostiary.plugins.oidc.issuer import SYSTEM, FileKeys, Issuer, check_issuer, outbound_to_issuer, usable_url
+from ostiary.plugins.oidc.settings import CLOCK_SKEW
+from ostiary.plugins.oidc.tokens import KeySource, TokenRefused, TokenRules, verify_with
+from ostiary.plugins.sso_cookie.settings import SsoCookieSettings
 
 # What single sign-on systems put into cookies: a token without a type, or an access token (RFC 9068).
 TYPES = frozenset(("jwt", "at+jwt"))
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class SsoCookieIdentity(ClaimedGroups):
@@ -78,22 +71,18 @@ class SsoCookieIdentity(ClaimedGroups):
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> SsoCookieIdentity:
-        cookie, issuer, audiences = fields.string("cookie"), read_issuer(fields), read_names(fields, "audiences")
-        if not _NAME.fullmatch(cookie):
-            fields.problem("it is missing, or not the name of a cookie", "cookie")
-        if not audiences:
-            hint = "without it, a token for any application would be accepted here"
-            fields.problem("it is missing: the audience of these tokens", "audiences", hint)
-        outbound = read_outbound(fields, context)
+        settings = read_settings(SsoCookieSettings, fields, context.directory)
+        check_issuer(settings.issuer, fields)
+        outbound = outbound_to_issuer(settings.ca, fields)
         return cls(
-            cookie=cookie,
-            issuer=issuer,
-            audiences=audiences,
-            keys=_keys(fields, context, Issuer(issuer, outbound, keys_url=_keys_url(fields), clock=context.clock)),
-            claims=read_claim_names(fields.section("claims")),
-            algorithms=read_algorithms(fields),
-            clock_skew=read_skew(fields),
-            renewal=read_renewal(fields),
+            cookie=settings.cookie,
+            issuer=settings.issuer,
+            audiences=settings.audiences,
+            keys=_keys(settings, outbound, fields, context.clock),
+            claims=settings.claims,
+            algorithms=settings.algorithms,
+            clock_skew=settings.clock_skew,
+            renewal=settings.renewal,
             outbound=outbound,
             clock=context.clock,
         )
@@ -121,22 +110,17 @@ class SsoCookieIdentity(ClaimedGroups):
         return f"the keys of {self._rules.issuer}"
 
 
-def _keys(fields: Fields, context: Context, issuer: Issuer) -> KeySource:
-    file = fields.string("keysFile")
-    if not file:
-        return issuer
-    if fields.string("keysURL"):
-        fields.problem("either keysURL or keysFile is set, not both", "keysFile")
-    keys = FileKeys(context.path(file), clock=context.clock)
-    keys.file.check(fields, "keysFile")
-    return keys
-
-
-def _keys_url(fields: Fields) -> str:
-    url = fields.string("keysURL")
+def _keys(settings: SsoCookieSettings, outbound: Outbound, fields: Fields, clock: Clock) -> KeySource:
+    url = settings.keys_url
     if url and usable_url(url, plain=True) is None:
         fields.problem("it is not a https URL", "keysURL", "plain http is for this machine only")
-    return url
+    if settings.keys_file is None:
+        return Issuer(settings.issuer, outbound, keys_url=url, clock=clock)
+    if url:
+        fields.problem("either keysURL or keysFile is set, not both", "keysFile")
+    keys = FileKeys(settings.keys_file, clock=clock)
+    keys.file.check(fields, "keysFile")
+    return keys
 
 
 def _cookie(request: LoginRequest, name: str) -> Secret:

@@ -27,13 +27,20 @@ import httpx2
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.go.duration import DurationError, parse_duration
+from ostiary.core.config.declare import read_settings
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Attributes, Decision, Verdict
+from ostiary.plugins.subject_access_review.settings import (
+    BAD_SERVER,
+    BAD_SERVER_HINT,
+    BAD_VERSION,
+    TIMEOUT_SECONDS,
+    SubjectAccessReviewSettings,
+)
 from ostiary.wire.authorization import MAX_BYTES, V1, V1BETA1, ReviewError, decode_status, encode_review
 
 API_VERSIONS = {"v1": V1, "v1beta1": V1BETA1}
@@ -42,7 +49,6 @@ API_VERSIONS = {"v1": V1, "v1beta1": V1BETA1}
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 PAUSE_FACTOR = 1.5
-TIMEOUT_SECONDS = 8.0
 LOOK_SECONDS = 1.0
 
 _Look = tuple[Fingerprint | None, ...]
@@ -125,26 +131,23 @@ class SubjectAccessReviewAuthorization:
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
-        server, version = fields.string("server"), fields.string("version") or "v1"
-        groups, hide, timeout = fields.strings("groups"), fields.boolean("hide"), _timeout(fields)
-        ca, certificate, key, token = (
-            context.path(text) if (text := fields.string(name)) else None
-            for name in ("ca", "certificate", "key", "tokenFile")
-        )
-        tls = ReviewTls(ca, certificate, key, fields.optional_string("serverName"))
+        settings = read_settings(SubjectAccessReviewSettings, fields, context.directory)
+        tls = ReviewTls(settings.ca, settings.certificate, settings.key, settings.server_name)
         try:
             return cls(
-                server,
+                settings.server,
                 tls=tls,
-                token_file=token,
-                version=version,
-                timeout=timeout,
-                groups=groups,
-                hide=hide,
+                token_file=settings.token_file,
+                version=settings.version,
+                timeout=settings.timeout,
+                groups=settings.groups,
+                hide=settings.hide,
                 clock=context.clock,
             )
         except ConfigurationError as error:
-            fields.problem(error.cause or error.summary, str(error.where or "server"), error.hint)
+            where = str(error.where or "server")
+            if fields.is_right(where):
+                fields.problem(error.cause or error.summary, where, error.hint)
             # Never asked: with a problem noted, the gateway does not start.
             return cls("https://invalid.invalid")
 
@@ -261,35 +264,19 @@ class SubjectAccessReviewAuthorization:
 def review_url(server: str, version: str) -> str:
     """Where to post reviews; raises `ConfigurationError`. A server without a path is a Kubernetes API server."""
     if version not in API_VERSIONS:
-        raise _unusable("version", f"the version must be {' or '.join(API_VERSIONS)}")
+        raise _unusable("version", BAD_VERSION)
     try:
         parts = urlsplit(server)
         usable = parts.scheme == "https" and parts.hostname and parts.port != 0 and not parts.fragment
     except ValueError:
         usable = False
     if not usable:
-        raise _unusable(
-            "server", "the server must be a https URL", "reviews contain user names, and responses grant access"
-        )
+        raise _unusable("server", BAD_SERVER, BAD_SERVER_HINT)
     if parts.username is not None:
         raise _unusable("server", "the URL holds a user name or password", "use tokenFile, or certificate and key")
     if parts.path in ("", "/"):
         parts = parts._replace(path=f"/apis/{API_VERSIONS[version]}/subjectaccessreviews")
     return parts.geturl()
-
-
-def _timeout(fields: Fields) -> float:
-    text = fields.optional_string("timeout")
-    if text is None:
-        return TIMEOUT_SECONDS
-    try:
-        seconds = parse_duration(text).total_seconds()
-    except DurationError as error:
-        fields.problem(str(error), "timeout", error.hint)
-        return TIMEOUT_SECONDS
-    if seconds <= 0:
-        fields.problem("the timeout must be greater than zero", "timeout")
-    return seconds
 
 
 def _context(tls: ReviewTls) -> ssl.SSLContext:

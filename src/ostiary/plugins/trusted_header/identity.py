@@ -9,24 +9,20 @@ A proxy proves itself by a client certificate with one of these common names, wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.client_certificate.certificates import read_certificate
-from ostiary.plugins.common.renewal import Renewal, read_renewal, sign_in_again
-from ostiary.plugins.oidc.settings import read_names
+from ostiary.plugins.common.renewal import Renewal, sign_in_again
+from ostiary.plugins.trusted_header.settings import GROUP, USER, TrustedHeaderSettings
 
-USER, GROUP = "X-Remote-User", "X-Remote-Group"
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?")
-# These mean something to everybody on the way, and may be anybody's.
-_NOT_OURS = frozenset(("authorization", "cookie", "host", "connection", "forwarded", "x-forwarded-for", "content-type"))
 _REFUSED = "only the trusted proxy may set the user"
 
 
@@ -56,20 +52,13 @@ class TrustedHeaderIdentity(ClaimedGroups):
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> TrustedHeaderIdentity:
-        names = read_names(fields, "names")
-        if not names:
-            fields.problem("it is missing: the common names of the proxies' client certificates", "names")
-        headers = fields.section("headers")
-        user, group, uid = (_header_name(headers, name) for name in ("user", "group", "uid"))
-        chosen = [name.lower() for name in (user or USER, group or GROUP, uid) if name]
-        if len(set(chosen)) != len(chosen):
-            fields.problem("one header cannot be used for two fields", "headers")
+        settings = read_settings(TrustedHeaderSettings, fields, context.directory)
         return cls(
-            names=names,
-            user_header=user or USER,
-            group_header=group or GROUP,
-            uid_header=uid,
-            renewal=read_renewal(fields),
+            names=settings.names,
+            user_header=settings.headers.user,
+            group_header=settings.headers.group,
+            uid_header=settings.headers.uid,
+            renewal=settings.renewal,
             clock=context.clock,
         )
 
@@ -98,17 +87,6 @@ class TrustedHeaderIdentity(ClaimedGroups):
             raise LoginRefused(_REFUSED, cause="the client certificate is not valid")
         if certificate.common_name not in self._names:
             raise LoginRefused(_REFUSED, cause="the client certificate is not one of a proxy on the list")
-
-
-def _header_name(fields: Fields, key: str) -> str:
-    name = fields.optional_string(key)
-    if name is None:
-        return ""
-    # No underscore: some servers take it for a dash, and then two headers are one.
-    if not _NAME.fullmatch(name) or name.lower() in _NOT_OURS:
-        fields.problem("it is not a header of letters, digits and dashes that only the proxy sets", key)
-        return ""
-    return name
 
 
 def _values(request: LoginRequest, name: str) -> list[str]:

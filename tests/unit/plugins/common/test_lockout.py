@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from ostiary.core.config import Reading, parse
+from ostiary.core.config.declare import read_settings
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
 from ostiary.errors import LoginRefused
-from ostiary.plugins.common.lockout import Lockout, LockoutSettings, lockout_settings
+from ostiary.plugins.common.lockout import Lockout, LockoutSettings
 from ostiary.testing import FakeClock
 
 SETTINGS = LockoutSettings(attempts=3, window=timedelta(minutes=10), duration=timedelta(minutes=5))
@@ -161,8 +163,10 @@ async def test_two_providers_do_not_count_each_others_failures(clock: FakeClock)
 
 def test_settings_are_read_and_checked() -> None:
     reading = Reading(parse("{attempts: 2, window: 1m, duration: 2m}"))
-    assert lockout_settings(reading.root) == LockoutSettings(2, timedelta(minutes=1), timedelta(minutes=2))
+    assert read_settings(LockoutSettings, reading.root, Path()) == LockoutSettings(
+        2, timedelta(minutes=1), timedelta(minutes=2)
+    )
     assert reading.problems == []
     reading = Reading(parse("{attempts: 0, window: 0s, duration: -1m}"))
-    lockout_settings(reading.root)
+    read_settings(LockoutSettings, reading.root, Path())
     assert len(reading.problems) == 3

@@ -13,13 +13,15 @@ pytest.importorskip("ldap", reason="python-ldap is not installed")
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
+from ostiary.core.config.declare import read_settings
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.plugins.ldap.account import user_of, why_unusable
 from ostiary.plugins.ldap.connection import LdapEntry
+from ostiary.plugins.ldap.declared_settings import LdapIdentitySettings, Nested
 from ostiary.plugins.ldap.groups import LdapGroups
 from ostiary.plugins.ldap.identity import LdapIdentity
 from ostiary.plugins.ldap.membership import IN_CHAIN, named_filter
-from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, Nested, SearchAccount, UserSearch, read_settings
+from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, SearchAccount, UserSearch, directory_settings
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GOOD: dict[str, Any] = {
@@ -48,7 +50,7 @@ def context(tmp_path: Path) -> Context:
 
 def test_settings_are_read(context: Context) -> None:
     found = reading(connections=3, timeout="2s", lockout={"attempts": 3})
-    settings = read_settings(found.root, context)
+    settings = directory_settings(read_settings(LdapIdentitySettings, found.root, context.directory), found.root)
     assert settings is not None
     assert found.problems == []
     assert settings.server == LdapServer("ldaps://ldap.example.com", connections=3, timeout=2.0)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey, KeyParameters, OKPKey
 from joserfc.jws import JWSRegistry
 
-from ostiary.plugins.oidc.keys import ALGORITHMS, Keys, parse_keys
+from ostiary.plugins.oidc.algorithms import ALGORITHMS
+from ostiary.plugins.oidc.keys import Keys, parse_keys
 from ostiary.plugins.oidc.tokens import KeyMissing, TokenRefused, TokenRules, at_hash, json_object, verify
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, ec_key, public, rsa_key, token
