@@ -42,9 +42,9 @@ class FairSeats:
         self._per_user = per_user or 2**62
         self._queue_length, self._queued_in_all, self._wait_seconds = queue_length, queued_in_all, wait_seconds
         self._clock = clock
-        # In the order of their turns: who has been served goes to the end.
+        # In the order in which they are served: a user who has been served goes to the end.
         self._queues: dict[UserShare, deque[_Waiter]] = {}
-        # All who wait, the longest first: everybody may wait equally long, so this is also the order of deadlines.
+        # All that wait, the longest first. All may wait equally long, so this is also the order of deadlines.
         self.waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
@@ -55,7 +55,7 @@ class FairSeats:
 
     def try_enter(self, share: UserShare) -> Leave | None:
         """A seat, if there is one right now."""
-        # Whoever waits although a seat is free holds their whole share, so nobody is overtaken.
+        # A user who waits although a seat is free holds their whole share, so nobody is overtaken.
         if self.in_flight >= self._seats or share.seats >= self._per_user:
             return None
         self.in_flight += 1
@@ -63,7 +63,7 @@ class FairSeats:
         return share.leave_seat
 
     async def wait(self, share: UserShare) -> Leave:
-        """A seat, when it is this user's turn; raises `TooManyRequests` if that would take, or takes, too long."""
+        """A seat, when it is this user's turn; raises `TooManyRequests` if the queue is full or the wait too long."""
         leave = self.try_enter(share)
         if leave is not None:
             return leave
@@ -75,7 +75,7 @@ class FairSeats:
             raise
 
     def expire(self) -> None:
-        """Send away all who have waited too long. A timer calls it while anybody waits."""
+        """Refuse all that have waited too long. A timer calls it while any request waits."""
         now = self._clock.monotonic()
         overdue = []
         for waiter in self.waiters:
@@ -101,7 +101,7 @@ class FairSeats:
         return waiter
 
     def serve_waiting(self) -> None:
-        """A seat was left: give it to whoever's turn it is."""
+        """A seat has become free: give it to the user whose turn it is."""
         while self.in_flight < self._seats:
             share = next((share for share in self._queues if share.seats < self._per_user), None)
             if share is None:
@@ -132,7 +132,7 @@ class FairSeats:
             del self._queues[waiter.share]
 
     def _give_up(self, waiter: _Waiter) -> None:
-        """Whoever waited has gone. They may have been given a seat in the same moment; then it is free again."""
+        """A client that waited has gone. If it was given a seat in the same moment, that is free again."""
         self._remove(waiter)
         turn = waiter.turn
         if turn.done() and not turn.cancelled() and turn.exception() is None:

@@ -29,9 +29,9 @@ class RevokedStreams:
 
     async def apply(self, revocation: Revocation) -> None:
         """Put *revocation* into force; raises `ProviderError` if the store cannot be asked."""
-        concerned = self._concerned_by(revocation)
+        affected = self._affected_tokens(revocation)
         # A revoked token is gone for certain. The other kinds spare what began later, which the store knows.
-        cut = await self._ask_again(concerned, surely_gone=revocation.kind is RevocationKind.TOKEN)
+        cut = await self._ask_again(affected, surely_gone=revocation.kind is RevocationKind.TOKEN)
         self._on_revoked(revocation, cut)
 
     async def ask_about_all(self) -> None:
@@ -41,23 +41,23 @@ class RevokedStreams:
     def end_at_once(self, revocation: Revocation) -> None:
         """Put into force what the store could not write down, and cannot be asked about."""
         self._in_use.epoch += 1
-        for token in self._concerned_by(revocation):
+        for token in self._affected_tokens(revocation):
             self._in_use.forget(token)
             self._in_use.end(token)
 
-    def _concerned_by(self, revocation: Revocation) -> list[TokenInUse]:
+    def _affected_tokens(self, revocation: Revocation) -> list[TokenInUse]:
         return [token for token in self._in_use.every() if ends_token(revocation, token.digest, token.session)]
 
-    async def _ask_again(self, concerned: Collection[TokenInUse], *, surely_gone: bool = False) -> int:
+    async def _ask_again(self, affected: Collection[TokenInUse], *, surely_gone: bool = False) -> int:
         """Trust none of them until the store is asked, and end those that are gone; returns how many streams that cut.
 
         If the store cannot be asked this raises, and what has streams still is asked about the next time.
         """
         self._in_use.epoch += 1
-        for token in concerned:
+        for token in affected:
             self._in_use.forget(token)
         cut = 0
-        for token in concerned:
+        for token in affected:
             if surely_gone or not await self._is_still_good(token):
                 cut += self._in_use.end(token)
         return cut

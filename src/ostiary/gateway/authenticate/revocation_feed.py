@@ -1,11 +1,10 @@
-"""Follows the store's revocations by their numbers, and knows how long ago it last had all of them.
+"""Follows the store's revocations by their sequence numbers, and knows since when all of them are in force here.
 
     confirm: what came after the last number that was applied? -> apply -> fresh for `max_stale`
     run: confirm -> wait until the store wakes us, a second at most -> confirm ...
 
-Called by the authenticator. Notifications only wake it up: if all of them are lost, the next look finds what is new.
-When the store cannot be asked for longer than `max_stale`, what is remembered is no longer good: "could not ask" is
-not "yes".
+Called by the authenticator. Notifications only wake it up: if all of them are lost, the next poll finds what is new.
+When the store cannot be asked for longer than `max_stale`, the tokens in memory are no longer trusted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ostiary.core.clock import Clock
 from ostiary.interfaces.token_store import Revocation, TokenStore
 
 MAX_STALE_SECONDS = 5.0
-# How long nobody looks if nobody is woken, at most; less where `max_stale` asks for it.
+# The longest time between two polls when no notification comes; less if `max_stale` is short.
 POLL_SECONDS = 1.0
 POLLS_PER_MAX_STALE = 4
 
@@ -26,7 +25,7 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class RevocationFeed:
-    """Tells *apply* every revocation, in order; *ask_again* is called when some may have been missed."""
+    """Calls *apply* for every revocation, in order, and *ask_again* when some may have been missed."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class RevocationFeed:
         self._apply, self._ask_again = apply, ask_again
         self._lock = asyncio.Lock()
         self._reported = False
-        # The number of the last revocation that is in force here; None as long as nobody has looked.
+        # The sequence number of the last revocation that is in force here; None before the first poll.
         self.applied: int | None = None
         self.fresh_until = float("-inf")
 
@@ -53,7 +52,7 @@ class RevocationFeed:
 
     @property
     def age(self) -> float:
-        """How many seconds ago everything was in force; zero before the first look."""
+        """How many seconds ago all revocations were in force; zero before the first poll."""
         return 0.0 if self.applied is None else self._monotonic() - (self.fresh_until - self._max_stale)
 
     @property
@@ -61,7 +60,7 @@ class RevocationFeed:
         return self._monotonic() >= self.fresh_until
 
     async def run(self) -> None:
-        """As long as the gateway does. It may fail and be begun again, and has missed nothing then."""
+        """Poll as long as the gateway runs. It may fail and be started again; nothing is missed then."""
         while True:
             await self.confirm()
             assert self.applied is not None, "confirmed just now"
@@ -73,7 +72,7 @@ class RevocationFeed:
             await self._confirm()
 
     async def ensure_fresh(self) -> None:
-        """The same if it has been too long; of many callers one looks, and the others wait for it."""
+        """`confirm` if the last time is too long ago. Of many callers one asks, and the others wait for it."""
         if not self.is_stale:
             return
         async with self._lock:
@@ -87,12 +86,12 @@ class RevocationFeed:
             await self._ask_again()
         for revocation in batch.revocations:
             await self._apply(revocation)
-        # Not before all of them are in force: after a failure they are told once more.
+        # Only when all of them are in force: after a failure they are applied once more.
         self.applied = batch.head
         self.fresh_until = asked_at + self._max_stale
 
     def report(self) -> str:
-        """What a readiness probe is told; nothing while all is well. Says a change in the log, once."""
+        """What a readiness probe is told, empty while all is well. A change is logged once."""
         trouble = ""
         if self.applied is not None and self.is_stale:
             trouble = f"not confirmed for {self.age:.0f} s: requests are refused"

@@ -1,13 +1,13 @@
-"""The special file on the server: whoever may write to it withdraws tokens, without an API and without a command.
+"""The revocation file: each line of it revokes something, for operators without the API or the command.
 
     # one line each
     user mallory                          group contractors              session 4Nq0rJ6uYxT1sVb8Lw2kZe
     token ost_...  (or its SHA-256)       before 2026-11-15T10:00:00Z
 
-Called by the gateway while it runs. A line counts once, when it appears, for whichever worker sees it first: it ends
-what began until then, and who signs in afterwards is in again. To withdraw somebody twice, take the line out and put it
-in again. The lines that stand there when the gateway starts count from the last change of the file, and not from the
-start. A time that lies ahead is refused.
+Run by the app. A line counts once, when it appears, for whichever worker sees it first: it ends what began until then,
+and those who sign in afterwards are not affected. To revoke something twice, remove the line and add it again. The
+lines that are there when the gateway starts count from the last change of the file, and not from the start. A time in
+the future is refused.
 
 A name is taken exactly as it stands after one space. One that begins or ends with a space or a quotation mark is
 written as a JSON string. A line that cannot be understood is reported by its number, never by its text, which may
@@ -43,7 +43,7 @@ log = logging.getLogger("ostiary.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that was understood. `at` is None where the time of its appearance counts."""
+    """A line that was understood. `at` is None where the time of its appearance counts."""
 
     kind: RevocationKind
     value: str
@@ -51,7 +51,7 @@ class Line:
 
 
 def parse_line(text: str) -> Line | None:
-    """What a line withdraws; None for a comment or an empty one. Raises `ValueError`, which quotes nothing."""
+    """What a line revokes; None for a comment or an empty line. Raises `ValueError`, which quotes nothing of it."""
     if not text.strip() or text.startswith("#"):
         return None
     word, _, rest = text.partition(" ")
@@ -67,7 +67,7 @@ def parse_line(text: str) -> Line | None:
 def _name(text: str) -> str:
     name = _json_string(text) if text.startswith('"') else text
     if not name or (name is text and text != text.strip()):
-        # An operator who withdraws "mallory " and hits nobody would believe that it worked.
+        # An operator who revokes "mallory " would believe that it worked, though it affects nobody.
         raise ValueError("a name is missing, or begins or ends with a space: write it as a JSON string if it does")
     check_text(name)
     return name
@@ -112,20 +112,20 @@ class RevocationFile:
         self._clock = clock
         self._file = WatchedFile(self._path, _read, clock=clock)
         self._seen: _Content | None = None
-        # The lines of the last look, each with whether it is done with: in force, or reported.
+        # The lines of the last check, and whether each is settled: in force, or reported as invalid.
         self._lines: dict[bytes, bool] = {}
-        # The last revocation when the file was last looked at, without the lines that are new now.
+        # The sequence number of the last revocation when the file was last checked.
         self._sequence = 0
         self._trouble: str | None = None
 
     async def run(self, *, every: float = POLL_SECONDS) -> None:
-        """Look again and again until cancelled."""
+        """Check again and again until cancelled."""
         while True:
             await self.check_now()
             await asyncio.sleep(every)
 
     async def check_now(self) -> int:
-        """Look, and put into force what is new; says how many lines. Never raises for what the file holds."""
+        """Put into force what is new; returns how many lines. Never raises for what the file holds."""
         try:
             content = self._file.current()
         except OSError as error:
@@ -141,13 +141,13 @@ class RevocationFile:
         # What appears now ends what began before now, whatever any clock says.
         appeared_at = min(content.changed_at, now) if self._seen is None else None
         settled = content == self._seen or (now - content.changed_at).total_seconds() > UNSETTLED_SECONDS
-        self._seen, known, self._lines = content, self._lines, {}
+        self._seen, earlier, self._lines = content, self._lines, {}
         applied = 0
         for number, line, whole in _lines_of(content.data):
-            if known.get(line) or self._lines.get(line):
+            if earlier.get(line) or self._lines.get(line):
                 self._lines[line] = True
             elif not whole and not settled:
-                # Somebody may be in the middle of writing it. At the next look it is the same, or longer.
+                # Somebody may be in the middle of writing it. At the next check it is the same, or longer.
                 self._lines[line] = False
             else:
                 self._lines[line] = False
@@ -179,7 +179,7 @@ class RevocationFile:
             log.error("line %d of the revocation file %s is refused: %s", number, self._path, error)
             return True
         except OstiaryError as error:
-            # It is tried again at every look until it counts.
+            # It is tried again at every check until it is in force.
             self._note(f"cannot take effect: {error.summary}: {error.cause}")
             return False
         self._trouble = None
@@ -187,16 +187,16 @@ class RevocationFile:
         return True
 
     async def _is_done(self, line: Line, by: str) -> bool:
-        """Whether another worker was quicker: once more would end what has begun since then.
+        """Whether another worker has revoked it already: a second time would end what has begun since then.
 
-        A mark with a date is no such thing. It is of a worker that started when the line was there already, and ends
-        less: where the clock was set back, nothing at all.
+        A mark with a date does not count. It is of a worker that started when the line was there already, and ends
+        less: if the clock was set back, nothing at all.
         """
         marks = await self._tokens.marks(line.kind, line.value)
         return any(mark.by == by and mark.at is None and mark.sequence > self._sequence for mark in marks)
 
     def _note(self, trouble: str) -> None:
-        # Once, and not at every look while it stays the same.
+        # Once, and not at every check while it stays the same.
         if trouble != self._trouble:
             log.error("the revocation file %s %s", self._path, trouble)
         self._trouble = trouble
@@ -205,14 +205,14 @@ class RevocationFile:
 def _read(path: str) -> _Content:
     try:
         with open(path, "rb") as file:
-            seen = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return _Content(b"", datetime.fromtimestamp(0, UTC))
     if len(data) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES // 1024**2} MiB")
     # The later of the two: a file that was prepared before and is now moved into place changes only its ctime.
-    changed_at = datetime.fromtimestamp(max(seen.st_mtime, seen.st_ctime), UTC)
+    changed_at = datetime.fromtimestamp(max(status.st_mtime, status.st_ctime), UTC)
     return _Content(data.removeprefix(b"\xef\xbb\xbf"), changed_at)
 
 

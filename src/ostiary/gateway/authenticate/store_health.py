@@ -1,8 +1,8 @@
-"""Whether the token store can be written: asked every few seconds by writing the time, which it must know anyway.
+"""Checks every few seconds that the token store can be written, by writing the time into it.
 
-Called by the app in the background, and by readiness probes. A store that can be read but not written still lets
-people in and cannot end anything, so a probe must not call it healthy. A clock that is set back is noticed here, and
-the store corrects its times at once. Revocations that could not be written down are tried again.
+Run by the app in the background, and asked by readiness probes. A store that can be read but not written still lets
+people in and cannot revoke anything, so a probe must not call it healthy. A clock that is set back is noticed here, and
+the store corrects its times at once. Revocations that could not be stored are tried again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ostiary.core.tokens import CLOCK_TOLERANCE, Tokens
 from ostiary.errors import OstiaryError
 
 HEARTBEAT_SECONDS = 10.0
-# While something is wrong, or waits to be written down.
+# The pause while something is wrong, or a revocation waits to be stored.
 RETRY_SECONDS = 1.0
-# A probe believes an answer that is not older than this, and waits for one no longer than that.
+# A probe takes a result that is not older than the first, and waits for a new one no longer than the second.
 PROBE_AGE_SECONDS = 2.0
 PROBE_WAIT_SECONDS = 1.5
 
@@ -35,7 +35,7 @@ class StoreHealth:
         self.trouble = ""
 
     async def run(self) -> None:
-        """As long as the gateway does."""
+        """Check as long as the gateway runs."""
         while True:
             self._hurry.clear()
             await self.check()
@@ -47,7 +47,7 @@ class StoreHealth:
                 pass
 
     def hurry(self) -> None:
-        """There is something to be written down."""
+        """Check now: a revocation waits to be stored."""
         self._hurry.set()
 
     def tick(self) -> None:
@@ -59,7 +59,7 @@ class StoreHealth:
         self._offset = offset
 
     async def check(self, *, max_age: float = 0.0) -> str:
-        """What is wrong, or nothing; of many who ask at once one makes the store write."""
+        """What is wrong, or an empty text. Of many callers at once one makes the store write."""
         async with self._lock:
             if self._clock.monotonic() - self._checked_at >= max_age:
                 self._note(await self._write())

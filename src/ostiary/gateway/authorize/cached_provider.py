@@ -49,7 +49,7 @@ T = TypeVar("T")
 class Link:
     """A provider and its place in the chain. With `OnError.NO_OPINION` the chain goes on when it cannot be asked.
 
-    `upstreams` are those that its policy is for; None for all, and for what is done at no upstream.
+    `upstreams` are those that its policy is for; None for all of them and for our own APIs.
     """
 
     name: str
@@ -89,7 +89,7 @@ class CachedProvider:
             value_size=lambda timed: FIXED_BYTES + len(timed.decision.reason),
             size=SIZE,
             share_size=SIZE_PER_USER,
-            # Ours ends the question first, and says which provider it was.
+            # Later than our own time limit, whose error names the provider.
             time_limit=timeout * 2,
         )
 
@@ -98,13 +98,13 @@ class CachedProvider:
         return self._upstreams is None or upstream in self._upstreams
 
     def epoch(self) -> int:
-        """Rises whenever the provider's revision is another than before; what was decided earlier is forgotten then."""
+        """A number that rises whenever the provider's revision changes. The cached decisions are dropped then."""
         if self._revised is None:
             return 0
         try:
             revision: object = self._revised.revision
         except Exception:
-            # Not knowing whether the policy changed, we trust nothing that was decided under it.
+            # We do not know whether the policy changed, so we trust no cached decision.
             revision = object()
         if revision != self._revision:
             self._revision = revision
@@ -155,7 +155,7 @@ class CachedProvider:
     # --- what an operator asks ---
 
     async def explain(self, attributes: Attributes) -> Explanation:
-        """Asked anew: an explanation of a remembered decision would explain nothing."""
+        """The provider is asked anew: a cached decision cannot be explained."""
         explaining = ability(self._provider, Explains)
         if explaining is None:
             return Explanation(await self._decide_anew(attributes))
@@ -193,7 +193,7 @@ class CachedProvider:
         if self._chosen_key is None:
             return attributes
         try:
-            # A right at one upstream is none at another, whatever the provider takes for equal.
+            # A permission at one upstream is none at another, whatever the provider takes for equal.
             return attributes.upstream, self._chosen_key(attributes)
         except Exception as error:
             raise self._failure("it could not choose a cache key", error) from error
@@ -216,7 +216,7 @@ class CachedProvider:
         try:
             return task.result()
         except asyncio.CancelledError as error:
-            # Its own doing: this caller was not cancelled, or it would not have come here.
+            # The provider cancelled it: if this caller had been cancelled, it would not have come here.
             raise self._failure("it cancelled the call") from error
         except Exception as error:
             raise self._failure("it raised an error", error) from error
@@ -238,7 +238,7 @@ class CachedProvider:
 
 
 async def _await(call: Callable[[], Awaitable[object]]) -> object:
-    # In here, so that a method that is not async fails like one that raises.
+    # Called in here, so that a method that is not async fails like one that raises.
     return await call()
 
 

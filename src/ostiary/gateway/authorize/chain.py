@@ -73,7 +73,7 @@ class WhoCan:
 
 
 class Authorizer:
-    """Decides. One event loop uses an instance."""
+    """Decides by a chain of providers. One event loop uses an instance."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Authorizer:
 
     @property
     def generation(self) -> int:
-        """Another number whenever the policy of some provider changed. Cheap: read it for every request."""
+        """A number that rises whenever the policy of a provider changes. Cheap: it is read for every request."""
         generation = 0
         for provider in self._providers:
             # Each only rises, so the sum stays the same only if all of them do.
@@ -322,20 +322,20 @@ class _Walk:
         self._errors.append(error)
 
     def end(self) -> Ruling:
-        """Raises `ProviderError` where nobody decided and somebody could not be asked: that is no "no"."""
+        """The ruling; raises `ProviderError` if no provider has decided and one could not be asked."""
         if self._ended is None and self._errors:
             first, *others = self._errors
             if not others:
                 raise first
             cause = "; ".join(f"{error.summary}: {error.cause}" for error in self._errors)
             raise ProviderError("an authorization provider is unavailable", cause=cause) from first
-        # What was decided without somebody is asked again next time: an error is never part of what is kept.
+        # A decision that was made without one of the providers is not kept: that provider is asked again next time.
         until = self._until if not self._errors else float("-inf")
         if self._ended is None:
-            verdict, reason, hidden = Verdict.NO_OPINION, "; ".join(self._reasons), self._hidden
+            verdict, reason, is_hidden = Verdict.NO_OPINION, "; ".join(self._reasons), self._hidden
         else:
-            verdict, reason, hidden = self._ended.verdict, self._ended.reason, self._ended.hidden
-        return Ruling(verdict, reason, self._hide and hidden, until, self._generation)
+            verdict, reason, is_hidden = self._ended.verdict, self._ended.reason, self._ended.hidden
+        return Ruling(verdict, reason, self._hide and is_hidden, until, self._generation)
 
 
 def _complete(attributes: Attributes) -> Attributes:

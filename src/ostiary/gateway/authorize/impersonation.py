@@ -1,8 +1,8 @@
-"""``kubectl --as``: a user who asks to be taken for another. Pure.
+"""``kubectl --as``: which user the ``Impersonate-*`` headers name, and what must be allowed for it. Pure.
 
-The client's ``Impersonate-*`` headers never pass. They are read here; the engine asks the policy, as kube-apiserver
-would, whether this user may take that identity (one question for each part of it), and only then forwards the request
-in the other's name, with headers of our own.
+Called by the engine. The headers are never forwarded. As kube-apiserver does, the engine asks the policy whether the
+sender may impersonate each part of the identity (user, groups, uid, extra), and only then forwards the request in the
+other's name, with headers of our own.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 MOST_VALUES = 64
 
 
-def requested(headers: Headers) -> UserInfo:
+def requested_user(headers: Headers) -> UserInfo:
     """Whom the headers name; raises `BadHeader` if they contradict each other. Names are in lower case."""
     if len(headers) > MOST_VALUES:
         raise BadHeader("too many Impersonate headers")
     users, uids, groups = [], [], []
     extra: dict[str, list[str]] = {}
-    for written, raw in headers:
+    for header, raw in headers:
         value = _text(raw)
         # However it is spelled, it asks to be somebody else. Only the key of an extra is a name of its own.
-        name = written.replace(b"_", b"-")
+        name = header.replace(b"_", b"-")
         if name == b"impersonate-user":
             users.append(value)
         elif name == b"impersonate-uid":
@@ -36,7 +36,7 @@ def requested(headers: Headers) -> UserInfo:
         elif name == b"impersonate-group":
             groups.append(value)
         elif name.startswith(b"impersonate-extra-"):
-            extra.setdefault(_key(written[18:]), []).append(value)
+            extra.setdefault(_key(header[18:]), []).append(value)
         else:
             raise BadHeader("an unknown Impersonate header")
     if len(users) != 1 or not users[0]:
@@ -53,30 +53,32 @@ def requested(headers: Headers) -> UserInfo:
     )
 
 
-def questions(user: UserInfo, *, upstream: str = "") -> list[RequestInfo]:
+def required_permissions(user: UserInfo, *, upstream: str = "") -> list[RequestInfo]:
     """What somebody must be allowed to do in order to be taken for *user* at *upstream*: every part of it by itself."""
-    return [replace(question, upstream=upstream) for question in _questions(user)]
+    return [replace(permission, upstream=upstream) for permission in _permissions(user)]
 
 
-def _questions(user: UserInfo) -> list[RequestInfo]:
-    found = [_who(user.username)]
-    found.extend(_question("groups", name=group) for group in user.groups)
+def _permissions(user: UserInfo) -> list[RequestInfo]:
+    permissions = [_permission_for_user(user.username)]
+    permissions.extend(_permission("groups", name=group) for group in user.groups)
     if user.uid:
-        found.append(_question("uids", name=user.uid, api_group=AUTHENTICATION))
+        permissions.append(_permission("uids", name=user.uid, api_group=AUTHENTICATION))
     for key, values in user.extra:
-        found.extend(_question("userextras", name=value, subresource=key, api_group=AUTHENTICATION) for value in values)
-    return found
+        permissions.extend(
+            _permission("userextras", name=value, subresource=key, api_group=AUTHENTICATION) for value in values
+        )
+    return permissions
 
 
-def _who(username: str) -> RequestInfo:
+def _permission_for_user(username: str) -> RequestInfo:
     if username.startswith(SERVICE_ACCOUNT):
         namespace, _, name = username.removeprefix(SERVICE_ACCOUNT).partition(":")
         if namespace and name and ":" not in name:
-            return _question("serviceaccounts", name=name, namespace=namespace)
-    return _question("users", name=username)
+            return _permission("serviceaccounts", name=name, namespace=namespace)
+    return _permission("users", name=username)
 
 
-def _question(
+def _permission(
     resource: str, *, name: str, namespace: str = "", subresource: str = "", api_group: str = ""
 ) -> RequestInfo:
     return RequestInfo(

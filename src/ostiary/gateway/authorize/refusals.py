@@ -1,7 +1,7 @@
-"""The latest refusals, each under an id that the caller is told and the operator can have explained.
+"""The latest refusals, each under a decision id that the caller is told and an operator can have explained.
 
-Called by `ostiary.gateway.authorize.chain`. The id says nothing by itself and cannot be guessed; what it stands for
-never leaves the gateway but to an operator. Bounded, and so that nobody can push out the refusals of all others.
+Called by `ostiary.gateway.authorize.chain`. The id says nothing by itself and cannot be guessed; what was refused is
+shown to operators only. Bounded in bytes: one user's refusals evict only that user's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENTRIES = 4096
 SIZE = 8 * 1024 * 1024
 SIZE_PER_USER = 512 * 1024
 LATEST = 100
-# An operator who is asked about an id is asked the same day.
+# People ask an operator about a refusal on the same day.
 KEPT_SECONDS = 24 * 3600.0
 # 80 bits are 16 letters and digits without padding: short enough to be read out.
 _ID_BYTES = 10

@@ -1,4 +1,4 @@
-"""About how many bytes the larger nouns take in memory, for what is bounded in bytes. On the high side."""
+"""Estimates how many bytes attributes take in memory, on the high side. Used by caches bounded in bytes."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def attributes_size(attributes: Attributes) -> int:
 
 
 def _selector_size(selector: tuple[Requirement, ...] | None) -> int:
-    return sum(size_of((one.key, one.operator, one.values)) for one in selector or ())
+    return sum(size_of((each.key, each.operator, each.values)) for each in selector or ())

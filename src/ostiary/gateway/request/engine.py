@@ -19,10 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ostiary.core.clock import Clock
-from ostiary.core.implied_groups import impersonated
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.admit.admission_chain import AdmissionChain
@@ -35,8 +34,8 @@ from ostiary.gateway.audit.source_ips import Network
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
-from ostiary.gateway.authorize import impersonation
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.impersonation import requested_user
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
@@ -292,29 +291,22 @@ class Engine:
         self._admit(passage, token, plan)
 
     async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
-        """``kubectl --as``: the user must be allowed to be the other, and the other to do what is asked."""
+        """``kubectl --as``: such requests are rare, so they have no kept plan."""
         try:
-            user = impersonation.requested(list(passage.scanned.impersonate))
+            user = requested_user(list(passage.scanned.impersonate))
         except (BadHeader, UnicodeDecodeError) as error:
             self._answers.send_bad_request(passage, str(error))
             return
-        permissions = tuple(impersonation.questions(user, upstream=question.info.upstream))
+        actor, request = token.user, passage.exchange.request
         try:
-            refused = await self._judge.refused_permission(token.user, permissions)
-            if refused is None:
-                user = impersonated(user)
-                ruling = await self._judge.authorize(user, question.required)
-            else:
-                user, (permission, ruling) = token.user, refused
-                # Never hidden: the question names nothing but what the user wrote.
-                ruling = replace(ruling, hidden=False)
-                question = Question(permission, (), question.target)
+            result = await self._judge.authorize_impersonation(actor, user, question)
         except ProviderError as error:
-            self._answers.send_undecided(passage, token.user, question.info, error)
+            self._answers.send_undecided(passage, actor, question.info, error)
             return
         if not passage.exchange.gone:
-            request = passage.exchange.request
-            plan = self._planner.make(request, question, ruling, user, actor=token.user, impersonation=permissions)
+            plan = self._planner.make(
+                request, result.question, result.ruling, result.user, actor=actor, impersonation=result.permissions
+            )
             self._admit(passage, token, plan)
 
     # --- admit ---

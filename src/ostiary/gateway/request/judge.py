@@ -11,13 +11,30 @@ at once or returns None, `authorize` waits. Call `decide` first, and `authorize`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from ostiary.core.implied_groups import impersonated
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.impersonation import required_permissions
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.request.questions import NoRoute, Questions
 from ostiary.gateway.request.stages import Passage, Plan, Question
 from ostiary.model import Attributes, RequestInfo, UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ImpersonationRuling:
+    """The ruling on a request in another's name.
+
+    It is about `question`, asked by `user`. If the actor may not be the other, these are the permission that is missing
+    and the actor. `permissions` are all that the actor needs in order to be the other.
+    """
+
+    ruling: Ruling
+    user: UserInfo
+    question: Question
+    permissions: tuple[RequestInfo, ...]
 
 
 class Judge:
@@ -59,26 +76,38 @@ class Judge:
         """The ruling on all of *required*; raises `ProviderError` if somebody could not be asked."""
         return await self._authorizer.authorize(*(Attributes(user, info) for info in required))
 
-    async def refused_permission(
-        self, actor: UserInfo, permissions: Sequence[RequestInfo]
-    ) -> tuple[RequestInfo, Ruling] | None:
-        """The first of *permissions* that *actor* does not have, with the ruling on it; None if they have them all.
+    async def authorize_impersonation(self, actor: UserInfo, user: UserInfo, question: Question) -> ImpersonationRuling:
+        """``kubectl --as``: *actor* must be allowed to be *user*, and *user* to do what is asked.
 
         Raises `ProviderError`.
         """
+        permissions = tuple(required_permissions(user, upstream=question.info.upstream))
+        refused = await self._first_refusal(actor, permissions)
+        if refused is not None:
+            permission, ruling = refused
+            # Never hidden: the question names nothing but what the actor wrote.
+            ruling = replace(ruling, hidden=False)
+            return ImpersonationRuling(ruling, actor, Question(permission, (), question.target), permissions)
+        user = impersonated(user)
+        return ImpersonationRuling(await self.authorize(user, question.required), user, question, permissions)
+
+    async def authorize_plan(self, plan: Plan, required: Sequence[RequestInfo]) -> Ruling:
+        """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
+        if plan.actor is not None:
+            refused = await self._first_refusal(plan.actor, plan.impersonation)
+            if refused is not None:
+                return refused[1]
+        return await self.authorize(plan.user, required)
+
+    async def _first_refusal(
+        self, actor: UserInfo, permissions: Sequence[RequestInfo]
+    ) -> tuple[RequestInfo, Ruling] | None:
+        """The first of *permissions* that *actor* does not have, with the ruling on it."""
         for permission in permissions:
             ruling = await self.authorize(actor, (permission,))
             if not ruling.allowed:
                 return permission, ruling
         return None
-
-    async def authorize_plan(self, plan: Plan, required: Sequence[RequestInfo]) -> Ruling:
-        """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
-        if plan.actor is not None:
-            refused = await self.refused_permission(plan.actor, plan.impersonation)
-            if refused is not None:
-                return refused[1]
-        return await self.authorize(plan.user, required)
 
     def required_now(self, plan: Plan, passage: Passage) -> tuple[RequestInfo, ...] | None:
         """What must be allowed, as the configuration in force reads the request; None if it would not forward it."""

@@ -64,6 +64,6 @@ class Questions:
 
 
 def _check_name(path: str) -> None:
-    """Odd names are for kube-apiserver alone, which reads them in one way, and not for what it passes on to others."""
+    """Refuse odd names: only kube-apiserver is known to read them in one way, not the programs that it proxies to."""
     if has_odd_name(path):
         raise AmbiguousRequest("the path has a semicolon or a backslash")

@@ -1,6 +1,6 @@
-"""The nouns of a request's way through the gateway: arrived, asked, planned, let through.
+"""What the steps of a request hand to each other: the request on its way, its question, its plan.
 
-Made by the engine and read by everything that it calls. Values without behaviour.
+Made by the engine and its steps, and read by all of them, by the doors and by the login. Values without behaviour.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ostiary.model import RequestInfo, UserInfo, Verdict
 
 
 class Passage:
-    """One request's way through the gateway, from its arrival to its end.
+    """One request on its way through the gateway, from its arrival to its end.
 
-    `token` and `plan` are there once it is decided on; a path that asks for no token of ours never has them.
+    `token` and `plan` are set once it is decided on, and never for a path that needs no token of ours.
     """
 
     __slots__ = (
@@ -46,10 +46,10 @@ class Passage:
         self.audit_id = audit_id
         self.scanned = NOT_SCANNED
         self.plan = NO_PLAN
-        # Gives the place back that the request has among those being served.
+        # Gives back the seat or the stream that the request has taken.
         self.leave: Leave = no_place
         self.recorder: Recorder | None = None
-        # Whether a review of a token has been looked at: see `Plan.reviews_token`.
+        # Whether the body of a token review has been read: see `Plan.reviews_token`.
         self.body_was_read = False
 
     def release(self) -> None:
@@ -61,15 +61,16 @@ class Passage:
 # Answers a request that we serve ourselves; returns the status that was sent.
 Handler = Callable[[Passage], Awaitable[int]]
 Served = Callable[[int], None]
-# The same for a path that needs no token of ours. It says when it has answered; what it returns must be waited for.
+# Answers a path that needs no token of ours. It calls `Served` with the status when it has answered; if it returns
+# something, that must be awaited.
 OpenHandler = Callable[[Passage, Served], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPath:
-    """A path that needs no token of ours. `repeats`: programs ask it with the same headers again and again.
+    """A path that needs no token of ours. `repeats`: programs send it the same headers again and again.
 
-    `records_refusals`: it logs and records by itself whom it refuses, because it knows more about them.
+    `records_refusals`: its handler logs and records refusals itself, because it knows more about them.
     """
 
     handler: OpenHandler
@@ -90,9 +91,10 @@ class OwnApi:
 class Plan:
     """What is known of all requests of one user with the same request line, as long as its ruling holds.
 
-    `at_once`: it is allowed, and nothing has to be done but to count it and to send it on. `stream`: it counts as a
-    stream from its beginning, and takes no seat. `actor` is who asks in the name of `user`, for which `impersonation`
-    must be allowed. `reviews_token`: whether we answer it ourselves depends on the token in its body.
+    `at_once`: it is allowed, and can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its
+    beginning, and takes no seat. `actor` is who asks in the name of `user`, for which `impersonation` must be allowed.
+    `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
+    heads with this plan, and `size` is about how many bytes it takes.
     """
 
     ruling: Ruling
@@ -113,7 +115,7 @@ class Plan:
     size: int = 0
 
 
-# Of a request that nobody has worked out yet.
+# The plan of a request that has not been decided on yet.
 NO_PLAN = Plan(Ruling(Verdict.NO_OPINION), RequestInfo("", "", ""), UserInfo(""))
 NOT_SCANNED = Scanned()
 

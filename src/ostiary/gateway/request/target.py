@@ -1,16 +1,16 @@
-"""The target of a request, taken apart once: what is decided on and what is forwarded are the same text.
+"""Splits the target of a request into path and query, and refuses what two programs could read differently. Pure.
 
-Called by the engine before anything is asked about a request, and by the forward-auth doors for the address that a
-front proxy tells them. Pure. Whatever two programs could read differently is refused, because the second reader is
-the upstream: a decision about ``/public/../secrets`` would be about one path, and the answer would come from another.
+Called by `questions`, by the engine for the paths that are our own, and by the doors. What is decided on and what is
+forwarded are the same text. Ambiguity is refused because the second reader is the upstream: a decision about
+``/public/../secrets`` would be about one path, and the answer would come from another.
 
 Refused are dot segments and empty segments; slashes, backslashes, dots, letters and digits in percent-encoding; double
 encoding; control characters; what is not ASCII, or not UTF-8 when decoded; ``;`` parameters; fragments. The rest is
-left as it is: nothing is normalised, and a slash at the end stays. That holds for the whole path, so what stands behind
-a ``/proxy`` subresource is no exception.
+left as it is: nothing is normalised, and a slash at the end stays. That holds for the whole path, also for what stands
+behind a ``/proxy`` subresource.
 
 Names of Kubernetes objects may hold ``;`` and ``\\``, which are ordinary characters to kube-apiserver. With *any_name*
-they pass, and `has_odd_name` tells that the caller has to make sure that nobody else reads the path.
+they pass. If `has_odd_name` is true, the caller must make sure that only kube-apiserver reads the path.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _check_escapes(path: bytes, *, any_name: bool) -> None:
         if code in _NEVER_ENCODED:
             raise AmbiguousRequest("the path has a letter, digit, dot, dash or underscore in percent-encoding")
     try:
-        _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), path).decode("utf-8")
+        _ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), path).decode("utf-8")
     except UnicodeDecodeError:
         # Raised without its cause, which carries the path along.
         raise AmbiguousRequest("the path is not UTF-8") from None

@@ -86,7 +86,7 @@ class RevocationJson(TypedDict):
 
 
 class EveryRefusal:
-    """The refusals of all workers: whichever of them is asked knows them all."""
+    """The refusals of all workers. The worker that is asked asks the others."""
 
     def __init__(self, authorizer: Authorizer, siblings: Callable[[], Siblings] = NoSiblings) -> None:
         self._authorizer = authorizer
@@ -108,7 +108,7 @@ class EveryRefusal:
 
 
 class EveryEndedRequest:
-    """How requests ended at all workers: whichever of them is asked knows them all."""
+    """How requests ended at all workers. The worker that is asked asks the others."""
 
     def __init__(self, ended: EndedRequests, siblings: Callable[[], Siblings] = NoSiblings) -> None:
         self._ended = ended

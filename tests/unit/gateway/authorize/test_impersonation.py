@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.authorize.impersonation import MOST_VALUES, questions, requested
+from ostiary.gateway.authorize.impersonation import MOST_VALUES, requested_user, required_permissions
 from ostiary.gateway.http1.headers import BadHeader, HeaderFilter
 from ostiary.gateway.upstream.identity_headers import impersonation
 from ostiary.model import RequestInfo, UserInfo
@@ -17,7 +17,7 @@ from ostiary.model import RequestInfo, UserInfo
 def asked(*headers: tuple[str, str]) -> UserInfo:
     scanned = HeaderFilter().scan([(name.encode(), value.encode()) for name, value in headers])
     assert scanned.lines == b""
-    return requested(list(scanned.impersonate))
+    return requested_user(list(scanned.impersonate))
 
 
 def test_user_uid_groups_and_extras_are_read() -> None:
@@ -72,7 +72,7 @@ def test_as_many_values_as_are_allowed_are_read() -> None:
 @pytest.mark.parametrize("value", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])
 def test_a_name_that_is_not_text_is_refused(value: bytes) -> None:
     with pytest.raises(BadHeader, match="an Impersonate header is not text"):
-        requested([(b"impersonate-user", value)])
+        requested_user([(b"impersonate-user", value)])
 
 
 def test_what_must_be_allowed_is_asked_as_kube_apiserver_does() -> None:
@@ -84,7 +84,7 @@ def test_what_must_be_allowed_is_asked_as_kube_apiserver_does() -> None:
 
 def test_every_part_of_another_identity_is_a_question_of_its_own() -> None:
     user = UserInfo("bob", "7", ("dev", "ops"), (("scopes", ("x", "y")),))
-    assert [(q.verb, q.api_group, q.resource, q.subresource, q.name) for q in questions(user)] == [
+    assert [(q.verb, q.api_group, q.resource, q.subresource, q.name) for q in required_permissions(user)] == [
         ("impersonate", "", "users", "", "bob"),
         ("impersonate", "", "groups", "", "dev"),
         ("impersonate", "", "groups", "", "ops"),
@@ -104,7 +104,7 @@ def test_every_part_of_another_identity_is_a_question_of_its_own() -> None:
     ],
 )
 def test_a_service_account_is_asked_about_in_its_namespace(name: str, expected: tuple[str, str, str]) -> None:
-    (question,) = questions(UserInfo(name))
+    (question,) = required_permissions(UserInfo(name))
     assert (question.resource, question.namespace, question.name) == expected
 
 
