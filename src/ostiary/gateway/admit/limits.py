@@ -62,7 +62,7 @@ class Limits:
         return self._unread.held_in_all
 
     def share(self, user: UserInfo) -> UserShare:
-        """The share that a user's requests count for. To be kept beside the token: nobody else keeps it alive."""
+        """The share that a user's requests count for. It lives as long as a plan, a request or a connection has it."""
         settings = self.settings
         exempt = user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups)
         share = self._shares.get((user.username, exempt))

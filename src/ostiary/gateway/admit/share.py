@@ -1,6 +1,6 @@
 """What one user holds of what all share: seats, streams, connections, unread bytes.
 
-Made by `admit.limits`, one for all tokens of a user; changed by the limits themselves, and by the user's connections.
+Made by `admit.limits`, kept with the user's plans and connections, and changed by the limits and by the connections.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UnreadOfAll(Protocol):
 
 
 class UserShare:
-    """The share of one user, as long as any of their tokens is in use."""
+    """The share of one user, for all of their tokens."""
 
     __slots__ = (
         "__weakref__",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens
-from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.authenticate.cut_revoked_streams import OnRevoked, RevokedStreams
 from ostiary.gateway.authenticate.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.gateway.authenticate.tokens_in_use import TOKEN_BYTES, TOKEN_BYTES_PER_USER, TokenInUse, TokensInUse
@@ -24,7 +23,6 @@ class Authenticator:
         tokens: Tokens,
         clock: Clock,
         *,
-        limits: Limits | None = None,
         size: int = TOKEN_BYTES,
         size_per_user: int = TOKEN_BYTES_PER_USER,
         on_revoked: OnRevoked = lambda revocation, cut: None,
@@ -32,7 +30,7 @@ class Authenticator:
     ) -> None:
         self._tokens = tokens
         self._now, self._monotonic = clock.now, clock.monotonic
-        self.in_use = TokensInUse(limits or Limits(clock=clock), size=size, size_per_user=size_per_user)
+        self.in_use = TokensInUse(size=size, size_per_user=size_per_user)
         self._by_digest = self.in_use.by_digest
         self.revoked_streams = RevokedStreams(self.in_use, tokens, clock, on_revoked)
         self.feed = RevocationFeed(

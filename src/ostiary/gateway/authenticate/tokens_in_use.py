@@ -13,8 +13,6 @@ from weakref import WeakValueDictionary
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
-from ostiary.gateway.admit.limits import Limits
-from ostiary.gateway.admit.share import UserShare
 from ostiary.interfaces.token_store import Found, Session
 from ostiary.model import UserInfo
 from ostiary.wire.status import Answer
@@ -34,11 +32,10 @@ class Stream(Protocol):
 class KnownUser:
     """Somebody who has tokens in use, with exactly these groups: one object for all of their tokens."""
 
-    __slots__ = ("__weakref__", "info", "share", "size")
+    __slots__ = ("__weakref__", "info", "size")
 
-    def __init__(self, info: UserInfo, share: UserShare) -> None:
+    def __init__(self, info: UserInfo) -> None:
         self.info = info
-        self.share = share
         # About how many bytes their names take.
         self.size = size_of((info.username, info.uid, info.groups, info.extra))
 
@@ -53,7 +50,6 @@ class TokenInUse:
         "review_answers",
         "revoked",
         "session",
-        "share",
         "streams",
         "user",
     )
@@ -62,7 +58,6 @@ class TokenInUse:
         self.digest = stored.token.digest
         self.session: Session = stored.session
         self.known_user = known_user
-        self.share = known_user.share
         self.user: UserInfo = known_user.info
         self.expires_at: datetime = min(stored.token.expires_at, stored.session.expires_at)
         self.revoked = False
@@ -73,10 +68,9 @@ class TokenInUse:
 class TokensInUse:
     """Those of one worker. `epoch` rises with every revocation, so that an older look-up is not believed."""
 
-    def __init__(self, limits: Limits, *, size: int = TOKEN_BYTES, size_per_user: int = TOKEN_BYTES_PER_USER) -> None:
+    def __init__(self, *, size: int = TOKEN_BYTES, size_per_user: int = TOKEN_BYTES_PER_USER) -> None:
         self.by_digest: BoundedByOwner[bytes, TokenInUse] = BoundedByOwner(size, size_per_user)
         self.epoch = 0
-        self._limits = limits
         self._users: WeakValueDictionary[UserInfo, KnownUser] = WeakValueDictionary()
         # Tokens with open streams, which must be cut even after the token itself has expired or was evicted.
         self._streaming: set[TokenInUse] = set()
@@ -101,7 +95,7 @@ class TokensInUse:
         user = stored.session.user
         known_user = self._users.get(user)
         if known_user is None:
-            known_user = self._users[user] = KnownUser(user, self._limits.share(user))
+            known_user = self._users[user] = KnownUser(user)
         token = TokenInUse(stored, known_user)
         size = _FIXED_BYTES + 2 * known_user.size + size_of(stored.session.sources)
         self.by_digest.keep(token.digest, token, owner=user.username, size=size)

@@ -62,7 +62,6 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ImmediateCounts) ->
     authenticator = Authenticator(
         tokens,
         clock,
-        limits=limits,
         on_revoked=on_revoked,
         max_stale=config.tokens.max_stale.total_seconds(),
     )

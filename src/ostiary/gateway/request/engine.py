@@ -109,7 +109,9 @@ class Engine:
         )
         self._answers = Answers(parts.authorizer, self._records, parts.metrics, realm=parts.realm)
         self._plans = Plans()
-        self._planner = Planner(self._judge, parts.auditor, parts.metrics, has_admission=self._admission is not None)
+        self._planner = Planner(
+            self._judge, parts.limits, parts.auditor, parts.metrics, has_admission=self._admission is not None
+        )
         self._heads = RememberedHeads()
         self._tasks = RequestTasks(loop, self._answers, self._records)
         self._recheck = RecheckAfterWait(self._judge, self._planner, self._answers)
@@ -320,7 +322,7 @@ class Engine:
         if not plan.at_once and not plan.ruling.allowed and not plan.reviews_token:
             self._answers.send_refusal(passage, plan)
             return
-        share = token.share
+        share = plan.share
         connection = passage.exchange.connection
         if connection.account is not share and not charge_connection(connection, share):
             self._answers.send_too_many_connections(passage)

@@ -8,6 +8,7 @@ user's plans. Sizes are estimates on the high side, made from what is large in a
 from __future__ import annotations
 
 from ostiary.core.caching.bounded import BoundedByOwner
+from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
@@ -59,8 +60,11 @@ class Plans:
 class Planner:
     """Makes the plans of one engine, and says whether one may be used again."""
 
-    def __init__(self, judge: Judge, auditor: Auditor, metrics: Metrics, *, has_admission: bool = False) -> None:
+    def __init__(
+        self, judge: Judge, limits: Limits, auditor: Auditor, metrics: Metrics, *, has_admission: bool = False
+    ) -> None:
         self._judge = judge
+        self._limits = limits
         self._auditor = auditor
         self._metrics = metrics
         self._has_admission = has_admission
@@ -92,6 +96,7 @@ class Planner:
             ruling,
             question.info,
             user,
+            self._limits.share(actor or user),
             upstream,
             question.handler,
             audit=audit,

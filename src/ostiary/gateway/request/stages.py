@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ostiary.gateway.admit.share import Leave, no_place
+from ostiary.gateway.admit.limits import Limits
+from ostiary.gateway.admit.share import Leave, UserShare, no_place
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
@@ -91,15 +92,17 @@ class OwnApi:
 class Plan:
     """What is known of all requests of one user with the same request line, as long as its ruling holds.
 
-    `at_once`: it is allowed, and can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its
-    beginning, and takes no seat. `actor` is who asks in the name of `user`, for which `impersonation` must be allowed.
-    `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
-    heads with this plan, and `size` is about how many bytes it takes.
+    `actor` is who asks in the name of `user`, for which `impersonation` must be allowed; `share` is the actor's, or the
+    user's if there is no actor. `at_once`: it is allowed, and can be forwarded as soon as it has a seat. `stream`: it
+    counts as a stream from its beginning, and takes no seat. `reviews_token`: whether we answer it ourselves depends on
+    the token in its body. `heads` counts the remembered heads with this plan, and `size` is about how many bytes it
+    takes.
     """
 
     ruling: Ruling
     info: RequestInfo
     user: UserInfo
+    share: UserShare
     upstream: Upstream | None = None
     handler: Handler | None = None
     head: bytes = b""
@@ -116,7 +119,7 @@ class Plan:
 
 
 # The plan of a request that has not been decided on yet.
-NO_PLAN = Plan(Ruling(Verdict.NO_OPINION), RequestInfo("", "", ""), UserInfo(""))
+NO_PLAN = Plan(Ruling(Verdict.NO_OPINION), RequestInfo("", "", ""), UserInfo(""), Limits().share(UserInfo("")))
 NOT_SCANNED = Scanned()
 
 

@@ -48,7 +48,7 @@ class OpenExchanges:
         if proxied not in self.seated:
             return True
         passage = proxied.context
-        leave = self._limits.streams.try_open(passage.token.share)
+        leave = self._limits.streams.try_open(passage.plan.share)
         if leave is None:
             return False
         passage.release()
