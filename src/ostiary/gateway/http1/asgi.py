@@ -1,19 +1,21 @@
-"""Lets an ASGI application answer an exchange: the admin API and the pages, which are neither many nor quick.
+"""Lets an ASGI application answer an exchange.
 
-Buffers the request and streams the answer. What ASGI cannot carry (upgrades, raw paths) never gets here.
+Called by `doors.admin_api`. Buffers the request and streams the answer. What ASGI cannot carry (upgrades, raw paths)
+never gets here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from ostiary.gateway.http1.body import ClientGone, read_body
 from ostiary.gateway.http1.exchange import Exchange, status_line
+from ostiary.gateway.http1.headers import Headers
 
-Message = MutableMapping[str, Any]
+Message = MutableMapping[str, object]
 Application = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
@@ -24,8 +26,8 @@ async def serve(
     exchange: Exchange,
     *,
     limit: int,
-    state: dict[str, Any],
-    headers: list[tuple[bytes, bytes]],
+    state: dict[str, object],
+    headers: Headers,
 ) -> int:
     """Let *application* answer; returns the status that was sent. *headers* are added to the answer.
 
@@ -38,7 +40,7 @@ async def serve(
     return bridge.finish()
 
 
-def _scope(exchange: Exchange, state: dict[str, Any]) -> Message:
+def _scope(exchange: Exchange, state: dict[str, object]) -> Message:
     path, _, query = exchange.request.target.partition(b"?")
     connection = exchange.connection
     return {
@@ -61,7 +63,7 @@ def _scope(exchange: Exchange, state: dict[str, Any]) -> Message:
 class _Bridge:
     """The application's receive and send, and the exchange's responder."""
 
-    def __init__(self, exchange: Exchange, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, exchange: Exchange, body: bytes, headers: Headers) -> None:
         self._exchange = exchange
         self._body: bytes | None = body
         self._headers = headers
@@ -86,27 +88,28 @@ class _Bridge:
         if self._gone.is_set():
             raise ClientGone
         if message["type"] == "http.response.start":
-            self._begin(message["status"], message.get("headers", ()))
+            headers = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
+            self._begin(cast("int", message["status"]), headers)
         elif message["type"] == "http.response.body":
-            self._part(message.get("body", b""), more=message.get("more_body", False))
+            self._part(cast("bytes", message.get("body", b"")), more=bool(message.get("more_body", False)))
             await self._ready.wait()
 
     def finish(self) -> int:
         if not self._ended and not self._gone.is_set():
-            # The application stopped in the middle: half an answer must not look like a whole one.
+            # The application stopped in the middle: a partial answer must not look complete.
             self._exchange.abort()
         return self._status
 
-    def _begin(self, status: int, headers: Any) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._status = status
-        given = [(bytes(name), bytes(value)) for name, value in headers]
-        has_length = any(name.lower() == b"content-length" for name, _ in given)
+        own_headers = [(bytes(name), bytes(value)) for name, value in headers]
+        has_length = any(name.lower() == b"content-length" for name, _ in own_headers)
         # Neither 204 nor 304 has a body, so nothing may be said about its length, nor an end of it be sent.
         empty = status in (204, 304)
         self._bodiless = empty or self._exchange.request.method == b"HEAD"
         self._chunked = not has_length and not self._exchange.request.http10 and not empty
         lines = [status_line(status)]
-        lines.extend(name + b": " + value + b"\r\n" for name, value in (*given, *self._headers))
+        lines.extend(name + b": " + value + b"\r\n" for name, value in (*own_headers, *self._headers))
         if self._chunked:
             lines.append(b"Transfer-Encoding: chunked\r\n")
         elif not has_length and not empty:

@@ -138,8 +138,8 @@ class Exchange:
         self._waiting: list[bytes] | None = None
         self._waiting_size = 0
 
-    def head_complete(self) -> None:
-        """The request's head has been read, and says these things about the connection."""
+    def take_head(self) -> None:
+        """The request's head has been read: take over what it says about the connection."""
         self.close_after = not self.request.keep_alive
         self.awaits_continue = self.request.expects_continue
 
@@ -200,7 +200,8 @@ class Exchange:
             if self._waiting_size > BODY_HIGH_WATER:
                 self.connection.hold_reading()
 
-    def received_all(self) -> None:
+    def complete_body(self) -> None:
+        """Nothing more of the request comes."""
         self.body_complete = True
         if self.accepting and self.responder is not None:
             self.responder.body_end()

@@ -21,6 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 OUR_COOKIES = (b"__Host-ostiary", b"ostiary-")
 # Of names whose meaning is remembered: anybody can invent any number of long ones.
 LONGEST_NAME = 64
+MOST_NAMES = 4096
 WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
 
 # Meant for the next hop only.
@@ -161,57 +162,57 @@ class HeaderFilter:
                 _normal(name.encode()) for name in (configured.user, configured.group, configured.uid)
             )
             self._prefixes.append(_normal(configured.extra_prefix.encode()))
-        self._seen: dict[bytes, Action] = {}
+        self._actions: dict[bytes, Action] = {}
 
     def action(self, name: bytes) -> Action:
-        found = self._seen.get(name)
-        if found is None:
-            found = self._classify(name)
-            if len(self._seen) < 4096 and len(name) <= LONGEST_NAME:
-                self._seen[bytes(name)] = found
-        return found
+        action = self._actions.get(name)
+        if action is None:
+            action = self._classify(name)
+            if len(self._actions) < MOST_NAMES and len(name) <= LONGEST_NAME:
+                self._actions[bytes(name)] = action
+        return action
 
-    def protected(self, normal_name: bytes) -> bool:
+    def is_protected(self, normal_name: bytes) -> bool:
         return normal_name in self._identity or normal_name.startswith(tuple(self._prefixes))
 
     def scan(self, headers: Headers) -> Scanned:
         """What a request's headers say to us, and the lines of them that go on to the upstream."""
-        found = Scanned()
+        scanned = Scanned()
         lines: list[bytes] = []
         listed: set[bytes] | None = None
-        seen = self._seen
+        actions = self._actions
         for name, value in headers:
-            action = seen.get(name) or self.action(name)
+            action = actions.get(name) or self.action(name)
             if action is Action.PASS:
                 lines.append(name + b": " + value + b"\r\n")
             elif action is Action.AUTHORIZATION:
-                if found.authorization is not None:
+                if scanned.authorization is not None:
                     raise BadHeader("the request has two Authorization headers")
-                found.authorization = value
+                scanned.authorization = value
             elif action is Action.USER_AGENT:
-                found.user_agent = value
+                scanned.user_agent = value
                 lines.append(name + b": " + value + b"\r\n")
             elif action is Action.CONNECTION:
-                listed = (listed or set()) | self._listed(value)
+                listed = (listed or set()) | self._listed_names(value)
             elif action is Action.COOKIE:
                 lines.extend(_without_ours(name, value))
             elif action is Action.PROTOCOL:
                 lines.extend(_without_bearer(name, value))
             elif action is Action.IMPERSONATE:
                 # As it was written: the keys of extras are names of their own.
-                found.impersonate = [*found.impersonate, (name.lower(), value.rstrip(b" \t"))]
+                scanned.impersonate = [*scanned.impersonate, (name.lower(), value.rstrip(b" \t"))]
             elif action is Action.FORWARDED_FOR:
-                found.forwarded_for = [*found.forwarded_for, value]
+                scanned.forwarded_for = [*scanned.forwarded_for, value]
         if listed:
             lines = [line for line in lines if _normal(line.partition(b":")[0]) not in listed]
-        found.lines = b"".join(lines)
-        return found
+        scanned.lines = b"".join(lines)
+        return scanned
 
-    def _listed(self, value: bytes) -> set[bytes]:
+    def _listed_names(self, value: bytes) -> set[bytes]:
         """The names that ``Connection`` lists; raises `BadHeader` if one of them is ours to set."""
         names = {_normal(part.strip()) for part in value.split(b",")} - {b"", b"close", b"keep-alive", b"upgrade"}
         for name in names:
-            if self.protected(name) or name in REBUILT or name in (b"cookie", b"content-type"):
+            if self.is_protected(name) or name in REBUILT or name in (b"cookie", b"content-type"):
                 raise BadHeader("Connection names a header that must reach the upstream as it is")
         return names
 
@@ -232,7 +233,7 @@ class HeaderFilter:
             return Action.USER_AGENT
         if name.lower() == b"x-forwarded-for":
             return Action.FORWARDED_FOR
-        if normal in HOP_BY_HOP or normal in REBUILT or self.protected(normal):
+        if normal in HOP_BY_HOP or normal in REBUILT or self.is_protected(normal):
             return Action.DROP
         return Action.PASS
 
@@ -242,22 +243,22 @@ def websocket_token(headers: Headers) -> bytes | None:
 
     At most one, and beside another protocol: otherwise the server could not answer with a protocol of its own.
     """
-    found, others = [], 0
+    tokens, others = [], 0
     for name, value in headers:
         if name.lower() != b"sec-websocket-protocol":
             continue
         for part in map(bytes.strip, value.split(b",")):
             if part.startswith(WEBSOCKET_BEARER):
-                found.append(part[len(WEBSOCKET_BEARER) :])
+                tokens.append(part[len(WEBSOCKET_BEARER) :])
             elif part:
                 others += 1
-    if not found:
+    if not tokens:
         return None
-    if len(found) > 1:
+    if len(tokens) > 1:
         raise BadHeader("more than one token in Sec-WebSocket-Protocol")
     if not others:
         raise BadHeader("Sec-WebSocket-Protocol must name a protocol beside the token")
-    return found[0]
+    return tokens[0]
 
 
 # Programs that make variables of headers put the same character for all of these.
@@ -269,11 +270,11 @@ def _normal(name: bytes) -> bytes:
 
 
 def _without_ours(name: bytes, value: bytes) -> list[bytes]:
-    kept = [part for part in value.split(b";") if not part.strip().startswith(OUR_COOKIES)]
-    rest = b";".join(kept).strip()
+    theirs = [part for part in value.split(b";") if not part.strip().startswith(OUR_COOKIES)]
+    rest = b";".join(theirs).strip()
     return [name + b": " + rest + b"\r\n"] if rest else []
 
 
 def _without_bearer(name: bytes, value: bytes) -> list[bytes]:
-    kept = [part for part in map(bytes.strip, value.split(b",")) if part and not part.startswith(WEBSOCKET_BEARER)]
-    return [name + b": " + b", ".join(kept) + b"\r\n"] if kept else []
+    parts = [part for part in map(bytes.strip, value.split(b",")) if part and not part.startswith(WEBSOCKET_BEARER)]
+    return [name + b": " + b", ".join(parts) + b"\r\n"] if parts else []

@@ -30,9 +30,9 @@ def _histogram_rows(
     name: str, pairs: list[tuple[str, str]], buckets: Sequence[float], series: Sequence[float]
 ) -> Iterable[str]:
     total = 0.0
-    for bound, count in zip([*buckets, None], series[:-1], strict=True):
+    for limit, count in zip([*buckets, None], series[:-1], strict=True):
         total += count
-        le = "+Inf" if bound is None else _number(bound)
+        le = "+Inf" if limit is None else _number(limit)
         yield f"{name}_bucket{_labels([*pairs, ('le', le)])} {_number(total)}"
     yield f"{name}_sum{_labels(pairs)} {_number(series[-1])}"
     yield f"{name}_count{_labels(pairs)} {_number(total)}"

@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from ostiary.core.secrets.redact import redact
 from ostiary.errors import ConfigurationError
@@ -68,18 +68,18 @@ class _Formatter(logging.Formatter):
         super().__init__()
         self._secrets = tuple(secrets)
 
-    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+    def fields(self, record: logging.LogRecord) -> dict[str, object]:
         """What is known of an event beyond its message, by name."""
-        found = {
+        fields = {
             self._clean(name): self._field(name, value)
             for name, value in vars(record).items()
             if name not in _OF_A_RECORD and value is not None and value != ""
         }
         if record.exc_info and record.exc_info[0] is not None:
-            found["traceback"] = self._clean(self.formatException(record.exc_info))
+            fields["traceback"] = self._clean(self.formatException(record.exc_info))
         if record.stack_info:
-            found["stack"] = self._clean(record.stack_info)
-        return found
+            fields["stack"] = self._clean(record.stack_info)
+        return fields
 
     def event(self, record: logging.LogRecord) -> str:
         try:
@@ -88,7 +88,7 @@ class _Formatter(logging.Formatter):
             # A mistake in a message must not end a request. Its arguments are not shown: nobody knows them.
             return self._clean(str(record.msg))
 
-    def _field(self, name: str, value: object, depth: int = 0) -> Any:
+    def _field(self, name: str, value: object, depth: int = 0) -> object:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         if isinstance(value, dict) and depth < _DEEPEST:
@@ -121,7 +121,7 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)
-        traceback = [fields.pop(name) for name in ("stack", "traceback") if name in fields]
+        traceback = [str(fields.pop(name)) for name in ("stack", "traceback") if name in fields]
         event = " ".join(self.event(record).split())
         pairs = [f"{_word(name)}={_value(value)}" for name, value in fields.items()]
         first = " ".join([_time(record), record.levelname, event, *pairs])

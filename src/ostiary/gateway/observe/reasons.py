@@ -23,7 +23,7 @@ def reason_of(error: BaseException, *, sent: Iterable[str] = ()) -> str:
     nothing of the text is told: of a short password even a gap would tell something.
     """
     if isinstance(error, OstiaryError):
-        return _redacted(": ".join(filter(None, (error.summary, error.cause))))
+        return _without_secrets(": ".join(filter(None, (error.summary, error.cause))))
     kind = type(error).__name__
     try:
         text = str(error)
@@ -31,10 +31,10 @@ def reason_of(error: BaseException, *, sent: Iterable[str] = ()) -> str:
         return kind
     if any(spelling in text for value in sent for spelling in _spellings(value)):
         return f"{kind}, and its text, which repeats what was sent, is left out"
-    return _redacted(f"{kind}: {text}" if text else kind)
+    return _without_secrets(f"{kind}: {text}" if text else kind)
 
 
-def _redacted(text: str) -> str:
+def _without_secrets(text: str) -> str:
     # Cut twice: half a secret at the first cut would not be recognised, and the second one takes it away.
     return redact(text[: 4 * LONGEST_REASON])[:LONGEST_REASON]
 

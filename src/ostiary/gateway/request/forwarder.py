@@ -51,7 +51,7 @@ class Forwarder:
         try:
             credential = upstream.credential()
         except OSError as error:
-            self._report_failure(upstream, upstream.has_no_credential(error), passage)
+            self._report_failure(upstream, upstream.credential_failure(error), passage)
             self._records.conclude(passage, 503)
             self._answers.send_upstream_failure(passage, 503, FailureKind.CREDENTIAL)
             return
@@ -88,7 +88,7 @@ class Forwarder:
             raise
 
     def _report_failure(self, upstream: Upstream, error: UpstreamLost, passage: Passage) -> None:
-        upstream.failed(error, passage.audit_id)
+        upstream.record_failure(error, passage.audit_id)
         self._metrics.upstream_errors.inc(upstream.name, error.kind.value)
 
     # --- called by `Proxied` ---
@@ -105,7 +105,7 @@ class Forwarder:
         if error is not None:
             self._report_failure(upstream, error, passage)
         elif upstream.failures:
-            upstream.answered()
+            upstream.record_answer()
         self._records.conclude(passage, code)
 
     def proxied_failed(self, proxied: Proxied[Passage], code: int, kind: FailureKind) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.upstream.own_credential import REJECTED
 from ostiary.gateway.upstream.upstreams import Upstream
 
@@ -43,17 +44,17 @@ async def check_health(upstream: Upstream, path: str) -> bool:
     try:
         status = await _ask(upstream, path)
     except UpstreamLost as error:
-        upstream.failed(error)
+        upstream.record_failure(error)
         return False
     if status == 401 and upstream.knows_us:
-        upstream.failed(_rejection())
+        upstream.record_failure(_rejection())
         # What the file holds now is used the next time.
         upstream.renewed_credential(b"")
         return False
     if status >= 400:
-        upstream.failed(UpstreamLost(f"its health check answered {status}", answered=True))
+        upstream.record_failure(UpstreamLost(f"its health check answered {status}", answered=True))
         return False
-    upstream.answered()
+    upstream.record_answer()
     return True
 
 
@@ -67,7 +68,7 @@ async def check_credential(upstream: Upstream) -> bool:
         return False
     if status == 401:
         return False
-    upstream.answered()
+    upstream.record_answer()
     return True
 
 
@@ -99,7 +100,7 @@ async def _ask(upstream: Upstream, path: str) -> int:
         message = "it did not answer its health check in time"
         raise UpstreamLost(message, answered=False, kind=FailureKind.TIMEOUT) from None
     except OSError as error:
-        raise upstream.has_no_credential(error) from None
+        raise upstream.credential_failure(error) from None
 
 
 class _Probe:
@@ -113,13 +114,13 @@ class _Probe:
 
     def ask(self, upstream: Upstream, head: bytes) -> None:
         self._head = head
-        upstream.pool.acquire(self._connected)
+        upstream.pool.acquire(self._take_connection)
 
     def give_up(self) -> None:
         if self._connection is not None:
             self._connection.abandon()
 
-    def _connected(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+    def _take_connection(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
         if self.status.done():
             return False
         if connection is None:
@@ -133,10 +134,10 @@ class _Probe:
         self._code = status
         self.response_end([])
 
-    def response_head(self, status: int, headers: list[tuple[bytes, bytes]], framing: Framing) -> None:
+    def response_head(self, status: int, headers: Headers, framing: Framing) -> None:
         self._code = status
 
-    def response_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def response_informational(self, status: int, headers: Headers) -> None:
         pass
 
     def response_body(self, data: bytes) -> None:
@@ -145,7 +146,7 @@ class _Probe:
     def response_flush(self) -> None:
         pass
 
-    def response_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
+    def response_end(self, trailers: Headers) -> None:
         self._connection = None
         if not self.status.done():
             self.status.set_result(self._code)

@@ -55,7 +55,7 @@ class TlsFiles:
         self._seen = self._digest()
         self._look_again_at = clock.monotonic() + TOKEN_FILE_SECONDS
 
-    def changed(self, *, now: bool = False) -> bool:
+    def have_changed(self, *, now: bool = False) -> bool:
         """Whether they differ from what was used last; looked at once in a while, or *now*."""
         at = self._clock.monotonic()
         if not self.present or not (now or at >= self._look_again_at):
@@ -63,8 +63,8 @@ class TlsFiles:
         self._look_again_at = at + TOKEN_FILE_SECONDS
         return self._digest() not in (None, self._seen)
 
-    def used(self) -> None:
-        """What the files hold now is in use."""
+    def mark_used(self) -> None:
+        """What the files hold now is in use from here on."""
         self._seen = self._digest()
 
     def _digest(self) -> bytes | None:

@@ -123,13 +123,13 @@ class Proxied(Generic[Context]):
         if exchange.request.upgrade:
             # What it starts (a command, a terminal) must not be started twice, so it is not tried a second time; a
             # connection of its own cannot have died while it was idle.
-            self.upstream.pool.acquire(self._connected, fresh=True)
+            self.upstream.pool.acquire(self._take_connection, fresh=True)
             return
         connection = self.upstream.pool.idle()
         if connection is not None:
             self._send(connection)
         else:
-            self.upstream.pool.acquire(self._connected)
+            self.upstream.pool.acquire(self._take_connection)
 
     def cut(self) -> None:
         """End it at once: the right to it has been withdrawn."""
@@ -147,7 +147,7 @@ class Proxied(Generic[Context]):
 
     # --- to the upstream ---
 
-    def _connected(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
+    def _take_connection(self, connection: UpstreamConnection | None, error: UpstreamLost | None) -> bool:
         if self._done:
             return False
         if connection is None:
@@ -333,7 +333,7 @@ class Proxied(Generic[Context]):
         if not self._exchange.request.bare:
             # Nobody takes the rest of the body until there is a connection.
             self._exchange.pause_body()
-        self.upstream.pool.acquire(self._connected, fresh=True)
+        self.upstream.pool.acquire(self._take_connection, fresh=True)
 
     def _send_with_another_credential(self) -> None:
         """The upstream rejected ours. The file may hold a newer one; if not, that is no fault of the client's."""

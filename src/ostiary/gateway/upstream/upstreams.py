@@ -1,7 +1,7 @@
 """Upstreams: where allowed requests go, and how each is told who asks.
 
 Built from the configuration; found by host and path prefix, the longest prefix first. An upstream believes what we say
-about the user because of our own credential there: a token or a client certificate (`gateway.own_credential`).
+about the user because of our own credential there: a token or a client certificate (`upstream.own_credential`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Upstream:
 
     def _renew_certificate(self, *, now: bool = False) -> bool:
         """Use the client certificate of the files from the next connection on, if they hold another one."""
-        if not self._tls_files.changed(now=now):
+        if not self._tls_files.have_changed(now=now):
             return False
         try:
             address = _address(self.settings)
@@ -110,7 +110,7 @@ class Upstream:
             fields = {"upstream": self.name, "cause": error.cause or error.summary}
             self._log.write(logging.WARNING, "a changed client certificate cannot be used", fields)
             return False
-        self._tls_files.used()
+        self._tls_files.mark_used()
         self.pool.move(address)
         log.info("a changed client certificate is in use", extra={"upstream": self.name})
         return True
@@ -127,7 +127,7 @@ class Upstream:
             return REJECTED
         return f"failed {self.failures} times in a row" if self.failures >= MOST_FAILURES else ""
 
-    def failed(self, error: UpstreamLost, request_id: str = "") -> None:
+    def record_failure(self, error: UpstreamLost, request_id: str = "") -> None:
         """It could not be asked. An outage is logged once in a while, and not once for every request."""
         ours = error.kind is FailureKind.CREDENTIAL
         # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself. Nor
@@ -141,13 +141,13 @@ class Upstream:
             self.credential_rejected.set()
         self._log.write(logging.ERROR, "an upstream rejects the gateway's own credential", fields)
 
-    def has_no_credential(self, error: OSError) -> UpstreamLost:
+    def credential_failure(self, error: OSError) -> UpstreamLost:
         """The failure that `credential` raised, as one of the upstream."""
         message = f"{UNREADABLE}: {error.strerror}"
         return UpstreamLost(message, answered=False, kind=FailureKind.CREDENTIAL, relayed=True)
 
-    def answered(self) -> None:
-        """It answered after failures."""
+    def record_answer(self) -> None:
+        """It answered, perhaps after failures."""
         self.credential_rejected.clear()
         if self.failures:
             extra = {"upstream": self.name, "failures": self.failures, "left_out": self._log.end()}
@@ -195,7 +195,7 @@ class Routes:
         name = (host.rpartition(":")[0] if _has_port(host) else host).lower()
         for upstream in self._order:
             hosts = upstream.settings.hosts
-            if (not hosts or name in hosts) and _below(path, upstream.settings.prefix):
+            if (not hosts or name in hosts) and _is_below(path, upstream.settings.prefix):
                 return upstream
         return None
 
@@ -208,7 +208,7 @@ class Routes:
             upstream.pool.close()
 
 
-def _below(path: str, prefix: str) -> bool:
+def _is_below(path: str, prefix: str) -> bool:
     return prefix == "/" or path == prefix or path.startswith(prefix + "/")
 
 

@@ -327,7 +327,7 @@ async def test_an_outage_is_logged_once_in_a_while_with_a_count(
         warnings = [line for line in caplog.records if line.levelno >= logging.WARNING]
         assert len(warnings) == 1
         (api,) = site.worker.app.routes.upstreams
-        api.answered()
+        api.record_answer()
         (again,) = [line for line in caplog.records if "available again" in line.message]
         assert (again.failures, again.left_out) == (50, 49)  # type: ignore[attr-defined]
 

@@ -233,7 +233,7 @@ class ServerConnection(asyncio.Protocol):
             self.tunnel = PendingUpgrade(exchange)
             if rest:
                 exchange.receive(rest)
-            exchange.received_all()
+            exchange.complete_body()
         return True
 
     def refuse_unreadable(self) -> None:

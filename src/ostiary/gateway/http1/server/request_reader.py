@@ -162,7 +162,7 @@ class RequestReader:
         # A head that came with one short read cannot be too large, and nearly all do.
         if (self._unfinished_bytes or self._read_size > limits.head_bytes) and request.size > limits.head_bytes:
             raise RequestRefused(431, "the request's head is too large")
-        exchange.head_complete()
+        exchange.take_head()
         self._in_trailers = True
         self.body = IncomingBody(limits, self._now(), chunked=request.chunked) if request.has_body else None
         self._connection.enqueue(exchange)
@@ -187,7 +187,7 @@ class RequestReader:
             exchange.receive(data)
         self.exchange = None
         self._connection.note_request_complete(exchange)
-        exchange.received_all()
+        exchange.complete_body()
 
     # --- inside ---
 

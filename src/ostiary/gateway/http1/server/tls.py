@@ -1,7 +1,7 @@
-"""TLS of our own listener, which says a word to those who come without TLS.
+"""TLS of our own listener, which answers a client that speaks plain HTTP with a 400 that says so.
 
-Made by the worker. A client that speaks plain HTTP to a TLS port is otherwise cut off and told nothing. The first bytes
-are looked at once per connection, before the handshake, so that requests cost nothing more.
+Made by the worker. Without this such a client is cut off and told nothing. The first bytes are looked at once per
+connection, before the handshake, so that requests cost nothing more.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class _Handshake(ssl.SSLObject):
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
-    _looked = False
+    _has_looked = False
     _is_plain = False
 
     def do_handshake(self) -> None:
         if self._is_plain:
             # More of what nobody can answer. The event loop ends the connection.
             raise ssl.SSLError("a plain HTTP request came to a TLS port")
-        if not self._looked and self.incoming.pending:
-            self._looked = True
+        if not self._has_looked and self.incoming.pending:
+            self._has_looked = True
             data = self.incoming.read()
             if _REQUEST.match(data):
                 self._is_plain = True
