@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 import trustme
@@ -16,130 +14,21 @@ import uvloop
 
 from ostiary.gateway.http1.client.address import Address
 from ostiary.gateway.http1.client.pool import Pool
-from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
-from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.upstream.proxied import Proxied
-from ostiary.gateway.upstream.upstreams import Upstream as ConfiguredUpstream
 from tests.support.http1 import (
-    Client,
-    Listener,
     Script,
-    Upstream,
     Upstreamed,
     chunked,
     connected,
     get,
-    honest,
     listening,
     turn,
     until,
     upstream,
 )
+from tests.support.proxied import HI, OK, UPGRADE, Between, Gate, between, dies, says, tunnel
 
-OK = b"HTTP/1.1 200 OK\r\n"
-HI = OK + b"Content-Length: 2\r\n\r\nhi"
-UPGRADE = get("/exec", "Connection: Upgrade", "Upgrade: websocket")
-SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nX-Own: 1\r\n\r\n"
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@dataclass
-class OnlyPool:
-    """All that a `Proxied` asks of its upstream."""
-
-    pool: Pool
-
-
-class Gate:
-    """Lets everything through, as the engine does with what is allowed."""
-
-    def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
-        self.pool, self.timeout = pool, timeout
-        self.proxied: list[Proxied[Exchange]] = []
-        self.finished: list[tuple[int, str]] = []
-        self.streams_left = 1000
-
-    def __call__(self, exchange: Exchange) -> None:
-        lines = [exchange.request.method + b" " + exchange.request.target + b" HTTP/1.1", b"Host: upstream.test"]
-        if exchange.request.chunked:
-            lines.append(b"Transfer-Encoding: chunked")
-        elif exchange.request.content_length is not None:
-            lines.append(b"Content-Length: %d" % exchange.request.content_length)
-        if exchange.request.upgrade:
-            lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
-        proxied = Proxied(
-            exchange,
-            cast("ConfiguredUpstream", OnlyPool(self.pool)),
-            b"\r\n".join([*lines, b"", b""]),
-            b"Audit-Id: 1",
-            self.timeout,
-            self,
-            exchange,
-        )
-        self.proxied.append(proxied)
-        proxied.start()
-
-    def proxied_started(self, proxied: Proxied[Exchange], status: int) -> None: ...
-
-    def proxied_failed(self, proxied: Proxied[Exchange], status: int, kind: FailureKind) -> None:
-        proxied.context.respond(status, [], b"failed")
-
-    def proxied_streams(self, proxied: Proxied[Exchange]) -> bool:
-        self.streams_left -= 1
-        return self.streams_left >= 0
-
-    def proxied_refused(self, proxied: Proxied[Exchange]) -> None:
-        proxied.context.respond(429, [], b"too many")
-
-    def proxied_finished(self, proxied: Proxied[Exchange], status: int, error: UpstreamLost | None) -> None:
-        self.finished.append((status, str(error or "")))
-
-    @property
-    def statuses(self) -> list[int]:
-        return [status for status, _ in self.finished]
-
-    def later(self, seconds: float) -> None:
-        self.pool.tick(asyncio.get_running_loop().time() + seconds)
-
-
-@dataclass
-class Between:
-    client: Client
-    listener: Listener
-    gate: Gate
-    upstream: Upstream
-
-
-@asynccontextmanager
-async def between(script: Script = honest, *, timeout: float = 60.0, **options: Any) -> AsyncIterator[Between]:
-    """A client, a gate and an upstream that follows *script*."""
-    async with upstream(script) as made:
-        pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
-        gate = Gate(pool, timeout)
-        async with listening(gate) as listener, connected(listener.port) as client:
-            yield Between(client, listener, gate, made)
-        pool.close()
-        for connection in list(pool.connections):
-            connection.abandon()
-
-
-def says(*answers: bytes, then: str = "wait") -> Script:
-    """One answer after the other, on whatever connections the requests come; the last one again and again."""
-    left = list(answers)
-
-    async def script(connection: Upstreamed) -> None:
-        while True:
-            connection.upstream.requests.append(await connection.request())
-            connection.send(left.pop(0) if len(left) > 1 else left[0])
-            if then == "close":
-                return
-            if then == "reset":
-                await turn(8)
-                connection.reset()
-                return
-
-    return script
 
 
 # --- there and back ---
@@ -426,17 +315,6 @@ async def test_a_client_that_does_not_read_an_ordinary_answer_is_cut_in_time() -
 # --- once more ---
 
 
-def dies(first: bytes = HI) -> Script:
-    """Answers the first request of a connection and closes when the second one comes."""
-
-    async def script(connection: Upstreamed) -> None:
-        connection.upstream.requests.append(await connection.request())
-        connection.send(first)
-        connection.upstream.requests.append(await connection.head())
-
-    return script
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
 async def test_a_safe_request_on_a_connection_that_turned_out_dead_is_sent_once_more(method: str) -> None:
     async with between(dies()) as b:
@@ -574,165 +452,6 @@ async def test_a_client_that_hangs_up_in_the_middle_of_its_body_takes_the_upstre
         await until(lambda: b.gate.finished == [(0, "")])
         assert not b.gate.pool.connections
         assert b.upstream.requests == []
-
-
-# --- tunnels ---
-
-
-def tunnel(*, ahead: bytes = b"") -> Script:
-    """Switches, then says in capitals what it hears."""
-
-    async def script(connection: Upstreamed) -> None:
-        connection.upstream.requests.append(await connection.head())
-        connection.send(SWITCH + ahead)
-        while data := await connection.reader.read(65536):
-            connection.raw += data
-            connection.send(data.upper())
-            await connection.writer.drain()
-
-    return script
-
-
-@LOOPS
-def test_after_a_101_bytes_pass_both_ways_and_what_was_sent_ahead_is_not_lost(run: Run) -> None:
-    """P5."""
-
-    async def main() -> None:
-        async with between(tunnel(ahead=b"first words")) as b:
-            b.client.send(UPGRADE + b"from the start")
-            answer = await b.client.answer()
-            assert (answer.status, answer.one("Upgrade"), answer.one("X-Own")) == (101, b"WebSocket", b"1")
-            assert await b.client.exactly(11) == b"first words"
-            assert await b.client.exactly(14) == b"FROM THE START"
-            b.client.send(b"x" * 1_000_000)
-            assert await b.client.exactly(1_000_000) == b"X" * 1_000_000
-            assert b.gate.finished == []
-            # A tunnel is no idle connection.
-            b.gate.later(1e9)
-            b.listener.later(1e9)
-            b.client.send(b"still")
-            assert await b.client.exactly(5) == b"STILL"
-
-    run(main())
-
-
-async def test_bytes_ahead_of_the_101_wait_for_it_and_are_bounded() -> None:
-    """P5. Until the upstream has switched they could be read as a request."""
-    go_on = asyncio.Event()
-
-    async def script(connection: Upstreamed) -> None:
-        await connection.head()
-        await go_on.wait()
-        assert connection.raw.endswith(b"\r\n\r\n")
-        connection.send(SWITCH)
-        while await connection.reader.read(65536):
-            pass
-
-    async with between(script) as b:
-        b.client.send(UPGRADE + b"GET /smuggled HTTP/1.1\r\n\r\n")
-        await until(lambda: bool(b.upstream.connections) and bool(b.upstream.connections[0].raw))
-        for _ in range(100):
-            b.client.send(b"x" * 100_000)
-            await turn(2)
-        assert not b.listener.connection.transport.is_reading()
-        go_on.set()
-        assert (await b.client.answer()).status == 101
-        await b.client.writer.drain()
-
-
-async def test_a_client_that_hangs_up_before_the_101_takes_the_upstreams_connection_along() -> None:
-    async with between(says(b""), timeout=float("inf")) as b:
-        b.client.send(UPGRADE)
-        await until(lambda: bool(b.upstream.requests))
-        b.client.reset()
-        await until(lambda: b.gate.finished == [(0, "")])
-        assert not b.gate.pool.connections
-
-
-NO_TUNNEL = {
-    "200": HI,
-    "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n",
-    "another protocol": SWITCH.replace(b"WebSocket", b"h2c"),
-    "no protocol": b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
-    "two protocols": SWITCH.replace(b"X-Own: 1", b"Upgrade: h2c"),
-}
-
-
-@pytest.mark.parametrize("answer", NO_TUNNEL.values(), ids=NO_TUNNEL.keys())
-async def test_only_the_101_that_was_asked_for_opens_a_tunnel(answer: bytes) -> None:
-    """P5."""
-    async with between(says(answer + b"smuggled")) as b:
-        got = await b.client.ask(UPGRADE + b"data")
-        assert (got.status, got.one("Location"), got.one("Connection")) == (502, None, b"close")
-        assert await b.client.closed()
-        assert (b.gate.statuses, len(b.gate.pool.connections)) == ([502], 0)
-
-
-async def test_a_refused_upgrade_is_passed_on() -> None:
-    """P5."""
-    async with between(says(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")) as b:
-        got = await b.client.ask(UPGRADE + get("/smuggled"))
-        assert (got.status, got.body, got.one("Connection")) == (403, b"no", b"close")
-        assert await b.client.closed()
-        assert len(b.upstream.requests) == 1
-
-
-async def test_a_101_that_nobody_asked_for_is_502() -> None:
-    """P5."""
-    async with between(says(SWITCH + b"smuggled")) as b:
-        got = await b.client.ask(get("/a"))
-        assert (got.status, b"smuggled" in got.body) == (502, False)
-        assert not b.gate.pool.connections
-
-
-async def test_an_upgrade_is_sent_on_a_connection_of_its_own_and_never_twice() -> None:
-    async with between(dies()) as b:
-        assert (await b.client.ask(get("/1"))).status == 200
-        b.upstream.script = says(b"", then="close")
-        assert (await b.client.ask(UPGRADE)).status == 503
-        assert [request.target for request in b.upstream.requests] == [b"/1", b"/exec"]
-        assert len(b.upstream.connections) == 2
-
-
-@pytest.mark.parametrize("who", ["client", "upstream"])
-@pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_tunnel_ends_on_both_sides_when_one_ends(who: str, how: str) -> None:
-    async with between(tunnel()) as b:
-        assert (await b.client.ask(UPGRADE)).status == 101
-        end: Client | Upstreamed = b.client if who == "client" else b.upstream.connections[0]
-        if how == "reset":
-            end.reset()
-        else:
-            end.writer.close()
-        await until(lambda: b.gate.finished == [(101, "")])
-        if who == "upstream":
-            assert await b.client.closed()
-        await until(lambda: not b.listener.connections and b.upstream.connections[0].reader.at_eof())
-
-
-@pytest.mark.parametrize("who", ["client", "upstream"])
-async def test_the_last_words_before_an_end_arrive(who: str) -> None:
-    words = b"y" * 3_000_000
-
-    async def script(connection: Upstreamed) -> None:
-        await connection.head()
-        connection.send(SWITCH)
-        if who == "upstream":
-            connection.send(words)
-            connection.writer.close()
-        else:
-            connection.raw = bytearray(await connection.rest())
-
-    async with between(script) as b:
-        assert (await b.client.ask(UPGRADE)).status == 101
-        if who == "upstream":
-            assert await b.client.rest() == words
-        else:
-            b.client.send(words)
-            b.client.writer.close()
-            await until(b.upstream.connections[0].reader.at_eof)
-            await turn(20)
-            assert b.upstream.connections[0].raw == words
 
 
 # --- cut ---

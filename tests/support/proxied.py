@@ -1,0 +1,157 @@
+"""A client, a gate that lets everything through, and an upstream that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.pool import Pool
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.upstream.proxied import Proxied
+from ostiary.gateway.upstream.upstreams import Upstream as ConfiguredUpstream
+from tests.support.http1 import (
+    Client,
+    Listener,
+    Script,
+    Upstream,
+    Upstreamed,
+    connected,
+    get,
+    honest,
+    listening,
+    turn,
+    upstream,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+HI = OK + b"Content-Length: 2\r\n\r\nhi"
+UPGRADE = get("/exec", "Connection: Upgrade", "Upgrade: websocket")
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nX-Own: 1\r\n\r\n"
+
+
+@dataclass
+class OnlyPool:
+    """All that a `Proxied` asks of its upstream."""
+
+    pool: Pool
+
+
+class Gate:
+    """Lets everything through, as the engine does with what is allowed."""
+
+    def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
+        self.pool, self.timeout = pool, timeout
+        self.proxied: list[Proxied] = []
+        self.finished: list[tuple[int, str]] = []
+        self.streams_left = 1000
+
+    def __call__(self, exchange: Exchange) -> None:
+        lines = [exchange.request.method + b" " + exchange.request.target + b" HTTP/1.1", b"Host: upstream.test"]
+        if exchange.request.chunked:
+            lines.append(b"Transfer-Encoding: chunked")
+        elif exchange.request.content_length is not None:
+            lines.append(b"Content-Length: %d" % exchange.request.content_length)
+        if exchange.request.upgrade:
+            lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
+        proxied = Proxied(
+            exchange,
+            cast("ConfiguredUpstream", OnlyPool(self.pool)),
+            b"\r\n".join([*lines, b"", b""]),
+            b"Audit-Id: 1",
+            self.timeout,
+            self,
+            exchange,
+        )
+        self.proxied.append(proxied)
+        proxied.start()
+
+    def proxied_started(self, proxied: Proxied, status: int) -> None: ...
+
+    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
+        proxied.context.respond(status, [], b"failed")
+
+    def proxied_streams(self, proxied: Proxied) -> bool:
+        self.streams_left -= 1
+        return self.streams_left >= 0
+
+    def proxied_refused(self, proxied: Proxied) -> None:
+        proxied.context.respond(429, [], b"too many")
+
+    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+        self.finished.append((status, str(error or "")))
+
+    @property
+    def statuses(self) -> list[int]:
+        return [status for status, _ in self.finished]
+
+    def later(self, seconds: float) -> None:
+        self.pool.tick(asyncio.get_running_loop().time() + seconds)
+
+
+@dataclass
+class Between:
+    client: Client
+    listener: Listener
+    gate: Gate
+    upstream: Upstream
+
+
+@asynccontextmanager
+async def between(script: Script = honest, *, timeout: float = 60.0, **options: Any) -> AsyncIterator[Between]:
+    """A client, a gate and an upstream that follows *script*."""
+    async with upstream(script) as made:
+        pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
+        gate = Gate(pool, timeout)
+        async with listening(gate) as listener, connected(listener.port) as client:
+            yield Between(client, listener, gate, made)
+        pool.close()
+        for connection in list(pool.connections):
+            connection.abandon()
+
+
+def says(*answers: bytes, then: str = "wait") -> Script:
+    """One answer after the other, on whatever connections the requests come; the last one again and again."""
+    left = list(answers)
+
+    async def script(connection: Upstreamed) -> None:
+        while True:
+            connection.upstream.requests.append(await connection.request())
+            connection.send(left.pop(0) if len(left) > 1 else left[0])
+            if then == "close":
+                return
+            if then == "reset":
+                await turn(8)
+                connection.reset()
+                return
+
+    return script
+
+
+def tunnel(*, ahead: bytes = b"") -> Script:
+    """Switches, then says in capitals what it hears."""
+
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        connection.send(SWITCH + ahead)
+        while data := await connection.reader.read(65536):
+            connection.raw += data
+            connection.send(data.upper())
+            await connection.writer.drain()
+
+    return script
+
+
+def dies(first: bytes = HI) -> Script:
+    """Answers the first request of a connection and closes when the second one comes."""
+
+    async def script(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.request())
+        connection.send(first)
+        connection.upstream.requests.append(await connection.head())
+
+    return script

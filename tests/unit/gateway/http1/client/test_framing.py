@@ -1,0 +1,25 @@
+"""Which headers say how the end of an answer is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.gateway.http1.client.framing import ENCODING_HEADER, LENGTH_HEADER, NOT_FRAMING, framing_header
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (b"Content-Length", LENGTH_HEADER),
+        (b"content-length", LENGTH_HEADER),
+        (b"cOnTeNt-LeNgTh", LENGTH_HEADER),
+        (b"Transfer-Encoding", ENCODING_HEADER),
+        (b"TRANSFER-ENCODING", ENCODING_HEADER),
+        (b"Content_Length", NOT_FRAMING),
+        (b"Content-Length2", NOT_FRAMING),
+        (b"TE", NOT_FRAMING),
+    ],
+)
+def test_framing_is_recognised_in_every_spelling_and_nothing_else_is(name: bytes, kind: int) -> None:
+    """H1."""
+    assert framing_header(name) == kind

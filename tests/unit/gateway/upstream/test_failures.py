@@ -1,0 +1,51 @@
+"""When a request is sent once more, and which status tells the client that there is no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.upstream.failures import SAFE_METHODS, failure_status, may_repeat
+
+
+def request(method: bytes = b"GET", upgrade: bytes = b"") -> RequestHead:
+    head = RequestHead()
+    head.method, head.upgrade = method, upgrade
+    return head
+
+
+def lost(*, answered: bool = False, kind: FailureKind = FailureKind.LOST) -> UpstreamLost:
+    return UpstreamLost("it closed the connection", answered=answered, kind=kind)
+
+
+@pytest.mark.parametrize("method", sorted(SAFE_METHODS))
+def test_a_safe_request_that_was_not_answered_may_be_repeated(method: bytes) -> None:
+    assert may_repeat(request(method), lost(), sent_body=False)
+
+
+@pytest.mark.parametrize("method", [b"POST", b"PUT", b"PATCH", b"DELETE", b"get", b"PROPFIND"])
+def test_a_request_that_may_change_something_is_not_repeated(method: bytes) -> None:
+    assert not may_repeat(request(method), lost(), sent_body=False)
+
+
+def test_nothing_is_repeated_that_the_upstream_may_have_begun() -> None:
+    assert not may_repeat(request(), lost(answered=True), sent_body=False)
+    assert not may_repeat(request(), lost(kind=FailureKind.TIMEOUT), sent_body=False)
+    assert not may_repeat(request(), lost(), sent_body=True)
+    assert not may_repeat(request(upgrade=b"websocket"), lost(), sent_body=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "sent_body", "status"),
+    [
+        (lost(), False, 503),
+        (lost(), True, 502),
+        (lost(answered=True), False, 502),
+        (lost(kind=FailureKind.TIMEOUT), False, 504),
+        (lost(kind=FailureKind.TIMEOUT, answered=True), True, 504),
+        (lost(kind=FailureKind.CREDENTIAL, answered=True), True, 503),
+    ],
+)
+def test_the_status_tells_whether_asking_again_can_do_harm(error: UpstreamLost, sent_body: bool, status: int) -> None:
+    assert failure_status(error, sent_body=sent_body) == status
