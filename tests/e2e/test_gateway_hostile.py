@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
-from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from tests.support.cluster.hostile import BEHAVIOURS, SMUGGLED, Hostile, send

@@ -36,7 +36,8 @@ import yaml
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
 from tests.support.cluster import Cluster
 from tests.support.cluster.client import Kubectl
 from tests.support.plugins import write_kubeconfig

@@ -19,9 +19,9 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.config_source import ConfigSource
+from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor
-from ostiary.gateway.process.worker import bind
 from ostiary.gateway.process.worker_process import serve_alone, serve_for_supervisor
 
 # Called with the address where the gateway listens, and the one for health and metrics.

@@ -1,31 +1,28 @@
-"""One process of the gateway: listens, serves with the configuration of the moment, drains when it is told to stop.
+"""One worker of the gateway: listens, serves with the current configuration, and drains when it is stopped.
 
-Called by the supervisor, by the demo and by tests, which run one in their own process. The listening socket is made
-once and outlives reloads: whoever is connecting meanwhile waits a moment in its queue, and nobody is turned away.
+Called by `worker_process`, by the demo and by tests, which run one in their own process. The listening socket is made
+once and outlives reloads: a client that connects meanwhile waits a moment in its queue, and none is turned away.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.errors import ConfigurationError, OstiaryError, TransportError
-from ostiary.gateway.config import settings
+from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.http1.server.tls import ListenerContext
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.app import App
 from ostiary.gateway.process.health import HealthReport
+from ostiary.gateway.process.listener import BACKLOG, server_context, server_limits
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
 from ostiary.interfaces.shared_counts import ImmediateCounts
@@ -34,11 +31,9 @@ from ostiary.interfaces.token_store import KeptInFile
 log = logging.getLogger("ostiary.gateway")
 
 TICK_SECONDS = 0.5
-_NO_LIMIT = float("inf")
 GOODBYE_SECONDS = 1.0
 # How long connections without a request may stay after a stop has begun.
 NOTICE_SECONDS = 0.5
-BACKLOG = 2048
 
 
 class Worker:
@@ -84,34 +79,34 @@ class Worker:
         self.app = new
         self._http.handle = new.engine.handle
         self._http.on_refused = new.engine.record_unreadable
-        # The next configuration may read them otherwise.
+        # The next configuration may read the remembered heads differently.
         self._http.known.clear()
         new.adopt(old)
         new.start()
-        # The requests of before end with the engine that they began with.
+        # Requests that are under way end with the engine that they began with.
         self._old.append(old)
         log.info("the configuration was reloaded")
 
     async def stop(self, *, drain: float | None = None) -> None:
-        """Accept nothing more, let what was begun end within *drain* seconds, then close everything."""
+        """Accept nothing more, give open requests *drain* seconds to end, then close everything."""
         self._draining = True
         if self._server is not None:
             self._server.close()
-        # The socket itself, too: as long as anybody holds it open, who connects waits in its queue for nothing.
+        # The socket itself, too: while it is open, new clients would wait in its queue in vain.
         self._listener.close()
         seconds = self.app.config.listen.drain.total_seconds() if drain is None else drain
-        # First every answer says that the connection ends, so that a client with a request on its way is not reset.
+        # First every answer says that the connection ends, so that a client that is sending a request is not reset.
         for connection in list(self._connections):
             connection.draining = True
         await self._wait_until(lambda: not self._connections, min(seconds, NOTICE_SECONDS))
         for connection in list(self._connections):
             connection.drain()
         await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), seconds)
-        # The rest have been told to go, and most go at once; some look again only when they next need a connection.
+        # Most clients close at once; some notice only when they next need the connection.
         await self._wait_until(lambda: not self._connections, min(seconds, GOODBYE_SECONDS))
         for connection in list(self._connections):
             connection.transport.abort()
-        # One turn of the loop, so that what was cut is told and recorded.
+        # One turn of the loop, so that cut requests are recorded.
         await asyncio.sleep(0)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -130,11 +125,11 @@ class Worker:
         return metrics.snapshot()
 
     def join(self, siblings: Siblings) -> None:
-        """Know the other workers of this gateway from now on."""
+        """Use *siblings* to reach the other workers of this gateway from now on."""
         self.app.shared.siblings = siblings
 
     async def answer(self, question: str, data: Any) -> Any:
-        """What the supervisor asks, and what other workers ask or tell through it."""
+        """Answer what the supervisor asks, and what other workers ask or tell through it."""
         match question:
             case "report":
                 report = await self.report()
@@ -145,7 +140,7 @@ class Worker:
                 return self.app.answer_sibling(question, data)
 
     async def report(self) -> HealthReport:
-        """What a readiness probe is told: names of what is wrong, without a detail that helps a stranger."""
+        """For readiness probes: the names of what is wrong, without details that would help a stranger."""
         checks = [
             ("accepting requests", "it is stopping" if self._draining else ""),
             ("token store", await self._store_trouble()),
@@ -183,7 +178,7 @@ class Worker:
             old.close()
 
     async def _wait_until(self, true: Callable[[], bool], seconds: float) -> None:
-        # Polled: this happens once in the life of a worker, and no connection has to know that anybody waits.
+        # Polled: this happens once in the life of a worker, and connections need no code for it.
         deadline = self._loop.time() + seconds
         while not true() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -204,7 +199,7 @@ class Worker:
             await self._retire()
 
     async def _retire(self) -> None:
-        """Close configurations of before whose last request has ended."""
+        """Close old configurations whose last request has ended."""
         idle = [app for app in self._old if not app.engine.busy]
         for app in idle:
             self._old.remove(app)
@@ -215,47 +210,8 @@ def _is_unfinished(connection: ServerConnection) -> bool:
     return connection.busy or connection.transport.get_write_buffer_size() > 0
 
 
-def server_limits(listen: settings.Listen) -> ServerLimits:
-    limits, timeouts = listen.limits, listen.timeouts
-    return ServerLimits(
-        head_bytes=limits.header_bytes,
-        headers=limits.headers,
-        body_bytes=_NO_LIMIT if limits.body_bytes is None else limits.body_bytes,
-        connections=limits.connections,
-        head_timeout=timeouts.header.total_seconds(),
-        body_timeout=timeouts.body.total_seconds(),
-        body_rate=limits.body_rate,
-        body_total=timeouts.upload.total_seconds() or _NO_LIMIT,
-        idle_timeout=timeouts.idle.total_seconds(),
-    )
-
-
-def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
-    """The context of our own listener; raises `TransportError` if a file cannot be used."""
-    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # kubectl asks for HTTP/2 first; saying plainly that there is none saves it a guess.
-    context.set_alpn_protocols(["http/1.1"])
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            # Asked for, not demanded: most people present a token. One that is presented must be good.
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
-        cause = error.strerror or getattr(error, "reason", None) or "it cannot be loaded"
-        raise TransportError(
-            "the listener's certificate cannot be used",
-            cause=str(cause),
-            where=str(tls.certificate),
-            hint="the certificate and its key must be PEM and belong together",
-        ) from None
-    return context
-
-
 def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
-    """Raise `ConfigurationError` for a change that needs a restart: the door itself, and what is kept behind it."""
+    """Raise `ConfigurationError` for a change that needs a restart: addresses, workers, store, tokens, limits."""
     changed = [
         name
         for name, before, after in (
@@ -280,35 +236,3 @@ def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
 def _store_key(config: GatewayConfig) -> tuple[str, str]:
     kept = ability(config.store.instance, KeptInFile)
     return config.store.type, "" if kept is None else kept.path
-
-
-def bind(address: settings.Address) -> socket.socket:
-    """The listening socket; raises `ConfigurationError` if the address cannot be had."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address.host, address.port))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"the gateway cannot listen on {address}",
-            cause=error.strerror,
-            hint=listen_hint(error.errno),
-            code="config-invalid",
-        ) from None
-    return listener
-
-
-def listen_hint(number: int | None) -> str:
-    """What helps against the error *number* of the system."""
-    return _LISTEN_HINTS.get(number, "choose another address")
-
-
-_LISTEN_HINTS: dict[int | None, str] = {
-    errno.EADDRINUSE: "stop the process that listens there, or choose another address",
-    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] stands for all of them",
-    errno.EACCES: "choose a port from 1024 on, or give the process CAP_NET_BIND_SERVICE",
-}

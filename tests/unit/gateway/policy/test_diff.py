@@ -6,15 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.errors import ConfigurationError
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Change, Effect, differences
-from ostiary.gateway.policy.source import OpenedPolicy, is_gateway, lint, open_policy, settings_of, type_of
+from ostiary.gateway.policy.source import OpenedPolicy, open_policy, settings_of
 from ostiary.interfaces.authorization import Subject
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
@@ -147,37 +145,3 @@ async def test_abac_files_are_compared_too(tmp_path: Path) -> None:
             Change(Effect.LOSS, ALICE, ("*",), ("pods",), "*", "*"),
             Change(Effect.GAIN, DEV, ("*",), ("pods",), "*", "team"),
         )
-
-
-def test_the_type_of_a_policy_is_seen_from_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.jsonl").touch()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "x.yaml").touch()
-    assert type_of([str(tmp_path / "a"), "p.jsonl"]) == "abac"
-    assert type_of([str(tmp_path / "b"), "p.yaml", "p"]) == "rbac"
-    with pytest.raises(ConfigurationError, match="different types"):
-        type_of(["p.jsonl", "p.yaml"])
-
-
-def test_a_gateway_of_another_kind_is_no_configuration_of_ours(tmp_path: Path) -> None:
-    path = tmp_path / "g.yaml"
-    path.write_text("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n")
-    assert not is_gateway(str(path))
-    path.write_text("apiVersion: ostiary.dev/v1\nkind: Gateway\n")
-    assert is_gateway(str(path))
-
-
-def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text("apiVersion: rbac.authorization.k8s.io/v1\nkind: Rolle\nmetadata: {name: r}\n")
-    with pytest.raises(ConfigurationError) as raised:
-        settings_of(str(path))
-    assert f"{path}:2" in str(raised.value)
-    with pytest.raises(ConfigurationError, match="the policy does not exist"):
-        settings_of(str(tmp_path / "gone"))
-
-
-def test_a_provider_without_rules_to_judge_by_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="has no lint rules"):
-        lint(["p"], "allow_all")

@@ -19,7 +19,8 @@ import trustme
 from ostiary.gateway.audit import recorded
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig, Provider
-from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
 from ostiary.gateway.request.remembered_heads import RememberedHead
 from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import Attributes, Decision, UserInfo, Verdict

@@ -13,7 +13,7 @@ import trustme
 import uvloop
 
 from ostiary.gateway.config.listen import ServerTls
-from ostiary.gateway.process.worker import server_context
+from ostiary.gateway.process.listener import server_context
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 Talk = Callable[[int], Awaitable[Any]]

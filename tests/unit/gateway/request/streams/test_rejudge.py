@@ -12,7 +12,8 @@ import pytest
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
-from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock

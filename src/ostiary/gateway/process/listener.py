@@ -1,0 +1,89 @@
+"""The socket that the gateway listens on: its address, its TLS context and its limits.
+
+Called by `serve`, which binds it, and by the worker, which serves on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+
+from ostiary.errors import ConfigurationError, TransportError
+from ostiary.gateway.config import settings
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server_tls import ListenerContext
+
+BACKLOG = 2048
+_NO_LIMIT = float("inf")
+
+
+def server_limits(listen: settings.Listen) -> ServerLimits:
+    limits, timeouts = listen.limits, listen.timeouts
+    return ServerLimits(
+        head_bytes=limits.header_bytes,
+        headers=limits.headers,
+        body_bytes=_NO_LIMIT if limits.body_bytes is None else limits.body_bytes,
+        connections=limits.connections,
+        head_timeout=timeouts.header.total_seconds(),
+        body_timeout=timeouts.body.total_seconds(),
+        body_rate=limits.body_rate,
+        body_total=timeouts.upload.total_seconds() or _NO_LIMIT,
+        idle_timeout=timeouts.idle.total_seconds(),
+    )
+
+
+def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
+    """The context of our own listener; raises `TransportError` if a file cannot be used."""
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            # Requested, not required: most clients present a token. A certificate that is presented must be valid.
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        cause = error.strerror or getattr(error, "reason", None) or "it cannot be loaded"
+        raise TransportError(
+            "the listener's certificate cannot be used",
+            cause=str(cause),
+            where=str(tls.certificate),
+            hint="the certificate and its key must be PEM and belong together",
+        ) from None
+    return context
+
+
+def bind(address: settings.Address) -> socket.socket:
+    """The listening socket; raises `ConfigurationError` if the address cannot be bound."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"the gateway cannot listen on {address}",
+            cause=error.strerror,
+            hint=listen_hint(error.errno),
+            code="config-invalid",
+        ) from None
+    return listener
+
+
+def listen_hint(number: int | None) -> str:
+    """What to do about the error *number* of the system."""
+    return _LISTEN_HINTS.get(number, "choose another address")
+
+
+_LISTEN_HINTS: dict[int | None, str] = {
+    errno.EADDRINUSE: "stop the process that listens there, or choose another address",
+    errno.EADDRNOTAVAIL: "name an address of this machine; 0.0.0.0 or [::] stands for all of them",
+    errno.EACCES: "choose a port from 1024 on, or give the process CAP_NET_BIND_SERVICE",
+}
