@@ -15,6 +15,7 @@ from ostiary.gateway.audit.sinks.file import FileSink
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.testing import FakeClock
 from ostiary.wire.audit import Level, Policy, Rule, Stage
+from tests.unit.gateway.audit.memory_sink import Memory, auditor
 
 JANE = UserInfo("jane", groups=("dev",))
 GET = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", is_resource=True, resource="pods", namespace="dev")
@@ -22,35 +23,9 @@ SECRET = RequestInfo("create", "POST", "/api/v1/namespaces/dev/secrets", is_reso
 ALLOW = Decision(Verdict.ALLOW, "RBAC: allowed")
 
 
-class Memory:
-    """A sink that keeps the events; full, it refuses like a blocking one."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self.lines: list[str] = []
-        self.full = False
-
-    def accept(self, line: str) -> None:
-        if self.full:
-            raise AuditUnavailable("an audit event cannot be stored")
-        self.lines.append(line)
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines]
-
-
 @pytest.fixture
 def sink() -> Memory:
     return Memory()
-
-
-def auditor(sink: Memory, clock: FakeClock, level: Level = Level.METADATA, *omit: Stage, **options: Any) -> Auditor:
-    return Auditor(Policy((Rule(level),), frozenset(omit)), [sink], clock=clock, **options)
 
 
 def prepared(audit: Auditor, request: RequestInfo = GET, user: UserInfo | None = JANE, **options: Any) -> Prepared:

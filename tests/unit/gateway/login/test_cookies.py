@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ostiary.gateway.login.cookies import Cookie, without_ours
+from ostiary.interfaces.identity import LoginRequest
 from tests.unit.gateway.signing_in import Make, cookie_of, sends_away
 
 
@@ -22,3 +26,43 @@ async def test_a_cookie_that_stands_twice_is_none(make: Make) -> None:
     answer = await gateway.get("/auth/provider?state=abc", cookie=f"{cookie}; {cookie}")
     assert answer.status == 403
     assert (await gateway.get("/auth/provider?state=abc", cookie=f'odd="; {cookie}; =; ;')).status == 200
+
+
+def request(*cookies: str) -> LoginRequest:
+    return LoginRequest("GET", "/auth", headers=tuple(("cookie", value) for value in cookies))
+
+
+@pytest.mark.parametrize(
+    ("secure", "expected"),
+    [
+        (True, "__Host-ostiary-login=value; Max-Age=60; Path=/; HttpOnly; SameSite=Lax; Secure"),
+        (False, "ostiary-login=value; Max-Age=60; Path=/; HttpOnly; SameSite=Lax"),
+    ],
+)
+def test_a_cookie_is_bound_to_the_host_where_there_is_tls(secure: bool, expected: str) -> None:
+    assert Cookie("login", secure=secure).set("value", seconds=60) == ("Set-Cookie", expected)
+
+
+def test_forgetting_a_cookie_empties_it_with_the_same_attributes() -> None:
+    cookie = Cookie("login", secure=True)
+    assert cookie.forget() == cookie.set("", seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("cookies", "value"),
+    [
+        (("__Host-ostiary-login=a",), "a"),
+        (("other=1; __Host-ostiary-login=a=b; x",), "a=b"),
+        (("other=1", "__Host-ostiary-login=a"), "a"),
+        (("__Host-ostiary-login=a", "__Host-ostiary-login=a"), ""),
+        (("ostiary-login=a",), ""),
+        (("__Host-ostiary-login",), ""),
+        ((), ""),
+    ],
+)
+def test_a_cookie_is_read_if_there_is_exactly_one(cookies: tuple[str, ...], value: str) -> None:
+    assert Cookie("login", secure=True).of(request(*cookies)) == value
+
+
+def test_without_our_cookies_an_empty_header_is_dropped() -> None:
+    assert without_ours(request("__Host-ostiary-login=a", "theirs=1")).headers == (("cookie", "theirs=1"),)
