@@ -13,7 +13,7 @@ from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from ostiary.core.catalog import Installed
+    from ostiary.core.catalog import CatalogEntry
 
 DESCRIPTION = """\
 List the providers that installed packages declare, by the type and name under which a gateway.yaml can use them. No
@@ -53,10 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ostiary.core.catalog import installed
+    from ostiary.core.catalog import list_entries
 
     types = (arguments.type,) if arguments.type else TYPES
-    entries = [entry for plugin_type in types for entry in installed(plugin_type)]
+    entries = [entry for plugin_type in types for entry in list_entries(plugin_type)]
     if arguments.output == TEXT:
         _print_columns(entries, ("type", "name", "package", "version", "target"))
     elif arguments.output == JSON:
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _report_claims(entries)
 
 
-def _print_wide(entries: list[Installed]) -> None:
+def _print_wide(entries: list[CatalogEntry]) -> None:
     declared = [_declared_by(entry) for entry in entries]
     abilities = [{"abilities": ",".join(each.abilities), "traits": _traits(each.traits)} for each in declared]
     _print_columns(entries, ("type", "name", "package", "version", "abilities", "traits"), abilities)
@@ -76,7 +76,7 @@ def _print_wide(entries: list[Installed]) -> None:
 
 
 def _print_columns(
-    entries: list[Installed], columns: tuple[str, ...], more: Iterable[Mapping[str, str]] | None = None
+    entries: list[CatalogEntry], columns: tuple[str, ...], more: Iterable[Mapping[str, str]] | None = None
 ) -> None:
     rows = [asdict(entry) | dict(added) for entry, added in zip(entries, more or [{}] * len(entries), strict=True)]
     print_table([name.upper() for name in columns], [[row[name] for name in columns] for row in rows])
@@ -87,7 +87,7 @@ def _traits(traits: Mapping[str, bool | None]) -> str:
     return ",".join(name if value else f"{name}?" for name, value in traits.items() if value is not False)
 
 
-def _declared_by(entry: Installed) -> Declared:
+def _declared_by(entry: CatalogEntry) -> Declared:
     """Imports the provider's class: installing it was not enough for that, being asked about it is."""
     from ostiary.core.abilities import describe
     from ostiary.core.abilities.flaws import flaws
@@ -103,7 +103,7 @@ def _declared_by(entry: Installed) -> Declared:
     return Declared(description.abilities, dict(description.traits), problems)
 
 
-def _report_claims(entries: list[Installed]) -> int:
+def _report_claims(entries: list[CatalogEntry]) -> int:
     claims = Counter((entry.type, entry.name) for entry in set(entries))
     twice = [key for key, count in claims.items() if count > 1]
     for plugin_type, name in twice:

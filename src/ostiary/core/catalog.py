@@ -61,7 +61,7 @@ class Configurable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class CatalogEntry:
     """One entry of the catalog, not loaded."""
 
     type: str
@@ -71,7 +71,7 @@ class Installed:
     version: str
 
 
-def installed(plugin_type: str) -> list[Installed]:
+def list_entries(plugin_type: str) -> list[CatalogEntry]:
     """Every provider of a type that some installed package declares, by name."""
     entries = [_entry(plugin_type, point) for point in _entry_points(plugin_type)]
     return sorted(entries, key=lambda entry: (entry.name, entry.package))
@@ -107,7 +107,7 @@ def policy_endings() -> Mapping[str, str]:
 
     An ending that two packages claim for different providers is left out: somebody must say which one is meant.
     """
-    names = {entry.target: entry.name for entry in installed("authorization")}
+    names = {entry.target: entry.name for entry in list_entries("authorization")}
     claims: dict[str, set[str]] = {}
     for point in _entry_points(_POLICY_FILE):
         if point.value in names:
@@ -137,7 +137,7 @@ def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoi
             hint="remove one of the packages",
             code="plugin-ambiguous",
         )
-    names = sorted({entry.name for entry in installed(plugin_type)})
+    names = sorted({entry.name for entry in list_entries(plugin_type)})
     close = get_close_matches(name, names, n=1)
     remedy = f"did you mean {close[0]}?" if close else "correct the type, or install the package that has it"
     raise ConfigurationError(
@@ -155,9 +155,9 @@ def _what_it_needs(point: EntryPoint) -> str:
     return f"pip install '{OURS}[{','.join(('gateway', point.name) if point.name in own else ('gateway',))}]'"
 
 
-def _entry(plugin_type: str, point: EntryPoint) -> Installed:
+def _entry(plugin_type: str, point: EntryPoint) -> CatalogEntry:
     version = point.dist.version if point.dist is not None else ""
-    return Installed(plugin_type, point.name, point.value, _package(point), version)
+    return CatalogEntry(plugin_type, point.name, point.value, _package(point), version)
 
 
 def _package(point: EntryPoint) -> str:

@@ -83,7 +83,7 @@ async def close_all(instances: Iterable[object]) -> None:
 def _tell_no_type(plugin_type: str, fields: Fields) -> None:
     # What is no text has been told as such.
     if fields.plain("type") in (None, ""):
-        names = ", ".join(sorted({entry.name for entry in catalog.installed(plugin_type)}))
+        names = ", ".join(sorted({entry.name for entry in catalog.list_entries(plugin_type)}))
         fields.problem("the type is missing", "type", f"known types: {names}")
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ostiary.core.text import printable
@@ -21,6 +21,9 @@ from ostiary.model import Secret
 from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
 from ostiary.plugins.common.image_credential import signing_in, unavailable
 from ostiary.wire.www_authenticate import ChallengeError, find_challenge
+
+if TYPE_CHECKING:
+    from azure.identity import ClientAssertionCredential, DefaultAzureCredential
 
 USERNAME = "00000000-0000-0000-0000-000000000000"
 SCOPE = "https://containerregistry.azure.net/.default"
@@ -63,7 +66,7 @@ class AzureProvider:
         """Whether a token of Azure may be sent to *registry*."""
         return registry.partition(":")[0].endswith(self._suffixes)
 
-    def identity(self, request: ImageRequest) -> Any:
+    def identity(self, request: ImageRequest) -> ClientAssertionCredential | DefaultAzureCredential:
         """A credential of azure-identity, for the node or for the pod."""
         from azure.identity import ClientAssertionCredential, DefaultAzureCredential
 

@@ -1,6 +1,7 @@
-"""What the Cedar engine is asked: the policies that can concern a user, and the request in Cedar's words.
+"""Calls the Cedar engine with the policies that can concern a user, and with the request in Cedar's words.
 
-The engine looks at every policy that it is given, so it is given no others.
+Called by the cedar provider for each decision. The engine evaluates every policy that it is given, so it gets only
+those that can apply to the user.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class CedarPolicies:
         return policies
 
 
-def entities_in(value: Any) -> Iterator[tuple[str, str]]:
+def entities_in(value: object) -> Iterator[tuple[str, str]]:
     """Every entity that a policy names, wherever it does, as (type, id)."""
     if isinstance(value, dict):
         if isinstance(value.get("type"), str) and isinstance(value.get("id"), str):

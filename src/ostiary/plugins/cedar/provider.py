@@ -1,10 +1,10 @@
-"""The provider itself: decides by the policies in force, and tells why. The package's docstring has the schema."""
+"""The cedar provider: decides by the policies in force, and explains why. The package's docstring has the schema."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Self
+from typing import Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -143,7 +143,7 @@ def _near_miss(policies: CedarPolicies, attributes: Attributes) -> tuple[str, st
     """A permit that would apply but for one of its parts, as (id, what failed); those that concern the user first."""
     mine = policies.slice_for(attributes.user).policies
     permits = [policy for policy in (*mine, *policies.all) if policy.effect == PERMIT][:NEAR_MISSES]
-    relaxed: tuple[tuple[str, Any, str], ...] = (
+    relaxed: tuple[tuple[str, object, str], ...] = (
         ("conditions", [], "its when or unless does not hold"),
         ("action", _ALL, "its action is another"),
         ("resource", _ALL, "its resource is another"),

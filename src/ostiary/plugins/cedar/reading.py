@@ -1,4 +1,5 @@
-"""Cedar text to policies: each statement with its place, judged by the engine and by the schema. Pure."""
+"""Parses Cedar text into policies, each with its place, checked by the engine and by the schema. Pure; called by the
+cedar provider through `ostiary.plugins.common.policy_files`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The two requests of OAuth's authorization code flow, as a provider sees them (RFC 6749, section 4.1; RFC 7636).
 
-    begin -> Redirect with state and code_challenge -> the person signs in elsewhere -> returned -> code and verifier
+    begin -> Redirect with state and code_challenge -> the person signs in there -> parse_return -> code and verifier
 
-The gateway keeps state and verifier meanwhile, bound to the browser and good for one return.
+Called by the providers that send people to an OAuth server. The gateway keeps state and verifier meanwhile, bound to
+the browser and good for one return.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Image credential providers for the clouds' own registries, each a program that the kubelet runs.
 
-Every one of them is a class that others can build on, and leaves signing in to the cloud's own library, which is
-imported when a request needs it. What those libraries raise becomes one error here, without any secret in it.
+Called by the providers for ECR, Google and Azure. Each leaves signing in to the cloud's own library, which is imported
+when a request needs it. What those libraries raise becomes one error here, without any secret in it.
 """
 
 from __future__ import annotations

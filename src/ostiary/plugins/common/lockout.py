@@ -1,9 +1,9 @@
 """Slows down the guessing of passwords: after some failures a name is refused for a while, from where they came.
 
-Called by the identity providers that check passwords, before they check one. Counted are a name together with an
-address, so that nobody can lock somebody else out from elsewhere, and the address alone, against trying one
-password on many names. Attempts that are still being checked count too: a thousand at once are no way around. All
-workers of a gateway count together.
+Called by the identity providers that check passwords, before they check one. It counts failures of a name together
+with an address, so that nobody can lock somebody else out from elsewhere, and of the address alone, against trying one
+password on many names. Attempts that are still being checked count too, so a thousand at once do not get around it.
+All workers of a gateway count together.
 """
 
 from __future__ import annotations

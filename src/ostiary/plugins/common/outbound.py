@@ -1,6 +1,6 @@
 """Calls to an identity system's HTTP API, for the providers that need one.
 
-    SecretFile -> headers -> Outbound.ask -> Answer (status, headers, JSON) -> the provider's own reading of it
+    SecretFile -> headers -> Outbound.ask -> HttpAnswer (status, headers, JSON) -> the provider's own reading of it
 
 Every call is bounded in time and size, over TLS (plain HTTP to this machine alone), follows no redirect, keeps no
 cookie and reads no proxy from the environment. Whatever prevents an answer is a `ProviderError`; what an answer means,
@@ -13,11 +13,11 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -47,7 +47,7 @@ class HttpAnswer:
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
-    body: Any = field(default=None, repr=False)
+    body: object = field(default=None, repr=False)
 
     def text(self, name: str) -> str:
         """The field *name* of the body, if that is an object and the field a text; else nothing."""
@@ -168,7 +168,7 @@ class SecretFile:
             fields.problem(f"{error.summary}: {error.cause}", key)
 
 
-async def all_of(askings: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def all_of(askings: Iterable[Awaitable[T]]) -> list[T]:
     """The answers to all, asked side by side. The first error ends the other questions too, and is raised."""
     tasks = [asyncio.ensure_future(asking) for asking in askings]
     try:
@@ -207,7 +207,7 @@ def _context(ca: str | os.PathLike[str]) -> ssl.SSLContext:
     raise ConfigurationError("the certificate authority cannot be used", cause=cause, where="ca")
 
 
-def _json(received: bytes, status: int) -> Any:
+def _json(received: bytes, status: int) -> object:
     if not received.strip():
         return None
     try:

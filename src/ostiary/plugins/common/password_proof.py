@@ -1,7 +1,7 @@
 """A name and a password, as a client sends them: HTTP Basic, or the two fields of a form.
 
-Read by the identity providers that check passwords. What could not be right is not told from nothing at all, so the
-client is asked again, and nobody downstream has to think of an empty password: to a directory it is no wrong one.
+Called by the identity providers that check passwords. Input that cannot be right counts as no input, so the client is
+asked again. An empty password is such input: a directory would take it for an anonymous bind, and accept it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Policy that lies in files: read whole, looked at again and again, and swapped whole when it has changed.
+"""A policy in files: all of it is read, checked for changes at most once a second, and replaced as a whole.
 
     looks different?  ->  read and check all of it  ->  the new policy, and another revision
                                                         or: keep the old one and say why in the log
 
-Used by the file-based authorization providers. Nothing runs in the background: whoever asks for `current` or
-`revision` looks, at most once a second. A directory stands for the files in it that have the right ending.
+Called by the file-based authorization providers. Nothing runs in the background: reading `current` or `revision` checks
+the files, at most once a second. A directory stands for the files in it that have the right ending.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What becomes of a session when nobody can be asked about its user without the user.
+"""The setting ``renewal``: what happens at a renewal when the identity system cannot be asked without the person.
 
     (left out)          a refresh token is used where there is one; else the session ends sooner, uncheckedSession
     renewal: session    the same, but without a refresh token it lasts as long as others: the operator accepts it
     renewal: signIn     it is not renewed: with its first token the person, or the program, has to sign in again
 
-A proxy, a cookie and a certificate say who somebody is at the moment they are presented, and there is nothing that
-could be presented again in their place. An OpenID Connect issuer may give a refresh token.
+A proxy, a cookie and a certificate say who somebody is at the moment they are presented, and cannot be presented again
+by the gateway. An OpenID Connect issuer may give a refresh token. Read by the providers of these kinds.
 """
 
 from __future__ import annotations

@@ -15,12 +15,16 @@ from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.model import Secret
 from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
 from ostiary.plugins.common.image_credential import signing_in, unavailable
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.session import Session
 
 ROLE_ANNOTATION = "eks.amazonaws.com/ecr-role-arn"
 ROLE_VARIABLE = "AWS_ECR_ROLE_ARN"
@@ -92,7 +96,7 @@ class EcrProvider:
         """The role that the pod's service account takes on."""
         return request.annotations.get(ROLE_ANNOTATION) or self._environ.get(ROLE_VARIABLE, "")
 
-    def session(self, registry: EcrRegistry, request: ImageRequest) -> Any:
+    def session(self, registry: EcrRegistry, request: ImageRequest) -> Session:
         """A botocore session that acts for the node, or for the pod's service account."""
         import botocore.session
 
@@ -110,7 +114,7 @@ class EcrProvider:
         session.set_credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"])
         return session
 
-    def _authorization(self, session: Any, registry: EcrRegistry) -> Mapping[str, Any]:
+    def _authorization(self, session: Session, registry: EcrRegistry) -> Mapping[str, object]:
         if not registry.account:
             data = _client(session, "ecr-public", registry).get_authorization_token()["authorizationData"]
         else:
@@ -127,7 +131,7 @@ class EcrProvider:
         return timedelta(seconds=int(half.total_seconds()))
 
 
-def _assume_role(session: Any, registry: EcrRegistry, role: str, token: Secret) -> Mapping[str, str]:
+def _assume_role(session: Session, registry: EcrRegistry, role: str, token: Secret) -> Mapping[str, str]:
     from botocore import UNSIGNED
 
     client = _client(session, "sts", registry, signature_version=UNSIGNED)
@@ -139,7 +143,7 @@ def _assume_role(session: Any, registry: EcrRegistry, role: str, token: Secret) 
     return keys
 
 
-def _client(session: Any, service: str, registry: EcrRegistry, **options: Any) -> Any:
+def _client(session: Session, service: str, registry: EcrRegistry, **options: object) -> BaseClient:
     from botocore.config import Config
 
     # The kubelet waits for one minute in all.

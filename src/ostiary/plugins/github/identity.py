@@ -1,4 +1,4 @@
-"""Signs people in at GitHub: the example of the design document, with the endpoints of today.
+"""Signs people in at GitHub, by its OAuth web flow. Called by the gateway at sign-ins and renewals.
 
     identity: [{name: github, type: github, clientID: Iv1.0123, clientSecretFile: github-secret}]
 

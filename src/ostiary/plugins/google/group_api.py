@@ -14,7 +14,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -155,7 +155,7 @@ def _flag(answer: HttpAnswer, name: str) -> bool:
     return answer.body.get(name) is True
 
 
-def _reasons(body: Any) -> set[str]:
+def _reasons(body: object) -> set[str]:
     """Both forms that Google's errors have: a list of errors, and details with a reason each."""
     error = body.get("error") if isinstance(body, dict) else None
     parts = [error.get(key) for key in ("errors", "details")] if isinstance(error, dict) else []
@@ -198,15 +198,16 @@ def read_key(path: str) -> Key:
     raise ConfigurationError("the key of the service account cannot be used", problems=[Problem(why, Place(path))])
 
 
-def _key(said: Any) -> Key:
-    values = [said.get(name) for name in _TEXTS] if isinstance(said, dict) else []
+def _key(content: object) -> Key:
+    fields = content if isinstance(content, dict) else {}
+    values = [fields.get(name) for name in _TEXTS]
     texts = [value for value in values if isinstance(value, str) and value]
     if len(texts) != len(_TEXTS):
         raise ValueError(f"it is not the JSON key of a service account: it needs {', '.join(_TEXTS)}")
     kind, email, key_id, private_pem = texts
     if kind != "service_account":
         raise ValueError("it is not the key of a service account")
-    token_uri = said.get("token_uri", TOKEN_URI)
+    token_uri = fields.get("token_uri", TOKEN_URI)
     if not isinstance(token_uri, str) or not is_safe(token_uri):
         raise ValueError("its token_uri is not an https URL")
     return Key(email, key_id, token_uri, _private_key(private_pem))
@@ -272,7 +273,7 @@ class GoogleServiceAccount:
 
     def _assertion(self, key: Key) -> str:
         now = int(self._clock.now().timestamp())
-        claims: dict[str, Any] = {"iss": key.email, "scope": self._scope, "aud": key.token_uri}
+        claims: dict[str, str | int] = {"iss": key.email, "scope": self._scope, "aud": key.token_uri}
         claims |= {"iat": now, "exp": now + ASSERTION_SECONDS}
         if self._subject:
             claims["sub"] = self._subject

@@ -6,8 +6,8 @@ A group is named by its address, as in policies: ``platform@example.com``. A use
 identity provider must be one whose names are addresses that Google itself vouches for: limit the rest with
 `identities`. Where names have a prefix, `userPrefix` says which, and only users who have it are asked about.
 
-With ``consent: true`` there is no service account. As in the design document, the person is sent to Google, allows the
-reading of groups, and returns to ``/auth/groups/provider``. Such a session ends at its first renewal, since nobody is
+With ``consent: true`` there is no service account. The person is sent to Google, allows the reading of groups, and
+returns to ``/auth/groups/provider``. Such a session ends at its first renewal, since nobody is
 there to ask.
 """
 

@@ -1,7 +1,7 @@
 """What an entry says of its user: the name, the uid, and whether the account may be used. Pure.
 
-Directories refuse the password of an account that is disabled, most of them and some of the time. A session is renewed
-without a password, so the entry itself is asked, at login as well as then.
+Called by `ostiary.plugins.ldap.directory`. Not every directory refuses the password of a disabled account, and a
+session is renewed without a password. So the entry itself is checked, at login as well as at renewals.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One connection to a directory, and the few things that are said over it. Blocks, so it is used in a thread.
+"""One connection to a directory: bind, search, close. It blocks; `ostiary.plugins.ldap.directory` uses it in threads.
 
     connect, TLS  ->  bind  ->  search ...  ->  perhaps another bind  ->  close
 
 Every step has a time limit. A refused password is an answer; whatever else goes wrong is a `ProviderError`. L8: TLS
 comes before the first bind, with a certificate that is verified against the host's name, and no bind has an empty
-password, which directories take for a wish to stay anonymous, and grant.
+password, which directories take for an anonymous bind, and accept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ldap
 
 from ostiary.errors import ProviderError
 from ostiary.model import Secret
 from ostiary.plugins.ldap.settings import LdapServer, SearchAccount
+
+if TYPE_CHECKING:
+    from ldap.ldapobject import LDAPObject
 
 MAX_CAUSE = 200
 # How many questions are on their way at once, and how many values one of them has.
@@ -65,7 +68,7 @@ class NoSuchEntry(Exception):
 class LdapConnection:
     """Made by `open_connection`, for one thread."""
 
-    def __init__(self, handle: Any, server: LdapServer) -> None:
+    def __init__(self, handle: LDAPObject, server: LdapServer) -> None:
         self._handle = handle
         self._server = server
 
@@ -141,7 +144,7 @@ def server_failure(server: LdapServer, cause: str, hint: str | None = None) -> P
 # --- connecting ---
 
 
-def _open(server: LdapServer) -> Any:
+def _open(server: LdapServer) -> LDAPObject:
     if server.start_tls:
         return _open_with_start_tls(server)
     if server.has_tls:
@@ -155,7 +158,7 @@ def _open(server: LdapServer) -> Any:
     return handle
 
 
-def _open_with_start_tls(server: LdapServer) -> Any:
+def _open_with_start_tls(server: LdapServer) -> LDAPObject:
     with socket.create_connection((server.host, server.port), server.connect_timeout) as connection:
         connection.settimeout(None)
         # The library verifies the name in the URL. So that gets the name, and the library a socket that is connected.
@@ -203,7 +206,7 @@ def _knock(server: LdapServer) -> None:
         pass
 
 
-def _set_options(handle: Any, server: LdapServer) -> None:
+def _set_options(handle: LDAPObject, server: LdapServer) -> None:
     handle.protocol_version = ldap.VERSION3
     # A followed referral would take the password to a server of the directory's choice.
     handle.set_option(ldap.OPT_REFERRALS, 0)
@@ -224,7 +227,7 @@ def _authorities(server: LdapServer) -> str:
     return str(server.ca or paths.cafile or paths.openssl_cafile)
 
 
-def _close(handle: Any) -> None:
+def _close(handle: LDAPObject) -> None:
     # It may be closed already, by the other side.
     with suppress(ldap.LDAPError):
         handle.unbind_s()

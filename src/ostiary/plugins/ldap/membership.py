@@ -1,4 +1,4 @@
-"""Which of the relevant groups is an entry of the directory in? Asked over a connection that is bound already.
+"""Looks up which of the relevant groups an entry is in. Called by `ostiary.plugins.ldap.directory`, after its bind.
 
     none             one question: groups with this member and one of these names
     recursive        upwards, level by level: the groups of the user, the groups of these groups, ...

@@ -3,7 +3,7 @@
     claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
 
 Texts are taken as they are. A claim that is missing is a "no" for the username and nothing for the others; a claim
-of the wrong shape closes the door, since nobody can tell what it was meant to say.
+of the wrong shape refuses the login, since nobody can tell what it was meant to say.
 """
 
 from __future__ import annotations

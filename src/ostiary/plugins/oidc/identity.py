@@ -7,7 +7,8 @@
     identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
 
 One instance is one issuer; a gateway may have several. What an issuer or a person refuses is a `LoginRefused`; an
-issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups of a claim are told as in `group.claims`.
+issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups come from a claim, as in
+`ostiary.plugins.claims.groups`. Called by the gateway at sign-ins and renewals.
 """
 
 from __future__ import annotations

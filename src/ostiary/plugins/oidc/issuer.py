@@ -1,8 +1,8 @@
 """What an issuer publishes about itself: its endpoints (OpenID Connect Discovery) and its keys, asked for seldom.
 
-    issuer + /.well-known/openid-configuration  ->  Metadata, for an hour  ->  jwks_uri  ->  Keys, for five minutes
+    issuer + /.well-known/openid-configuration  ->  metadata, for an hour  ->  jwks_uri  ->  Keys, for five minutes
 
-Called by `oidc` and `sso_cookie`. Callers at the same time share one question, and errors are not kept. A key that the
+Called by `oidc` and `sso_cookie`. Concurrent callers share one request, and errors are not cached. A key that the
 issuer withdraws is good for `KEYS_SECONDS` more at most; a new one is found when the first token needs it.
 """
 

@@ -1,7 +1,7 @@
 """The public keys of an issuer, as a JWK Set (RFC 7517) names them, and which of them may check which signature.
 
-Pure. Called by `oidc_issuer`, which fetches them, and by `oidc_tokens`, which uses them. Only asymmetric algorithms
-exist here: a secret in a public document is none, and with it anybody could sign.
+Pure. Called by `ostiary.plugins.oidc.issuer`, which fetches them, and by `ostiary.plugins.oidc.tokens`, which verifies
+with them. Only asymmetric algorithms are known: with a symmetric key in a public document anybody could sign.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A signed token of an issuer (a JWT): is it from them, for us, of now, and of this very login?
+"""Verifies a signed token of an issuer (a JWT): its signature, audience, times, and the login that it belongs to.
 
     an allowed algorithm  ->  signature by a key of the issuer  ->  iss, aud, azp, exp, iat, nbf, nonce, at_hash
 

@@ -1,4 +1,4 @@
-"""Admission by quota: so many requests of a kind in a span of time, and none with a larger body than this.
+"""Admission by quota: at most so many requests of a kind in a span of time, and no larger bodies than so many bytes.
 
     matching limits  ->  is there room in all of them?  ->  count  ->  settled: a refused request does not count
 

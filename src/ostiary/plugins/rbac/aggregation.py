@@ -1,7 +1,7 @@
 """ClusterRoles that are made of others: collects their rules, as a controller does in a cluster. Pure.
 
-There the controller writes what it finds into the role, and is called again by that change, until nothing changes any
-more. Files have no controller, so the same is computed here when they are read.
+Called by `ostiary.plugins.rbac.index` when it is built. In a cluster a controller writes the rules into the role, and
+runs again until nothing changes any more. Files have no controller, so the same is computed when they are read.
 """
 
 from __future__ import annotations

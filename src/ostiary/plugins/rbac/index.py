@@ -1,11 +1,11 @@
-"""The policy, laid out so that a decision looks at nothing that does not concern its user. Pure.
+"""The rbac policy, indexed by subject, so that a decision looks only at bindings of its user. Pure.
 
     subject              -> its bindings for the whole cluster     opened into a `SubjectScope`
     (subject, namespace) -> its bindings there                     when first asked for
 
-Built whole from manifests, and never changed: a new policy is a new index. A decision asks for the user's name and for
-each of the groups, so its cost does not depend on how many bindings there are for others. Most entries of a large
-policy are never asked for, so building it only files the bindings away.
+Called by the rbac provider for each decision. It is built whole from manifests, and never changed: a new policy is a
+new index. A decision looks up the user's name and each of the groups, so its cost does not depend on how many bindings
+there are for others. Most entries of a large policy are never looked up, so they are compiled when they first are.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     files -> whatever can be read of them -> each rule, role and binding is looked at -> findings
 
-A rule that can never match, or a binding of a role that does not exist, is no mistake to Kubernetes: it silently
-allows nothing. Here it is one. A policy that does not load is looked at all the same; its mistakes come first.
+Called by ``ostiary policy lint``. A rule that can never match, or a binding of a role that does not exist, is valid for
+Kubernetes and silently allows nothing. Here it is a finding. A policy that does not load is linted all the same; its
+mistakes come first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns the index round: what may this user do, who may do this, and who has what?"""
+"""Lists what the index knows: what a user may do, who may do something, and all grants. Called by the rbac provider."""
 
 from __future__ import annotations
 

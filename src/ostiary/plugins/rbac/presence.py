@@ -1,7 +1,7 @@
-"""Which rules make a user somebody in a namespace, so that a refusal there may be told as one (403).
+"""Which rules show that a user may know a namespace, so that a refusal there is a 403 and not a 404. Pure.
 
-Whoever has no permission at all in a namespace is answered as if nothing were there (404). So what counts is a rule
-that could allow some request inside the namespace, wherever it was granted:
+Called by `ostiary.plugins.rbac.index`. A user without any permission in a namespace is answered as if nothing were
+there (404). What counts is a rule that could allow some request inside the namespace, wherever it was granted:
 
 - rules for resources that live in namespaces, and every rule with a star for the resource;
 - rules for resources we do not know: they may live in a namespace, and then the user does know it;

@@ -2,7 +2,7 @@
 
     files -> manifests -> Index, swapped in whole      decide: one look into the index in force
 
-It only ever allows or has no opinion. A thread looks whether the files have changed; a policy with a mistake in it
+It only ever allows or has no opinion. A thread checks whether the files have changed; a policy with a mistake in it
 never comes into force, and the one before stays until it is mended.
 """
 

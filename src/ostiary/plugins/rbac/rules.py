@@ -1,7 +1,7 @@
 """What one rule means: which requests it allows, and which other rules it covers. Pure.
 
-`RuleTable` answers for many rules at once without looking at each: rules are filed under the resources they name, and
-those for named objects under the names, so that a request meets only rules that speak of what it asks for.
+Called by the other modules of the rbac provider. `RuleTable` answers for many rules at once: rules are indexed by the
+resources they name, and those for named objects by the names, so a request is compared only with rules that can match.
 """
 
 from __future__ import annotations

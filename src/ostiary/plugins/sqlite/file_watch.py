@@ -1,8 +1,8 @@
-"""Wakes somebody up when a file is touched, by whichever process of this machine (Linux: inotify).
+"""Calls back when a file is touched, by whichever process of this machine (Linux: inotify).
 
-Called by the SQLite token store. Whoever has written a revocation touches the file after the commit; a change of the
-data alone would be told too early, before other processes can see it. Where the system has no inotify, or none to
-spare, `FileWatch.open` returns None, and the store looks by itself every now and then.
+Called by the SQLite token store. A process that has written a revocation touches the file after the commit; the write
+itself would be noticed too early, before other processes can see the commit. Where the system has no inotify, or none
+to spare, `FileWatch.open` returns None, and the store polls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The one thread that writes: whatever waits together is committed together, and costs one fsync.
+"""The one thread that writes: all work that waits is committed in one transaction, with one fsync.
 
-Called by the SQLite token store. While the disk is busy with one transaction, the next one gathers.
+Called by the SQLite token store. While one transaction is written to the disk, work for the next one is queued.
 """
 
 from __future__ import annotations

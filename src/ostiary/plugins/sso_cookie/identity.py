@@ -3,8 +3,8 @@
     identity: [{name: sso, type: sso_cookie, cookie: sso, issuer: https://sso.example.com, audiences: [gateway]}]
 
 The keys are the issuer's, found by discovery; ``keysURL`` or ``keysFile`` name them where there is none. The token is
-verified as an ID token is (`oidc_tokens`), and must be for nobody but our audiences: a token for another application,
-which that one could replay to us, is refused.
+verified as an ID token is (`ostiary.plugins.oidc.tokens`), and must be for our audiences only: a token for another
+application, which that application could replay to us, is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A proxy in front has asked who it is, and says so in headers: believed from the proxies on the list, and nobody else.
+"""A proxy in front authenticates users and names them in headers, which are believed from the listed proxies only.
 
     identity: [{name: sso, type: trusted_header, names: [front-proxy]}]
     groups: [{name: teams, provider: sso}]

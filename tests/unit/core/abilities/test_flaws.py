@@ -43,7 +43,8 @@ async def one_user(self: object, user: UserInfo) -> UserInfo:
 
 
 @pytest.mark.parametrize(
-    ("plugin_type", "name"), [(entry.type, entry.name) for each in catalog.TYPES for entry in catalog.installed(each)]
+    ("plugin_type", "name"),
+    [(entry.type, entry.name) for each in catalog.TYPES for entry in catalog.list_entries(each)],
 )
 def test_the_bundled_providers_have_none(plugin_type: str, name: str) -> None:
     assert flaws(plugin_type, catalog.load(plugin_type, name)) == ()

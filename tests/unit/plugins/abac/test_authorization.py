@@ -1,242 +1,21 @@
-"""ABAC exactly as Kubernetes evaluates it; the cases are those of its own tests, in our words."""
+"""The abac provider: what it decides, tells and lists, and when a changed file counts."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading
 from ostiary.core.config import parse as parse_yaml
-from ostiary.errors import ConfigurationError
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
-from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Subject
-from ostiary.model import Attributes, RequestInfo, UserInfo, Verdict
+from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Subject
+from ostiary.model import Attributes, RequestInfo, Verdict
 from ostiary.plugins.abac.authorization import AbacAuthorization
-from ostiary.plugins.abac.policy_lines import PolicyLines
-from ostiary.plugins.abac.reading import API_VERSION, parse
-from ostiary.plugins.common.policy_files import PolicyText
 from ostiary.testing import FakeClock
-
-KNOWN = "system:authenticated"
-
-
-def v1(**spec: Any) -> str:
-    return json.dumps({"apiVersion": API_VERSION, "kind": "Policy", "spec": spec})
-
-
-def v0(**fields: Any) -> str:
-    return json.dumps(fields)
-
-
-def policies(*lines: str) -> PolicyLines:
-    return parse([PolicyText("policy.jsonl", "\n".join(lines))])
-
-
-def provider(tmp_path: Path, *lines: str, **options: Any) -> AbacAuthorization:
-    file = tmp_path / "policy.jsonl"
-    file.write_text("\n".join(lines))
-    return AbacAuthorization([file], **options)
-
-
-def user(name: str, *groups: str) -> UserInfo:
-    return UserInfo(name, groups=groups)
-
-
-def resource(verb: str = "get", name: str = "pods", namespace: str = "", group: str = "", **more: Any) -> RequestInfo:
-    return RequestInfo(verb, "", "", True, api_group=group, resource=name, namespace=namespace, **more)
-
-
-def path(verb: str, text: str) -> RequestInfo:
-    return RequestInfo(verb, verb.upper(), text)
-
-
-def allows(found: PolicyLines, who: UserInfo, what: RequestInfo) -> bool:
-    return any(policy.allows(what) for policy in found.of(who))
-
-
-# --- lines ---
-
-
-def test_blank_lines_and_comments_do_not_count() -> None:
-    """A1."""
-    found = policies("# a comment", "", "   ", "\t# another", v1(user="a"), v0(user="b") + "\r")
-    assert [(policy.user, policy.place.line) for policy in found.all] == [("a", 5), ("b", 6)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[]",
-        "nonsense",
-        '{"user": 7}',
-        '{"user": "a"} {"user": "b"}',
-        '{"user": "a", "verb": "get"}',
-        '{"readonly": "true"}',
-        '{"apiVersion": "abac.authorization.kubernetes.io/v9", "kind": "Policy", "spec": {}}',
-        f'{{"apiVersion": "{API_VERSION}", "kind": "Pod", "spec": {{}}}}',
-        f'{{"apiVersion": "{API_VERSION}", "kind": "Policy"}}',
-        f'{{"kind": "Policy", "apiVersion": "{API_VERSION}", "spec": {{"user": "a", "resourceName": "x"}}}}',
-        f'{{"apiVersion": "{API_VERSION}", "user": "a"}}',
-    ],
-)
-def test_a_mistake_is_told_with_file_and_line(line: str) -> None:
-    """A1, T7: a field that we do not know was meant to restrict, so it is a mistake too."""
-    with pytest.raises(ConfigurationError) as caught:
-        policies(v1(user="a"), "", line, "{")
-    assert [str(problem.place) for problem in caught.value.problems] == ["policy.jsonl:3", "policy.jsonl:4"]
-
-
-def test_a_line_separator_inside_a_string_does_not_end_the_line() -> None:
-    """A1, S14."""
-    assert policies('{"user": "a\u2028b"}').all[0].user == "a\u2028b"
-
-
-# --- subjects ---
-
-
-@pytest.mark.parametrize(
-    ("spec", "who", "matches"),
-    [
-        ({"user": "alice"}, user("alice"), True),
-        ({"user": "alice"}, user("Alice"), False),
-        ({"user": "alice"}, user("alice2"), False),
-        ({"user": "alice"}, user("bob", "alice"), False),
-        ({"group": "dev"}, user("alice", "dev"), True),
-        ({"group": "dev"}, user("dev"), False),
-        ({"group": "dev"}, user("alice", "developers"), False),
-        ({"user": "alice", "group": "dev"}, user("alice", "dev"), True),
-        ({"user": "alice", "group": "dev"}, user("alice"), False),
-        ({"user": "alice", "group": "dev"}, user("bob", "dev"), False),
-        ({}, user("alice", KNOWN), False),
-        ({}, user(""), False),
-        ({"user": "*"}, user("alice", KNOWN), True),
-        ({"user": "*"}, user("alice"), True),
-        ({"group": "*"}, user("alice", KNOWN), True),
-        ({"user": "*"}, user("system:anonymous", "system:unauthenticated"), False),
-        ({"group": "*"}, user("system:anonymous", "system:unauthenticated"), False),
-        ({"user": "*"}, user("", "dev"), False),
-        ({"user": "*", "group": "dev"}, user("bob", KNOWN), True),
-        ({"user": "alice", "group": "*"}, user("bob", KNOWN), True),
-    ],
-)
-def test_whom_a_policy_names(spec: dict[str, str], who: UserInfo, matches: bool) -> None:
-    """A2: both set means both, neither means nobody, and a star means everybody who is known."""
-    assert allows(policies(v1(**spec, resource="*", namespace="*")), who, resource()) is matches
-
-
-# --- verbs and resources ---
-
-
-@pytest.mark.parametrize("verb", ["get", "list", "watch"])
-def test_readonly_lets_reading_pass(verb: str) -> None:
-    """A3."""
-    found = policies(v1(user="a", resource="*", namespace="*", readonly=True))
-    assert allows(found, user("a"), resource(verb))
-
-
-@pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "GET", "escalate", ""])
-def test_readonly_lets_nothing_else_pass(verb: str) -> None:
-    """A3."""
-    rule = {"user": "a", "resource": "*", "namespace": "*"}
-    assert not allows(policies(v1(**rule, readonly=True)), user("a"), resource(verb))
-    assert allows(policies(v1(**rule)), user("a"), resource(verb))
-
-
-def test_subresources_and_names_do_not_matter() -> None:
-    """A3."""
-    found = policies(v1(user="a", resource="pods", namespace="*"))
-    assert allows(found, user("a"), resource(subresource="exec"))
-    assert allows(found, user("a"), replace(resource(), name="web", subresource="log"))
-
-
-@pytest.mark.parametrize(
-    ("spec", "what", "matches"),
-    [
-        ({"namespace": "*", "resource": "pods"}, resource(namespace="x"), True),
-        ({"namespace": "*", "resource": "pods"}, resource(namespace=""), True),
-        ({"namespace": "x", "resource": "*"}, resource(namespace="x"), True),
-        ({"namespace": "x", "resource": "*"}, resource(namespace="xx"), False),
-        ({"namespace": "x", "resource": "*"}, resource(namespace=""), False),
-        ({"namespace": "", "resource": "*"}, resource(namespace=""), True),
-        ({"namespace": "", "resource": "*"}, resource(namespace="x"), False),
-        ({"namespace": "*", "resource": "pod"}, resource(), False),
-        ({"namespace": "*", "resource": "Pods"}, resource(), False),
-        ({"namespace": "*", "resource": "*"}, resource(group=""), True),
-        ({"namespace": "*", "resource": "*"}, resource(group="apps"), False),
-        ({"namespace": "*", "resource": "*", "apiGroup": "apps"}, resource(group="apps"), True),
-        ({"namespace": "*", "resource": "*", "apiGroup": "apps"}, resource(group=""), False),
-        ({"namespace": "*", "resource": "*", "apiGroup": "*"}, resource(group="apps"), True),
-        ({"namespace": "*", "resource": "*", "apiGroup": "*"}, resource(group=""), True),
-        ({"namespace": "*", "resource": "*", "apiGroup": "*"}, path("get", "/api"), False),
-        ({"nonResourcePath": "*"}, resource(), False),
-        ({"nonResourcePath": "*"}, resource(name=""), False),
-    ],
-)
-def test_resources_match_exactly_or_by_a_star(spec: dict[str, str], what: RequestInfo, matches: bool) -> None:
-    """A4: an empty apiGroup is the core only; a star for the namespace includes the cluster's scope."""
-    assert allows(policies(v1(user="a", **spec)), user("a"), what) is matches
-
-
-@pytest.mark.parametrize(
-    ("pattern", "asked", "matches"),
-    [
-        ("*", "/anything", True),
-        ("/api", "/api", True),
-        ("/api", "/api/", False),
-        ("/api", "/apis", False),
-        ("/API", "/api", False),
-        ("/root/*", "/root/", True),
-        ("/root/*", "/root/a/b", True),
-        ("/root/*", "/root", False),
-        ("/root*", "/rooted", True),
-        ("/root**", "/rooted", True),
-        ("/a*b", "/axb", False),
-        ("", "", False),
-    ],
-)
-def test_paths_match_exactly_or_by_a_trailing_star(pattern: str, asked: str, matches: bool) -> None:
-    """A5."""
-    found = policies(v1(user="a", nonResourcePath=pattern, readonly=True))
-    assert allows(found, user("a"), path("get", asked)) is matches
-    assert not allows(found, user("a"), path("post", asked))
-
-
-# --- the form before v1beta1 ---
-
-
-@pytest.mark.parametrize(
-    ("fields", "who", "what", "matches"),
-    [
-        ({}, user("anybody"), resource("delete", namespace="x", group="apps"), True),
-        ({}, user("anybody"), path("get", "/x"), True),
-        ({}, user("system:anonymous", "system:unauthenticated"), resource(), False),
-        ({"user": "*"}, user("anybody"), resource(), True),
-        ({"user": "a"}, user("a"), path("post", "/x"), True),
-        ({"user": "a"}, user("b"), path("post", "/x"), False),
-        ({"user": "a", "readonly": True}, user("a"), resource("create"), False),
-        ({"user": "a", "namespace": "x"}, user("a"), resource(namespace="x", group="apps"), True),
-        ({"user": "a", "namespace": "x"}, user("a"), resource(namespace="y"), False),
-        ({"user": "a", "namespace": "x"}, user("a"), path("get", "/x"), False),
-        ({"user": "a", "resource": "pods"}, user("a"), resource(namespace="y"), True),
-        ({"user": "a", "resource": "pods"}, user("a"), path("get", "/x"), False),
-        ({"group": "g", "resource": "pods"}, user("a", "g"), resource(), True),
-    ],
-)
-def test_lines_without_a_version_are_read_as_they_were(
-    fields: dict[str, Any], who: UserInfo, what: RequestInfo, matches: bool
-) -> None:
-    """A6: what is empty means everything."""
-    assert allows(policies(v0(**fields)), who, what) is matches
-
+from tests.unit.plugins.abac.lines import path, policies, provider, resource, user, v0, v1
 
 # --- Kubernetes' own stories ---
 
@@ -432,61 +211,18 @@ def test_the_catalog_finds_it() -> None:
     assert load("authorization", "abac") is AbacAuthorization
 
 
-# --- against a plain reading of the rules ---
-
-names = st.sampled_from(["", "a", "b", "*"])
-groups = st.sampled_from(["", "g", "h", "*"])
-specs = st.fixed_dictionaries(
-    {
-        "user": names,
-        "group": groups,
-        "readonly": st.booleans(),
-        "apiGroup": names,
-        "resource": names,
-        "namespace": names,
-        "nonResourcePath": st.sampled_from(["", "/a", "/a*", "*"]),
-    }
-)
-questions = st.builds(
-    Attributes,
-    st.builds(UserInfo, st.sampled_from(["a", "b", ""]), groups=st.sets(st.sampled_from(["g", "h"])).map(tuple)),
-    st.builds(
-        RequestInfo,
-        verb=st.sampled_from(["get", "create"]),
-        method=st.just(""),
-        path=st.sampled_from(["/a", "/ab", "/b"]),
-        is_resource=st.booleans(),
-        api_group=st.sampled_from(["", "a"]),
-        namespace=st.sampled_from(["", "a"]),
-        resource=st.sampled_from(["a", "b"]),
-    ),
-)
-
-
-def by_the_book(spec: dict[str, Any], asked: Attributes) -> bool:
-    """The rules A2 to A5, line by line and without an index."""
-    who, what = asked.user, asked.request
-    wanted, group = spec["user"], spec["group"]
-    if "*" in (wanted, group):
-        wanted, group = "", KNOWN
-    mine = (*who.groups, KNOWN) if who.username else who.groups
-    if not wanted and not group:
-        return False
-    if (wanted and wanted != who.username) or (group and group not in mine):
-        return False
-    if spec["readonly"] and what.verb not in ("get", "list", "watch"):
-        return False
-    if not what.is_resource:
-        pattern = spec["nonResourcePath"]
-        return what.path == pattern or (pattern.endswith("*") and what.path.startswith(pattern[:-1]))
-    pairs = (("namespace", what.namespace), ("resource", what.resource), ("apiGroup", what.api_group))
-    return all(spec[key] in ("*", value) for key, value in pairs)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(specs, max_size=5), st.lists(questions, min_size=1, max_size=5))
-def test_the_index_decides_as_the_book_does(rules: list[dict[str, Any]], asked: list[Attributes]) -> None:
-    """A2, A3, A4, A5."""
-    found = policies(*(v1(**rule) for rule in rules))
-    for question in asked:
-        assert allows(found, question.user, question.request) is any(by_the_book(rule, question) for rule in rules)
+def test_each_line_that_somebody_has_by_name_is_a_grant(tmp_path: Path) -> None:
+    pods = {"resource": "pods", "namespace": "team", "apiGroup": ""}
+    abac = provider(
+        tmp_path,
+        v1(user="alice", readonly=True, **pods),
+        v1(group="dev", nonResourcePath="/x"),
+        v1(user="bob", group="dev", **pods),
+        v1(**pods),
+    )
+    path = tmp_path / "policy.jsonl"
+    reading = ResourceRule(("get", "list", "watch"), ("",), ("pods",))
+    assert abac.grants() == (
+        Grant(Subject("User", "alice", via=f"{path}:1"), reading, "team", subresources=True),
+        Grant(Subject("Group", "dev", via=f"{path}:2"), NonResourceRule(("*",), ("/x",))),
+    )

@@ -34,3 +34,8 @@ def test_everybody_can() -> None:
 def test_the_catalog_finds_it() -> None:
     """S2."""
     assert load("authorization", "allow_all") is AllowAllAuthorization
+
+
+def test_allow_all_tells_that_everybody_has_everything() -> None:
+    told = {(one.subject.name, type(one.rule)) for one in AllowAllAuthorization().grants()}
+    assert len(told) == 4

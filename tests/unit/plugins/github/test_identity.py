@@ -1,4 +1,4 @@
-"""Signing in with GitHub: the design document's example, step by step, and everything that can go wrong on the way."""
+"""Signing in with GitHub, step by step, and everything that can go wrong on the way."""
 
 from __future__ import annotations
 

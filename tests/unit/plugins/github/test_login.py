@@ -1,4 +1,4 @@
-"""The complete flow of the design document's example: from ``/auth`` over GitHub, and Google for groups, to a token."""
+"""The complete flow: from ``/auth`` over GitHub, and Google for groups, to a token."""
 
 from __future__ import annotations
 

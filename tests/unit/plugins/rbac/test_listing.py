@@ -86,3 +86,24 @@ def test_each_is_named_with_the_binding_that_says_so() -> None:
 def test_paths_are_asked_for_too() -> None:
     """R6."""
     assert [one.name for one in PROVIDER.who_can(ask_path("get", "/a"))] == ["system:masters", "alice"]
+
+
+def test_rbac_tells_each_rule_of_each_subject_where_it_holds() -> None:
+    provider = rbac(
+        cluster_role("r", rule("get", "core", "pods", "a"), urls("get", "/x")),
+        role("r", "team", rule("list", "apps", "deployments")),
+        bind("r", "User:alice"),
+        bind("r", "Group:dev", namespace="team"),
+        bind("r", "User:bob", namespace="team", role_kind="Role"),
+        bind("gone", "User:eve"),
+    )
+    told = [(one.subject.name, one.rule, one.namespace, one.subject.via) for one in provider.grants()]
+    pods = ResourceRule(("get",), ("",), ("pods",), ("a",))
+    cluster, local = 'ClusterRoleBinding "bind-r" of ClusterRole "r"', 'RoleBinding "bind-r/team" of'
+    assert told == [
+        ("alice", pods, "", cluster),
+        ("alice", NonResourceRule(("get",), ("/x",)), "", cluster),
+        # A RoleBinding gives no paths.
+        ("dev", pods, "team", f'{local} ClusterRole "r"'),
+        ("bob", ResourceRule(("list",), ("apps",), ("deployments",)), "team", f'{local} Role "r"'),
+    ]
