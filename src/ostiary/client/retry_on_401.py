@@ -1,4 +1,6 @@
-"""One request and its answer, signed: what every adapter does, written once.
+"""Sends one request, signed; after a 401 has the credential replaced and sends it once more.
+
+Every adapter calls this for a request to the cluster.
 
     has Authorization already?  -> send as it is, whatever comes back
     user:password@ in server?   -> that signs, and of the credential only the certificate is used
@@ -7,8 +9,8 @@
                                    if the body can be sent again
     anything else below 500     -> the server took the credential, of the first request or of the second
 
-`Signing` holds these decisions and never waits. `exchange` and `exchange_async` are its two drivers;
-they differ only in how they wait. An adapter brings a `Carrier`, and no decision of its own.
+`Signing` holds these decisions and never waits. `send_signed` and `send_signed_async` are its two drivers; they differ
+only in how they wait. An adapter brings a `Carrier`, and no decision of its own.
 """
 
 from __future__ import annotations
@@ -110,10 +112,10 @@ class Signing:
 
     def __init__(self, signer: Signer, carrier: Carrier[Answer] | AsyncCarrier[Answer]) -> None:
         self._signer = signer
-        # A caller who signs the request himself is neither helped nor corrected, as with client-go.
-        signed = carrier.has("Authorization")
-        self._source = None if signed else signer.source
-        self._by_address = None if signed or signer.authorization is None else signer.authorization.reveal()
+        # As with client-go, a request that the caller has signed is sent as it is.
+        is_signed = carrier.has("Authorization")
+        self._source = None if is_signed else signer.source
+        self._by_address = None if is_signed or signer.authorization is None else signer.authorization.reveal()
         self.impersonation = signer.impersonation
         if self.impersonation and carrier.has("Impersonate-User"):
             self.impersonation = ()
@@ -129,7 +131,7 @@ class Signing:
             return self.impersonation
         return (("Authorization", authorization), *self.impersonation)
 
-    def instead(
+    def replacement(
         self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
     ) -> Credential | Future[Credential | None] | None:
         """What to sign with instead, now that the answer has come; None when the answer stands."""
@@ -159,20 +161,20 @@ def authorization_header(credential: Credential) -> str | None:
     return None
 
 
-def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
+def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     """Send one request, signed, and return the answer."""
     signing = Signing(signer, carrier)
-    found = signing.credential()
-    credential = wait(found) if isinstance(found, Future) else found
+    current = signing.credential()
+    credential = wait(current) if isinstance(current, Future) else current
     answer = carrier.send(signing.headers(credential))
     status = carrier.status(answer)
-    instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
-    if instead is None:
+    replacement = signing.replacement(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if replacement is None:
         return answer
     try:
-        newer = wait(instead) if isinstance(instead, Future) else instead
+        newer = wait(replacement) if isinstance(replacement, Future) else replacement
     except BaseException:
-        # The caller gave up waiting, and has no answer that he could close.
+        # The caller stops waiting, and has no answer to close.
         carrier.discard(answer)
         raise
     if not signing.sends_again(newer, replayable=carrier.replayable):
@@ -183,18 +185,18 @@ def exchange(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     return answer
 
 
-async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
-    """`exchange` for an event loop, asyncio's or trio's."""
+async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
+    """`send_signed` for an event loop, asyncio's or trio's."""
     signing = Signing(signer, carrier)
-    found = signing.credential()
-    credential = await wait_async(_hopeful(found)) if isinstance(found, Future) else found
+    current = signing.credential()
+    credential = await wait_async(_as_optional(current)) if isinstance(current, Future) else current
     answer = await carrier.send(signing.headers(credential))
     status = carrier.status(answer)
-    instead = signing.instead(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
-    if instead is None:
+    replacement = signing.replacement(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if replacement is None:
         return answer
     try:
-        newer = await wait_async(instead) if isinstance(instead, Future) else instead
+        newer = await wait_async(replacement) if isinstance(replacement, Future) else replacement
     except BaseException:
         await carrier.discard(answer)
         raise
@@ -206,6 +208,6 @@ async def exchange_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answe
     return answer
 
 
-def _hopeful(future: Future[Credential]) -> Future[Credential | None]:
+def _as_optional(future: Future[Credential]) -> Future[Credential | None]:
     """The same future, for the type checker: `Future` is invariant."""
     return cast("Future[Credential | None]", future)

@@ -1,6 +1,6 @@
 """The adapter for aiohttp, on which the one for the asynchronous Kubernetes clients stands too.
 
-    session -> sign      -- to the cluster --> exchange: the credential, the one repetition after a 401
+    session -> sign      -- to the cluster --> send_signed: the credential, the one repetition after a 401
             -> Connector -- to the cluster --> the TLS context in force, and the connection's proxy
 
 Both leave requests to other addresses alone. aiohttp follows redirects above them, so every hop is
@@ -23,7 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from ostiary.client.access import ClusterAccess
-from ostiary.client.retry_on_401 import Headers, exchange_async
+from ostiary.client.retry_on_401 import Headers, send_signed_async
 from ostiary.core.tls import SealedContext
 from ostiary.errors import ConfigurationError, TransportError
 
@@ -75,7 +75,7 @@ def sign(connection: ClusterAccess) -> ClientMiddlewareType:
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         if not _is_server(connection, request.url):
             return await handler(request)
-        return await exchange_async(connection, _Carrier(connection, request, handler))
+        return await send_signed_async(connection, _Carrier(connection, request, handler))
 
     return middleware
 

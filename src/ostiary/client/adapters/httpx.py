@@ -1,6 +1,6 @@
 """The adapter for httpx and its successor httpx2, on which those for lightkube and kr8s stand too.
 
-    client -> SignedTransport -- to the cluster --> exchange -> the transport of the TLS context in force
+    client -> SignedTransport -- to the cluster --> send_signed -> the transport of the TLS context in force
                               -- elsewhere -------> a plain client, with nothing of ours
 
 Signing happens below the client: redirects are followed above, so every hop is judged by its own
@@ -27,7 +27,7 @@ from ostiary.client.adapters.httpx_carriers import (
     HttpxCarrier,
 )
 from ostiary.client.adapters.httpx_rotation import TransportRotation
-from ostiary.client.retry_on_401 import Headers, exchange, exchange_async
+from ostiary.client.retry_on_401 import Headers, send_signed, send_signed_async
 from ostiary.core.extras import needing
 from ostiary.core.tls import SealedContext
 from ostiary.errors import ConfigurationError, TransportError
@@ -182,7 +182,7 @@ class _Transport(_SignedTransport):
     def handle_request(self, request: Any) -> Any:
         if not self.is_server(request.url):
             return self._unsigned().send(request, stream=True, auth=None)
-        return exchange(self.connection, HttpxCarrier(self, request))
+        return send_signed(self.connection, HttpxCarrier(self, request))
 
     def deliver(self, request: Any) -> Any:
         entry, closable = self._transports.request()
@@ -209,7 +209,7 @@ class _AsyncTransport(_SignedTransport):
     async def handle_async_request(self, request: Any) -> Any:
         if not self.is_server(request.url):
             return await self._unsigned().send(request, stream=True, auth=None)
-        return await exchange_async(self.connection, AsyncHttpxCarrier(self, request))
+        return await send_signed_async(self.connection, AsyncHttpxCarrier(self, request))
 
     async def deliver(self, request: Any) -> Any:
         entry, closable = self._transports.request()
@@ -229,14 +229,14 @@ class _AsyncTransport(_SignedTransport):
         await _aclose(self._all())
 
 
-def _close(transports: list[Any]) -> None:
-    for transport in transports:
-        transport.close()
+def _close(all_closable: list[Any]) -> None:
+    for closable in all_closable:
+        closable.close()
 
 
-async def _aclose(transports: list[Any]) -> None:
-    for transport in transports:
-        await transport.aclose()
+async def _aclose(all_closable: list[Any]) -> None:
+    for closable in all_closable:
+        await closable.aclose()
 
 
 def _proxy(connection: ClusterAccess, library: ModuleType) -> Any:

@@ -19,7 +19,7 @@ from kubernetes.stream import ws_client
 from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.kubernetes_websockets import DIALLING, dial_for
 from ostiary.client.adapters.urllib3 import pool_manager
-from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, exchange
+from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, send_signed
 
 SWITCHING_PROTOCOLS = 101
 PROTOCOLS = {"sec-websocket-protocol": f"{ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}"}
@@ -68,7 +68,7 @@ class ApiClient(kubernetes.client.ApiClient):
             return transport(method, url, *args, **options)
         headers = args[0] if args else options.get("header_params")
         call = partial(transport, method, url, *args, **options)
-        answer = exchange(self._connection, _Stream(self._connection, headers or {}, call))
+        answer = send_signed(self._connection, _Stream(self._connection, headers or {}, call))
         if isinstance(answer, ApiException):
             raise answer
         return answer

@@ -18,7 +18,7 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPHeaderDict
 from urllib3.poolmanager import SSL_KEYWORDS
 
 from ostiary.client.access import ClusterAccess
-from ostiary.client.retry_on_401 import Headers, exchange
+from ostiary.client.retry_on_401 import Headers, send_signed
 from ostiary.errors import ConfigurationError, TransportError
 
 # urllib3 keeps one connection open per host; a client that threads share would dial all the time.
@@ -103,7 +103,7 @@ class ServerPool(HTTPConnectionPool):
         **options: Any,
     ) -> BaseHTTPResponse:
         request = _Request(self, method, url, body, self.headers if headers is None else headers, options)
-        return exchange(self._connection, request)
+        return send_signed(self._connection, request)
 
     def send(self, method: str, url: str, body: Any, headers: HTTPHeaderDict, **options: Any) -> BaseHTTPResponse:
         """Send without signing, over a connection that presents the current client certificate."""
