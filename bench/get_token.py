@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.client import rig, write_kubeconfig
 from bench.table import Row
-from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl
@@ -102,8 +102,8 @@ def _environment(folder: Path) -> Iterator[dict[str, str]]:
 def _sign_in(server: str) -> str:
     """Put a credential where it lies ready; returns its token."""
     end = SYSTEM_CLOCK.now() + timedelta(hours=1)
-    grant = Grant(Secret("t0ken-" + "x" * 40), end, Secret("renewal"), "s1", end, "ann")
-    Sessions(Account(server)).save(grant, store=FILE, authorities_pem=None)
+    grant = SignInGrant(Secret("t0ken-" + "x" * 40), end, Secret("renewal"), "s1", end, "ann")
+    Sessions(GatewayAccount(server)).save(grant, store=FILE, authorities_pem=None)
     return grant.token.reveal()
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import trustme
 
-from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
 from tests.support.cluster import Cluster
 from tests.support.gateway import Login, ServedGateway, Site, role
@@ -168,9 +168,11 @@ class TestTheSessionOfLogin:
         """As `ostiary login` leaves it; the site's authority is remembered with the session."""
         issued = running.gateway.login(user)
         until = datetime.now(UTC) + timedelta(minutes=10)
-        grant = Grant(Secret(issued.token), until, Secret("osr_unused"), issued.session, until, user)
+        grant = SignInGrant(Secret(issued.token), until, Secret("osr_unused"), issued.session, until, user)
         authorities_pem = (running.folder / "ca.pem").read_text()
-        Sessions(Account(running.gateway.url(), account)).save(grant, store=FILE, authorities_pem=authorities_pem)
+        Sessions(GatewayAccount(running.gateway.url(), account)).save(
+            grant, store=FILE, authorities_pem=authorities_pem
+        )
         return issued
 
     def test_it_asks_for_sessions_and_decisions(self, running: Running) -> None:

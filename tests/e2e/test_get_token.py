@@ -20,7 +20,7 @@ import trustme
 
 from ostiary.cli import main
 from ostiary.cli.cached_token import file_name
-from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.signin_server import Browser, SigninServer
@@ -213,8 +213,8 @@ def test_when_another_machine_with_this_home_has_just_renewed_its_credential_is_
     desk.login()
     desk.age()
     end = datetime.now(UTC) + timedelta(minutes=10)
-    theirs = Grant(Secret("theirs"), end, Secret("their-renewal"), "s1", end, "ann")
-    sessions = Sessions(Account(desk.server.url))
+    theirs = SignInGrant(Secret("theirs"), end, Secret("their-renewal"), "s1", end, "ann")
+    sessions = Sessions(GatewayAccount(desk.server.url))
     desk.server.conflicts = [lambda: sessions.save(theirs, store=FILE, authorities_pem=None)]
     assert desk.token(info=told()) == "theirs"
     assert desk.server.count["POST /auth/renew"] == 1

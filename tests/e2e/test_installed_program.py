@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ostiary import __version__
-from ostiary.cli.signin.sessions import FILE, Account, Grant, Sessions
+from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.wheel import build, install
@@ -63,8 +63,8 @@ def test_it_runs_through_links(programs: Path, tmp_path: Path) -> None:
 def test_get_token_imports_what_it_needs_and_nothing_else(programs: Path) -> None:
     """Whatever pip there is: some write entry points that import more than all of ours."""
     end = SYSTEM_CLOCK.now() + timedelta(hours=1)
-    grant = Grant(Secret("t0ken"), end, Secret("renewal"), "s1", end, "ann")
-    Sessions(Account(SERVER)).save(grant, store=FILE, authorities_pem=None)
+    grant = SignInGrant(Secret("t0ken"), end, Secret("renewal"), "s1", end, "ann")
+    Sessions(GatewayAccount(SERVER)).save(grant, store=FILE, authorities_pem=None)
     done = run(programs / "ostiary", "get-token", "--server", SERVER, PYTHONPROFILEIMPORTTIME="1")
     assert done.stdout.startswith('{"kind":"ExecCredential"')
     bare = run(programs / "python", "-c", "pass", PYTHONPROFILEIMPORTTIME="1")

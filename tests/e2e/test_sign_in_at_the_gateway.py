@@ -18,7 +18,7 @@ import trustme
 
 from ostiary.cli import main
 from ostiary.cli.signin.person import Wishes
-from ostiary.cli.signin.sessions import Account, Sessions
+from ostiary.cli.signin.sessions import GatewayAccount, Sessions
 from ostiary.cli.signin.turn import Turn
 from ostiary.model import Secret
 from tests.support.cluster import Cluster
@@ -110,7 +110,7 @@ def test_each_way_to_sign_in_leads_to_the_same_session(
     gateway: ServedGateway, alice: Alice, authority: Path, wishes: Wishes, present: bool, capsys: Captured
 ) -> None:
     alice.present = present
-    account = Account(gateway.url())
+    account = GatewayAccount(gateway.url())
     turn = Turn(account, wishes, alice, authorities_pem=authority.read_text())
     first = turn.sign_in().token
     assert first is not None
@@ -132,7 +132,7 @@ def test_each_way_to_sign_in_leads_to_the_same_session(
 def test_kubectl_is_let_in_by_the_policy_of_the_gateway(
     gateway: ServedGateway, alice: Alice, authority: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    turn = Turn(Account(gateway.url()), Wishes(seconds=SECONDS), alice, authorities_pem=authority.read_text())
+    turn = Turn(GatewayAccount(gateway.url()), Wishes(seconds=SECONDS), alice, authorities_pem=authority.read_text())
     turn.sign_in()
     assert main(["kubeconfig", "--namespace", "team"]) == 0
     made = capsys.readouterr().out.replace("k8s.io/v1\n", f"k8s.io/{newest_exec_version()}\n")

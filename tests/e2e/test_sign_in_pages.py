@@ -23,7 +23,7 @@ import trustme
 import yaml
 
 from ostiary.cli.signin.browser import Return
-from ostiary.cli.signin.sessions import Grant
+from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
@@ -380,11 +380,11 @@ def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(run
     """In light and dark and on a phone, and with nothing that axe objects to; also when it fails."""
     chromium = running.chromium
 
-    def redeem(code: str) -> Grant:
+    def redeem(code: str) -> SignInGrant:
         if code != "good":
             raise LoginRefused("the gateway refused the sign-in")
         end = datetime(2999, 1, 1, tzinfo=UTC)
-        return Grant(Secret("t"), end, Secret("r"), "s1", end, "ann")
+        return SignInGrant(Secret("t"), end, Secret("r"), "s1", end, "ann")
 
     for code, heading in (("good", "You are signed in"), ("bad", "You are not signed in")):
         returning = Return(redeem)

@@ -23,7 +23,7 @@ from ostiary.core import rotation
 from ostiary.core.caching.flight import THREAD_LIMIT_REACHED, SingleFlight
 from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.rotation import State, Verdict
+from ostiary.core.rotation import RefreshVerdict, State
 from ostiary.errors import BackingOff, CredentialError
 from ostiary.model import Credential
 
@@ -78,7 +78,7 @@ class Authenticator:
         # Without the lock: the state is replaced whole, and most calls end right here.
         state = self._state
         verdict = self._judge(state)
-        if verdict is Verdict.USE:
+        if verdict is RefreshVerdict.USE:
             assert state.credential is not None
             return state.credential
         with self._runs.lock:
@@ -87,10 +87,10 @@ class Authenticator:
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
         with self._runs.lock:
             verdict = rotation.judge_rejected(self._state, rejected, monotonic=self._clock.monotonic())
-            if verdict is Verdict.USE:
+            if verdict is RefreshVerdict.USE:
                 return self._state.credential
             run = self._runs.running()
-            if run is None and verdict is Verdict.WAIT:
+            if run is None and verdict is RefreshVerdict.WAIT:
                 return None
             if run is None:
                 self._state = rotation.after_rejection(self._state)
@@ -110,20 +110,20 @@ class Authenticator:
 
     # --- deciding, with the lock held ---
 
-    def _judge(self, state: State) -> Verdict:
+    def _judge(self, state: State) -> RefreshVerdict:
         return rotation.judge(state, now=self._clock.now(), monotonic=self._clock.monotonic())
 
     def _act(self) -> Credential | Future[Credential]:
         verdict = self._judge(self._state)
         run = self._runs.running()
-        if verdict is Verdict.USE_AND_REFRESH and run is None and not self._asks_a_person():
+        if verdict is RefreshVerdict.USE_AND_REFRESH and run is None and not self._asks_a_person():
             self._start(None)
-        if verdict in (Verdict.USE, Verdict.USE_AND_REFRESH):
+        if verdict in (RefreshVerdict.USE, RefreshVerdict.USE_AND_REFRESH):
             assert self._state.credential is not None
             return self._state.credential
         if run is not None:
             return run
-        if verdict is Verdict.WAIT:
+        if verdict is RefreshVerdict.WAIT:
             raise self._backing_off()
         return self._start(None)
 

@@ -23,7 +23,7 @@ from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import ConfigurationError
 from ostiary.model import ClientCertificate, Credential, Secret
-from ostiary.wire.client_authentication import V1, ClusterInfo, ExecInfo, encode_info
+from ostiary.wire.client_authentication import V1, ClusterInfo, ExecCredentialSpec, encode_info
 
 
 class LatestSource(CredentialSource, Protocol):
@@ -122,7 +122,7 @@ def _authenticator(
         config, user=selection.user.name, cluster=cluster, settings=settings, metrics=metrics, clock=clock
     )
     # The extension is part of the key even where the plugin is not told of it, as in client-go.
-    told = cluster and encode_info(ExecInfo(V1, interactive=False, cluster=cluster))
+    told = cluster and encode_info(ExecCredentialSpec(V1, interactive=False, cluster=cluster))
     key = (config, told, json.dumps(selection.cluster.exec_extension), settings, metrics, clock)
     return shared(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
 

@@ -24,7 +24,7 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 
-class Verdict(Enum):
+class RefreshVerdict(Enum):
     USE = auto()
     USE_AND_REFRESH = auto()
     REFRESH = auto()
@@ -49,24 +49,24 @@ class State:
     replace_not_before: float = 0.0
 
 
-def judge(state: State, *, now: datetime, monotonic: float) -> Verdict:
+def judge(state: State, *, now: datetime, monotonic: float) -> RefreshVerdict:
     credential = state.credential
     if credential is None or state.spent or is_expired(credential, now):
-        return Verdict.WAIT if monotonic < state.run_not_before else Verdict.REFRESH
+        return RefreshVerdict.WAIT if monotonic < state.run_not_before else RefreshVerdict.REFRESH
     if state.refresh_ahead_at is None or now < state.refresh_ahead_at or monotonic < state.run_not_before:
-        return Verdict.USE
-    return Verdict.USE_AND_REFRESH
+        return RefreshVerdict.USE
+    return RefreshVerdict.USE_AND_REFRESH
 
 
-def judge_rejected(state: State, rejected: Credential, *, monotonic: float) -> Verdict:
+def judge_rejected(state: State, rejected: Credential, *, monotonic: float) -> RefreshVerdict:
     """What to do about a 401: USE what is newer, REFRESH, or WAIT, which lets the 401 stand."""
     # Identity, not equality: a plugin may return the same token again, and that answer is still
     # newer than the one the server rejected.
     if state.credential is not None and state.credential is not rejected and not state.spent:
-        return Verdict.USE
+        return RefreshVerdict.USE
     if monotonic < max(state.run_not_before, state.replace_not_before):
-        return Verdict.WAIT
-    return Verdict.REFRESH
+        return RefreshVerdict.WAIT
+    return RefreshVerdict.REFRESH
 
 
 def is_expired(credential: Credential, now: datetime) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROXY_SCHEMES = ("http", "https", "socks5")
 
 
-class ExecInfo(wire.ExecInfo):
+class ExecInfo(wire.ExecCredentialSpec):
     """`api_version`, `interactive`, `cluster` and `config`; `http` and `http_async` reach the cluster.
 
     `interactive` tells whether a person may be asked: on stderr and stdin, never on stdout. `cluster` is

@@ -28,7 +28,7 @@ from ostiary.wire.credential_provider import (
     V1,
     BasicAuth,
     CacheKeyType,
-    Dialect,
+    ProviderDialect,
     Request,
     Response,
     ResponseRefused,
@@ -258,12 +258,12 @@ def _request(stdin: bytes) -> Request:
     if isinstance(fields, dict) and "kind" not in fields and "apiVersion" not in fields:
         image = fields.get("image")
         if isinstance(image, str) and image:
-            return Request(image, dialect=Dialect.PROPOSAL)
+            return Request(image, dialect=ProviderDialect.PROPOSAL)
     return decode_request(stdin)
 
 
 def _encode(response: Response, asked: Request, clock: Clock) -> bytes:
-    if asked.dialect is Dialect.KUBELET:
+    if asked.dialect is ProviderDialect.KUBELET:
         return encode_response(response, api_version=asked.api_version)
     fields = {}
     for auth in response.auth.values():

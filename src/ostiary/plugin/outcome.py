@@ -1,6 +1,6 @@
 """What a plugin's function ends with: a token, a certificate, both, or a refusal.
 
-The decorator asks `answer_of` to make the wire's `Answer` of it; nothing here knows of versions or stdout.
+The decorator asks `answer_of` to make the wire's `ExecAnswer` of it; nothing here knows of versions or stdout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ostiary.errors import AnswerInvalid, OstiaryError
 from ostiary.model import ClientCertificate, Secret
-from ostiary.wire.client_authentication import Answer
+from ostiary.wire.client_authentication import ExecAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SignInRefused(OstiaryError):
     default_code = "sign-in-refused"
 
 
-def answer_of(result: object, *, now: datetime) -> Answer:
+def answer_of(result: object, *, now: datetime) -> ExecAnswer:
     """The answer that says *result*; raises `AnswerInvalid` for what no client could use."""
     parts = result if isinstance(result, tuple) else (result,)
     tokens = [part for part in parts if isinstance(part, Token)]
@@ -64,7 +64,7 @@ def answer_of(result: object, *, now: datetime) -> Answer:
     expires_at = min(moments, default=None)
     if expires_at is not None and expires_at <= now:
         raise unusable("the credential has expired already", hint="fetch a new one instead of a cached one")
-    return Answer(
+    return ExecAnswer(
         token=_secret(tokens[0].text) if tokens else None,
         certificate_pem=pair.chain_pem if pair else None,
         key_pem=pair.key_pem if pair else None,

@@ -34,36 +34,36 @@ class TokenReview:
 # --- the shapes ---
 
 
-class _Wire(msgspec.Struct, rename="camel", omit_defaults=True):
+class _TokenWire(msgspec.Struct, rename="camel", omit_defaults=True):
     pass
 
 
-class _TokenSpec(_Wire):
+class _TokenSpec(_TokenWire):
     token: str = ""
     audiences: list[str] | None = None
 
 
-class _TokenReview(_Wire):
+class _TokenReviewShape(_TokenWire):
     kind: str
     api_version: str
     spec: _TokenSpec
 
 
-class _User(_Wire):
+class _UserShape(_TokenWire):
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, tuple[str, ...]] = {}
 
 
-class _TokenStatus(_Wire):
+class _TokenStatus(_TokenWire):
     authenticated: bool
-    user: _User | None = None
+    user: _UserShape | None = None
     audiences: tuple[str, ...] = ()
     error: str = ""
 
 
-class _Answer(_Wire):
+class _TokenAnswer(_TokenWire):
     kind: str
     api_version: str
     metadata: dict[str, str]
@@ -71,7 +71,7 @@ class _Answer(_Wire):
 
 
 # Built once: building a decoder while another thread does the same crashes msgspec 0.22.
-_TOKEN_DECODER = msgspec.json.Decoder(_TokenReview)
+_TOKEN_DECODER = msgspec.json.Decoder(_TokenReviewShape)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,7 +80,7 @@ _encode = msgspec.json.Encoder().encode
 
 def decode_token_review(data: bytes) -> TokenReview:
     """Raises `ReviewError`, whose message may be shown to whoever sent it."""
-    review: _TokenReview = _decode(_TOKEN_DECODER, data)
+    review: _TokenReviewShape = _decode(_TOKEN_DECODER, data)
     _check(review.kind, TOKEN_REVIEW, review.api_version, TOKEN_VERSIONS)
     return TokenReview(review.api_version, review.spec.token, tuple(review.spec.audiences or ()))
 
@@ -90,11 +90,11 @@ def encode_authenticated(
 ) -> bytes:
     """It is this user, and the token is good for these audiences; for none in particular if there are none."""
     status = _TokenStatus(True, _user(user, credential_id), audiences)
-    return _encode(_Answer(TOKEN_REVIEW, api_version, {}, status))
+    return _encode(_TokenAnswer(TOKEN_REVIEW, api_version, {}, status))
 
 
 def encode_unauthenticated(api_version: str, error: str) -> bytes:
-    return _encode(_Answer(TOKEN_REVIEW, api_version, {}, _TokenStatus(False, error=error)))
+    return _encode(_TokenAnswer(TOKEN_REVIEW, api_version, {}, _TokenStatus(False, error=error)))
 
 
 # --- who ---
@@ -127,8 +127,8 @@ def _check(kind: str, expected: str, api_version: str, versions: frozenset[str])
         raise ReviewError(f"apiVersion must be {' or '.join(sorted(versions))}")
 
 
-def _user(user: UserInfo, credential_id: str = "") -> _User:
+def _user(user: UserInfo, credential_id: str = "") -> _UserShape:
     extra = dict(user.extra)
     if credential_id:
         extra[CREDENTIAL_ID] = (credential_id,)
-    return _User(user.username, user.uid, user.groups, extra)
+    return _UserShape(user.username, user.uid, user.groups, extra)

@@ -75,7 +75,7 @@ class _Wire(msgspec.Struct, rename="camel"):
     pass
 
 
-class _Metadata(_Wire):
+class _ReviewMetadata(_Wire):
     namespace: str = ""
 
 
@@ -83,11 +83,11 @@ class _Envelope(_Wire):
     kind: str
     api_version: str
     spec: msgspec.Raw
-    metadata: _Metadata | None = None
+    metadata: _ReviewMetadata | None = None
 
 
 # Go writes an absent list as null where a field is not omitted, so lists may be null.
-class _Requirement(_Wire):
+class _RequirementShape(_Wire):
     key: str
     operator: str
     values: list[str] | None = None
@@ -95,7 +95,7 @@ class _Requirement(_Wire):
 
 class _Selector(_Wire):
     # rawSelector is deliberately unread: it is for callers that cannot parse, and may contradict the requirements.
-    requirements: list[_Requirement] | None = None
+    requirements: list[_RequirementShape] | None = None
 
 
 class _ResourceAttributes(_Wire):
@@ -142,7 +142,7 @@ class _Status(_Wire):
     evaluation_error: str = ""
 
 
-class _Answer(_Wire):
+class _AccessAnswer(_Wire):
     kind: str
     api_version: str
     status: _Status
@@ -155,7 +155,7 @@ _SPECS: dict[str, msgspec.json.Decoder[Any]] = {
     V1: msgspec.json.Decoder(_SpecV1),
     V1BETA1: msgspec.json.Decoder(_SpecV1beta1),
 }
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER = msgspec.json.Decoder(_AccessAnswer)
 _ENCODER = msgspec.json.Encoder()
 
 

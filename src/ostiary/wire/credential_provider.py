@@ -32,7 +32,7 @@ RESPONSE_KIND = "CredentialProviderResponse"
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
-class Dialect(Enum):
+class ProviderDialect(Enum):
     """Which protocol a provider speaks: the one that shipped, or that of the first proposal."""
 
     KUBELET = "kubelet"
@@ -53,7 +53,7 @@ class Request:
 
     image: str
     api_version: str = V1
-    dialect: Dialect = Dialect.KUBELET
+    dialect: ProviderDialect = ProviderDialect.KUBELET
     service_account_token: Secret | None = None
     service_account_annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ def _line(value: Any) -> bytes:
 def encode_request(request: Request) -> bytes:
     """One line of JSON, byte for byte as the kubelet writes it. Before v1 nothing is told of service accounts."""
     fields: dict[str, Any] = {"image": request.image}
-    if request.dialect is Dialect.KUBELET:
+    if request.dialect is ProviderDialect.KUBELET:
         fields = {"kind": REQUEST_KIND, "apiVersion": request.api_version, **fields}
         if request.api_version == V1:
             fields |= _service_account_fields(request)
@@ -133,7 +133,7 @@ def decode_request(stdin: bytes) -> Request:
         raise _unusable_request("it names no image")
     if not isinstance(token, (str, type(None))) or not _is_text_map(annotations):
         raise _unusable_request("what it says of the service account has the wrong type")
-    return Request(image, fields["apiVersion"], Dialect.KUBELET, Secret(token) if token else None, annotations)
+    return Request(image, fields["apiVersion"], ProviderDialect.KUBELET, Secret(token) if token else None, annotations)
 
 
 def _is_text_map(value: Any) -> bool:
@@ -240,7 +240,7 @@ def _response_object(stdout: bytes) -> _Object:
 
 
 def _is_proposed(request: Request) -> bool:
-    return request.dialect is Dialect.PROPOSAL
+    return request.dialect is ProviderDialect.PROPOSAL
 
 
 def _mistakes(fields: _Object, request: Request) -> Iterator[ResponseRefused]:

@@ -29,7 +29,7 @@ class ChallengeError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Challenge:
+class WwwChallenge:
     """One way to sign in. `scheme` and the names of the `parameters` are in lower case."""
 
     scheme: str
@@ -41,17 +41,17 @@ class Challenge:
         return self.parameters.get("realm", "")
 
 
-def parse_challenges(header: str) -> tuple[Challenge, ...]:
+def parse_challenges(header: str) -> tuple[WwwChallenge, ...]:
     """Every challenge of *header*, in order; raises `ChallengeError`. Several headers are joined by commas first."""
     return tuple(_challenges(header))
 
 
-def find_challenge(header: str, scheme: str) -> Challenge | None:
+def find_challenge(header: str, scheme: str) -> WwwChallenge | None:
     """The first challenge of *scheme*."""
     return next((challenge for challenge in parse_challenges(header) if challenge.scheme == scheme.lower()), None)
 
 
-def _challenges(header: str) -> Iterator[Challenge]:
+def _challenges(header: str) -> Iterator[WwwChallenge]:
     position = _after(_SEPARATORS, header, 0)
     while position < len(header):
         scheme = _SCHEME.match(header, position)
@@ -66,7 +66,7 @@ def _challenges(header: str) -> Iterator[Challenge]:
             position = _read_parameters(header, position, parameters)
         else:
             position = _after(_SEPARATORS, header, position)
-        yield Challenge(scheme[1].lower(), parameters, token68[1] if token68 else "")
+        yield WwwChallenge(scheme[1].lower(), parameters, token68[1] if token68 else "")
 
 
 def _read_parameters(header: str, position: int, parameters: dict[str, str]) -> int:

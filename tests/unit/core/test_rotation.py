@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostiary.core import rotation
-from ostiary.core.rotation import State, Verdict
+from ostiary.core.rotation import RefreshVerdict, State
 from ostiary.errors import CredentialError
 from ostiary.model import Credential, Secret
 
@@ -26,44 +26,44 @@ def obtained(lifetime: float | None = None) -> State:
     return rotation.after_success(State(), credential(lifetime), now=NOON, monotonic=0, jitter=0.5)
 
 
-def judged(state: State, *, after: float) -> Verdict:
+def judged(state: State, *, after: float) -> RefreshVerdict:
     return rotation.judge(state, now=NOON + timedelta(seconds=after), monotonic=after)
 
 
 def test_with_nothing_in_hand_the_plugin_runs() -> None:
-    assert judged(State(), after=0) is Verdict.REFRESH
+    assert judged(State(), after=0) is RefreshVerdict.REFRESH
 
 
 def test_a_credential_without_expiry_serves_for_ever() -> None:
-    assert judged(obtained(), after=10**9) is Verdict.USE
+    assert judged(obtained(), after=10**9) is RefreshVerdict.USE
 
 
 @pytest.mark.parametrize(
     ("after", "verdict"),
     [
-        (0, Verdict.USE),
-        (569.9, Verdict.USE),
-        (570, Verdict.USE_AND_REFRESH),
-        (600, Verdict.USE_AND_REFRESH),
-        (600.001, Verdict.REFRESH),
+        (0, RefreshVerdict.USE),
+        (569.9, RefreshVerdict.USE),
+        (570, RefreshVerdict.USE_AND_REFRESH),
+        (600, RefreshVerdict.USE_AND_REFRESH),
+        (600.001, RefreshVerdict.REFRESH),
     ],
 )
 def test_ten_minutes_are_refreshed_half_a_minute_ahead_and_expire_a_moment_after_the_end(
-    after: float, verdict: Verdict
+    after: float, verdict: RefreshVerdict
 ) -> None:
     assert judged(obtained(600), after=after) is verdict
 
 
 def test_a_token_of_five_seconds_is_not_refreshed_all_the_time() -> None:
     state = obtained(5)
-    assert judged(state, after=4.4) is Verdict.USE
-    assert judged(state, after=4.5) is Verdict.USE_AND_REFRESH
+    assert judged(state, after=4.4) is RefreshVerdict.USE
+    assert judged(state, after=4.5) is RefreshVerdict.USE_AND_REFRESH
 
 
 def test_after_a_failure_the_plugin_is_left_alone_for_a_while() -> None:
     state = rotation.after_failure(State(), ERROR, monotonic=0, jitter=0.5)
-    assert judged(state, after=0.9) is Verdict.WAIT
-    assert judged(state, after=1.0) is Verdict.REFRESH
+    assert judged(state, after=0.9) is RefreshVerdict.WAIT
+    assert judged(state, after=1.0) is RefreshVerdict.REFRESH
 
 
 def test_the_pause_doubles_and_has_a_limit() -> None:
@@ -73,9 +73,9 @@ def test_the_pause_doubles_and_has_a_limit() -> None:
 
 def test_a_failed_refresh_leaves_the_old_credential_serving_until_it_expires() -> None:
     state = rotation.after_failure(obtained(600), ERROR, monotonic=580, jitter=0.5)
-    assert judged(state, after=580) is Verdict.USE
-    assert judged(state, after=581) is Verdict.USE_AND_REFRESH
-    assert judged(state, after=600.5) is Verdict.REFRESH
+    assert judged(state, after=580) is RefreshVerdict.USE
+    assert judged(state, after=581) is RefreshVerdict.USE_AND_REFRESH
+    assert judged(state, after=600.5) is RefreshVerdict.REFRESH
 
 
 def test_a_success_forgets_the_failures_before_it() -> None:
@@ -88,14 +88,14 @@ def test_what_had_expired_when_it_came_serves_nobody_after_those_who_waited() ->
     old = credential(-10)
     state = rotation.after_expired_answer(State(), old, ERROR, monotonic=0, jitter=0.5)
     assert state.credential is old
-    assert judged(state, after=0) is Verdict.WAIT
-    assert judged(state, after=1) is Verdict.REFRESH
+    assert judged(state, after=0) is RefreshVerdict.WAIT
+    assert judged(state, after=1) is RefreshVerdict.REFRESH
 
 
 # --- 401 ---
 
 
-def reject(state: State, rejected: Credential | None = None, *, after: float = 0) -> Verdict:
+def reject(state: State, rejected: Credential | None = None, *, after: float = 0) -> RefreshVerdict:
     assert state.credential is not None
     return rotation.judge_rejected(state, rejected or state.credential, monotonic=after)
 
@@ -105,34 +105,34 @@ def replaced(state: State, *, at: float) -> State:
 
 
 def test_the_first_rejection_is_acted_on_at_once() -> None:
-    assert reject(obtained()) is Verdict.REFRESH
+    assert reject(obtained()) is RefreshVerdict.REFRESH
 
 
 def test_a_rejection_of_an_older_credential_uses_the_newer_one_even_if_the_token_is_the_same() -> None:
     old = obtained()
     new = replaced(old, at=0)
-    assert reject(new, old.credential) is Verdict.USE
+    assert reject(new, old.credential) is RefreshVerdict.USE
 
 
 def test_a_server_that_rejects_everything_is_asked_less_and_less_often() -> None:
     state = replaced(obtained(), at=0)
-    assert reject(state, after=0.9) is Verdict.WAIT
-    assert reject(state, after=1.0) is Verdict.REFRESH
+    assert reject(state, after=0.9) is RefreshVerdict.WAIT
+    assert reject(state, after=1.0) is RefreshVerdict.REFRESH
     state = replaced(state, at=1.0)
-    assert reject(state, after=2.9) is Verdict.WAIT
-    assert reject(state, after=3.0) is Verdict.REFRESH
+    assert reject(state, after=2.9) is RefreshVerdict.WAIT
+    assert reject(state, after=3.0) is RefreshVerdict.REFRESH
 
 
 def test_a_credential_that_was_taken_once_is_replaced_at_once_when_it_is_rejected_later() -> None:
     state = rotation.after_acceptance(replaced(obtained(), at=0))
-    assert reject(state, after=0) is Verdict.REFRESH
+    assert reject(state, after=0) is RefreshVerdict.REFRESH
     assert replaced(state, at=0).replace_not_before == 0
 
 
 def test_a_rejection_does_not_run_a_plugin_that_has_just_failed() -> None:
     state = rotation.after_failure(obtained(), ERROR, monotonic=0, jitter=0.5)
-    assert reject(state, after=0.5) is Verdict.WAIT
-    assert reject(state, after=1.0) is Verdict.REFRESH
+    assert reject(state, after=0.5) is RefreshVerdict.WAIT
+    assert reject(state, after=1.0) is RefreshVerdict.REFRESH
 
 
 # --- whatever happens ---
@@ -158,16 +158,16 @@ def test_an_expired_credential_is_never_used_and_runs_keep_their_distance(
                 state = rotation.after_success(state, fresh, now=now, monotonic=time, jitter=jitter)
             case "fail":
                 state = rotation.after_failure(state, ERROR, monotonic=time, jitter=jitter)
-                assert rotation.judge(state, now=now, monotonic=time + 0.7) in (Verdict.WAIT, Verdict.USE)
+                assert rotation.judge(state, now=now, monotonic=time + 0.7) in (RefreshVerdict.WAIT, RefreshVerdict.USE)
             case "spent":
                 state = rotation.after_expired_answer(state, stale, ERROR, monotonic=time, jitter=jitter)
-                assert rotation.judge(state, now=now, monotonic=time + 0.7) is Verdict.WAIT
+                assert rotation.judge(state, now=now, monotonic=time + 0.7) is RefreshVerdict.WAIT
             case "reject" if state.credential is not None:
                 state = rotation.after_rejection(state)
             case "accept":
                 state = rotation.after_acceptance(state)
         verdict = rotation.judge(state, now=now, monotonic=time)
-        if verdict in (Verdict.USE, Verdict.USE_AND_REFRESH):
+        if verdict in (RefreshVerdict.USE, RefreshVerdict.USE_AND_REFRESH):
             assert state.credential is not None
             assert not state.spent
             assert not rotation.is_expired(state.credential, now)

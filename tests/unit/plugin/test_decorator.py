@@ -48,7 +48,7 @@ class SdkPlugin:
     def run(
         self, version: str = V1, *, as_proposed: bool = False, info: str | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        told = encode_info(wire.ExecInfo(version, False, as_proposed=as_proposed)) if info is None else info
+        told = encode_info(wire.ExecCredentialSpec(version, False, as_proposed=as_proposed)) if info is None else info
         environ = {**os.environ, "KUBERNETES_EXEC_INFO": told, **env}
         return subprocess.run(
             [self.path], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
@@ -137,7 +137,7 @@ def test_a_child_that_lives_on_does_not_hold_stdout(path: Path, tmp_path: Path) 
     plugin = SdkPlugin(path, f'{start}\nreturn Token("t")')
     try:
         # Not captured through stderr: only the end of stdout may end this.
-        environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(V1, False))}
+        environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(V1, False))}
         with subprocess.Popen([plugin.path], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             assert b'"token":"t"' in process.stdout.read()
@@ -157,7 +157,7 @@ def test_nothing_is_printed_on_stdout_when_there_is_no_answer(path: Path) -> Non
 
 def test_a_closed_stdout_is_told_and_not_taken_for_another_file(path: Path) -> None:
     plugin = SdkPlugin(path, 'return Token("t")')
-    environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(V1, False))}
+    environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(V1, False))}
     done = subprocess.run(
         ["sh", "-c", 'exec "$0" >&-', plugin.path], env=environ, stderr=subprocess.PIPE, text=True, timeout=100
     )
@@ -167,7 +167,7 @@ def test_a_closed_stdout_is_told_and_not_taken_for_another_file(path: Path) -> N
 
 def test_a_closed_stderr_does_not_let_strays_into_stdout(path: Path) -> None:
     plugin = SdkPlugin(path, 'os.write(1, b"stray")\nreturn Token("t")')
-    environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(V1, False))}
+    environ = {**os.environ, "KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(V1, False))}
     done = subprocess.run(
         ["sh", "-c", 'exec "$0" 2>&-', plugin.path], env=environ, stdout=subprocess.PIPE, text=True, timeout=100
     )
@@ -260,7 +260,7 @@ def main(info: ExecInfo) -> Token:
 
 def environ_for(**cluster: Any) -> dict[str, str]:
     told = wire.ClusterInfo("https://c", **cluster)
-    return {"KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(V1, False, told))}
+    return {"KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(V1, False, told))}
 
 
 def test_a_plugin_can_be_tested_without_a_process(clock: FakeClock) -> None:

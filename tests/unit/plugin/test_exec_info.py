@@ -30,7 +30,7 @@ def info_for(api: ApiServer, ca: trustme.CA, **cluster: Any) -> ExecInfo:
 def test_the_info_is_read_from_the_environment(version: str) -> None:
     """TestLoadExecCredential: happy"""
     cluster = ClusterInfo("https://c", config={"audience": "x"})
-    info = read_info({"KUBERNETES_EXEC_INFO": encode_info(wire.ExecInfo(version, True, cluster))})
+    info = read_info({"KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(version, True, cluster))})
     assert (info.api_version, info.interactive, info.cluster) == (version, True, cluster)
     assert info.config == {"audience": "x"}
 

@@ -19,7 +19,7 @@ from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import (
     API_VERSIONS,
     CacheKeyType,
-    Dialect,
+    ProviderDialect,
     Request,
     decode_response,
     encode_request,
@@ -91,7 +91,7 @@ def test_who_asks_in_the_words_of_the_proposal_is_answered_in_them(clock: FakeCl
 
 def test_to_the_proposal_nothing_is_answered_as_nothing(clock: FakeClock) -> None:
     nothing = image_provider(lambda request: None)
-    asked = Request(IMAGE, dialect=Dialect.PROPOSAL)
+    asked = Request(IMAGE, dialect=ProviderDialect.PROPOSAL)
     answer = nothing.answer(stdin=encode_request(asked), clock=clock).encode()
     assert decode_response(answer, asked, now=clock.now()).auth == {}
 

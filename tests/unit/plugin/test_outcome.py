@@ -13,7 +13,7 @@ from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
 from ostiary.plugin import Certificate, Token
 from ostiary.plugin.outcome import answer_of
-from ostiary.wire.client_authentication import Answer
+from ostiary.wire.client_authentication import ExecAnswer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -22,7 +22,7 @@ Issue = Callable[[str], tuple[str, str]]
 
 @pytest.mark.parametrize("text", ["t", Secret("t")])
 def test_a_token_is_answered_as_it_is(text: str | Secret) -> None:
-    assert answer_of(Token(text), now=NOW) == Answer(Secret("t"), None, None, None)
+    assert answer_of(Token(text), now=NOW) == ExecAnswer(Secret("t"), None, None, None)
 
 
 def test_a_token_expires_after_a_time_or_at_a_time() -> None:

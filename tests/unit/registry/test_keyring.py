@@ -27,7 +27,7 @@ from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
 from ostiary.registry.metrics import Verdict
 from ostiary.testing import FakeClock
-from ostiary.wire.credential_provider import Dialect
+from ostiary.wire.credential_provider import ProviderDialect
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 POD = PodCoordinates("ns", "pod-1", "pod-uid", "sa-name")
@@ -75,7 +75,7 @@ def test_a_provider_of_the_proposal_is_asked_whatever_the_port_if_its_pattern_ha
     tmp_path: Path, image: str
 ) -> None:
     script = provider(tmp_path).print_exactly(b'{"username": "u", "password": "p"}')
-    proposed = replace(script.config("*.registry.io"), dialect=Dialect.PROPOSAL)
+    proposed = replace(script.config("*.registry.io"), dialect=ProviderDialect.PROPOSAL)
     ring = keyring(proposed, tmp_path=tmp_path)
     assert names(ring.lookup(image)) == ["u"]
     (trace,) = explain(ring, image).providers

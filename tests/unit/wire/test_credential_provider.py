@@ -20,7 +20,7 @@ from ostiary.wire.credential_provider import (
     V1BETA1,
     BasicAuth,
     CacheKeyType,
-    Dialect,
+    ProviderDialect,
     Request,
     Response,
     ResponseRefused,
@@ -35,7 +35,7 @@ CANARY = "c4n4ry-c4n4ry-c4n4ry"
 IMAGE = "test.registry.io/foobar"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOKEN = Secret("service-account-token")
-PROPOSED = Request(IMAGE, dialect=Dialect.PROPOSAL)
+PROPOSED = Request(IMAGE, dialect=ProviderDialect.PROPOSAL)
 ENTRY = {"username": "user", "password": CANARY}
 
 
@@ -441,7 +441,7 @@ def test_the_proposals_answer_without_a_credential_is_empty(fields: dict[str, An
 @pytest.mark.parametrize(("image", "key"), [("quay.io/v1/app", "quay.io"), ("quay.io/v1", "quay.io/v1"), ("a", "a")])
 def test_the_proposals_credential_is_never_lost_to_the_version_of_the_registrys_api(image: str, key: str) -> None:
     """K2 strips v1/ and v2/ off a key, and with them the beginning of such an image's path."""
-    response = decode(proposed(username="u", password="p"), Request(image, dialect=Dialect.PROPOSAL))
+    response = decode(proposed(username="u", password="p"), Request(image, dialect=ProviderDialect.PROPOSAL))
     assert list(response.auth) == [key]
 
 

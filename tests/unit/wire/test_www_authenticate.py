@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.wire.www_authenticate import Challenge, ChallengeError, find_challenge, parse_challenges
+from ostiary.wire.www_authenticate import ChallengeError, WwwChallenge, find_challenge, parse_challenges
 
 ACR = 'Bearer realm="https://team.azurecr.io/oauth2/token",service="team.azurecr.io"'
 
@@ -18,31 +18,31 @@ ACR = 'Bearer realm="https://team.azurecr.io/oauth2/token",service="team.azurecr
     [
         ("", []),
         (" , ,", []),
-        ('Basic realm="local"', [Challenge("basic", {"realm": "local"})]),
-        ("Basic", [Challenge("basic")]),
+        ('Basic realm="local"', [WwwChallenge("basic", {"realm": "local"})]),
+        ("Basic", [WwwChallenge("basic")]),
         (
             ACR,
-            [Challenge("bearer", {"realm": "https://team.azurecr.io/oauth2/token", "service": "team.azurecr.io"})],
+            [WwwChallenge("bearer", {"realm": "https://team.azurecr.io/oauth2/token", "service": "team.azurecr.io"})],
         ),
         (
             "Bearer realm=https://auth.example.com/token,service=registry",
-            [Challenge("bearer", {"realm": "https://auth.example.com/token", "service": "registry"})],
+            [WwwChallenge("bearer", {"realm": "https://auth.example.com/token", "service": "registry"})],
         ),
         (
             'Bearer realm="a, b=\\"c\\"" , scope = "x y", Basic realm=z',
-            [Challenge("bearer", {"realm": 'a, b="c"', "scope": "x y"}), Challenge("basic", {"realm": "z"})],
+            [WwwChallenge("bearer", {"realm": 'a, b="c"', "scope": "x y"}), WwwChallenge("basic", {"realm": "z"})],
         ),
-        ("Negotiate, NTLM", [Challenge("negotiate"), Challenge("ntlm")]),
+        ("Negotiate, NTLM", [WwwChallenge("negotiate"), WwwChallenge("ntlm")]),
         (
             "Negotiate YII==, Basic realm=z",
-            [Challenge("negotiate", token68="YII=="), Challenge("basic", {"realm": "z"})],
+            [WwwChallenge("negotiate", token68="YII=="), WwwChallenge("basic", {"realm": "z"})],
         ),
-        ('BEARER REALM="X"', [Challenge("bearer", {"realm": "X"})]),
-        ('Basic realm="first", realm="second"', [Challenge("basic", {"realm": "first"})]),
-        ('Basic realm=""', [Challenge("basic", {"realm": ""})]),
+        ('BEARER REALM="X"', [WwwChallenge("bearer", {"realm": "X"})]),
+        ('Basic realm="first", realm="second"', [WwwChallenge("basic", {"realm": "first"})]),
+        ('Basic realm=""', [WwwChallenge("basic", {"realm": ""})]),
     ],
 )
-def test_headers_are_read_as_they_are_meant(header: str, challenges: list[Challenge]) -> None:
+def test_headers_are_read_as_they_are_meant(header: str, challenges: list[WwwChallenge]) -> None:
     assert list(parse_challenges(header)) == challenges
 
 
@@ -71,7 +71,7 @@ SPACE = st.sampled_from(["", " ", "\t", "  "])
 
 
 @st.composite
-def written(draw: Any) -> tuple[str, list[Challenge]]:
+def written(draw: Any) -> tuple[str, list[WwwChallenge]]:
     parts, challenges = [], []
     for _ in range(draw(st.integers(1, 3))):
         scheme = draw(TOKEN)
@@ -85,12 +85,12 @@ def written(draw: Any) -> tuple[str, list[Challenge]]:
             for name, value in parameters.items()
         )
         parts.append(f"{scheme} {text}")
-        challenges.append(Challenge(scheme.lower(), parameters))
+        challenges.append(WwwChallenge(scheme.lower(), parameters))
     return f",{draw(SPACE)}".join(parts), challenges
 
 
 @given(written())
-def test_what_is_written_by_the_rules_is_read_back(pair: tuple[str, list[Challenge]]) -> None:
+def test_what_is_written_by_the_rules_is_read_back(pair: tuple[str, list[WwwChallenge]]) -> None:
     header, challenges = pair
     assert list(parse_challenges(header)) == challenges
 

@@ -20,7 +20,7 @@ DIALECTS = (SHIPPED, PROPOSAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExecChoice:
     config: Kubeconfig
     selection: Selection
     settings: ExecSettings
@@ -35,7 +35,7 @@ class Choice:
         cluster = cluster_info(selection.cluster) if exec_config.provide_cluster_info else None
         return ExecPlugin(exec_config, user=selection.user.name, cluster=cluster, settings=self.settings)
 
-    def without_a_person(self) -> Choice:
+    def without_a_person(self) -> ExecChoice:
         """The same plugin with ``interactiveMode: Never``."""
         user = replace(self.selection.user, exec=replace(self._exec_config(), interactive_mode="Never"))
         return replace(self, selection=replace(self.selection, user=user))
@@ -61,7 +61,7 @@ def wrong_dialect(cause: str) -> ConfigurationError:
     )
 
 
-def choice(arguments: argparse.Namespace) -> Choice:
+def choice(arguments: argparse.Namespace) -> ExecChoice:
     """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster``, ``--dialect`` and ``--timeout`` choose."""
     as_proposed = arguments.dialect == PROPOSAL
     config = kubeconfigs.load(arguments.kubeconfig)
@@ -70,4 +70,4 @@ def choice(arguments: argparse.Namespace) -> Choice:
     if as_proposed and exec_config is not None and exec_config.api_version != V1ALPHA1:
         raise wrong_dialect(f"the kubeconfig says {exec_config.api_version!r} in {exec_config.place}")
     settings = ExecSettings(policy=from_kuberc(), seconds=arguments.timeout, as_proposed=as_proposed)
-    return Choice(config, selection, settings)
+    return ExecChoice(config, selection, settings)

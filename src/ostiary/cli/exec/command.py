@@ -16,7 +16,7 @@ from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON
 from ostiary.client.retry_on_401 import authorization_header
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Credential
-from ostiary.wire.client_authentication import API_VERSIONS, V1, V1BETA1, Answer, encode_answer
+from ostiary.wire.client_authentication import API_VERSIONS, V1, V1BETA1, ExecAnswer, encode_answer
 
 HEADER = "header"
 
@@ -133,9 +133,9 @@ def run_plugin(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(credential: Credential) -> Answer:
+def _answer(credential: Credential) -> ExecAnswer:
     certificate = credential.certificate
-    return Answer(
+    return ExecAnswer(
         token=credential.token,
         certificate_pem=certificate.chain_pem if certificate else None,
         key_pem=certificate.key_pem if certificate else None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ostiary.cli.exec.choice import Choice
+from ostiary.cli.exec.choice import ExecChoice
 from ostiary.client.exec.plugin import ExecPlugin
 from ostiary.client.exec.policy import Plan, PluginPolicy
 from ostiary.client.kubeconfig import ExecConfig, Selection, User
@@ -26,7 +26,7 @@ HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ExecExplanation:
     context: str
     user: str
     cluster: str
@@ -78,14 +78,14 @@ class Explanation:
         }
 
 
-def explanation(choice: Choice) -> Explanation:
+def explanation(choice: ExecChoice) -> ExecExplanation:
     """Everything about a run of the chosen plugin, now; and nothing is run."""
     selection, policy, plugin = choice.selection, choice.settings.policy, choice.plugin()
     interactive, why = _interactive(plugin)
     # Where it would not come to a run, show the plan that a plugin without a person would have.
     plan = plugin.plan() if interactive is not None else choice.without_a_person().plugin().plan()
     allowed, policy_why = _verdict(policy, plan)
-    return Explanation(
+    return ExecExplanation(
         context=selection.context_name,
         user=selection.user.name,
         cluster=selection.cluster.name,

@@ -15,7 +15,7 @@ from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway.token_file import token_text
 from ostiary.cli.gateway_http import GatewayHttp, checked_address
 from ostiary.cli.signin.options import chosen_authorities
-from ostiary.cli.signin.sessions import Account
+from ostiary.cli.signin.sessions import GatewayAccount
 from ostiary.cli.signin.turn import login_command, session_token
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
@@ -78,7 +78,7 @@ def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:
     """The one at ``--server``, asked as whoever's token is in ``--token-file``, or as who signed in there."""
     if arguments.account == "":
         raise UsageError("--account is empty")
-    account = Account(checked_address(arguments.server), arguments.account or DEFAULT_ACCOUNT)
+    account = GatewayAccount(checked_address(arguments.server), arguments.account or DEFAULT_ACCOUNT)
     authorities_pem = chosen_authorities(arguments, account)
     if arguments.token_file is not None:
         unknown = "sign in again: the token in the file is unknown, expired or revoked"
@@ -89,7 +89,7 @@ def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:
     return RemoteGateway(account.server, token, authorities_pem=authorities_pem, unknown_token=unknown)
 
 
-def _token_of_session(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
+def _token_of_session(account: GatewayAccount, authorities_pem: str | None) -> tuple[Secret, str | None]:
     try:
         return session_token(account, authorities_pem)
     except CredentialError as error:

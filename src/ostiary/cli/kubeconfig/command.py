@@ -18,7 +18,7 @@ from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.kubeconfig.merge import Conflict, conflicts, merge
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
-from ostiary.cli.signin.sessions import Account, Sessions
+from ostiary.cli.signin.sessions import GatewayAccount, Sessions
 from ostiary.core.config.edit import dump
 from ostiary.errors import ConfigurationError
 from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
@@ -116,7 +116,7 @@ def _conflict_error(file: str, found: list[Conflict]) -> ConfigurationError:
     )
 
 
-def _known_authorities(account: Account) -> str | None:
+def _known_authorities(account: GatewayAccount) -> str | None:
     try:
         session = Sessions(account).session()
     except ConfigurationError:

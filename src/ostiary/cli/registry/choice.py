@@ -20,13 +20,13 @@ from ostiary.registry.kubelet.model import ProvidersConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RegistryChoice:
     keyring: Keyring
     docker_config: NodeDockerConfig | None
     pull_secrets: tuple[PullSecret, ...] = field(default=(), repr=False)
 
 
-def choice(arguments: argparse.Namespace) -> Choice:
+def choice(arguments: argparse.Namespace) -> RegistryChoice:
     """What ``--config``, ``--bin-dir``, ``--docker-config`` and ``--pull-secret`` choose.
 
     Without ``--config`` the providers are this user's own, as for ``docker-credential-ostiary``; there may be none.
@@ -34,7 +34,7 @@ def choice(arguments: argparse.Namespace) -> Choice:
     """
     docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
     secrets = tuple(pull_secret(file) for file in arguments.pull_secret)
-    return Choice(_keyring(arguments, docker_config), docker_config, secrets)
+    return RegistryChoice(_keyring(arguments, docker_config), docker_config, secrets)
 
 
 def configured_provider(arguments: argparse.Namespace) -> CachedProvider:

@@ -22,7 +22,7 @@ from ostiary.registry.kubelet.config import load
 from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE
-from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, Dialect
+from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, ProviderDialect
 
 GET_HELP = """\
 Print the credentials for an image, in the order in which the kubelet would try them. Providers are run.
@@ -268,7 +268,7 @@ def check_provider(arguments: argparse.Namespace) -> int:
         command = (provider.provider.executable, *provider.config.args, *arguments.arguments)
         variables = {**dict(provider.config.env), **variables}
         versions = versions or [provider.config.api_version]
-        if provider.config.dialect is Dialect.PROPOSAL:
+        if provider.config.dialect is ProviderDialect.PROPOSAL:
             raise UsageError(
                 f"provider {arguments.command!r} uses the protocol of the first proposal, which is not checked",
                 hint="ostiary registry migrate rewrites the configuration",

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
 from ostiary.cli.signin.person import Person
-from ostiary.cli.signin.sessions import Grant
+from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.model import Secret
 
@@ -87,7 +87,7 @@ def sign_in(
     client: str,
     seconds: float,
     show: Callable[[str], object] | None,
-) -> Grant:
+) -> SignInGrant:
     """*show* opens an address in a browser; None if the person is to do that."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
@@ -114,22 +114,22 @@ def sign_in(
 class Return:
     """Listens on a free port of 127.0.0.1 until the browser comes back, once."""
 
-    def __init__(self, redeem: Callable[[str], Grant]) -> None:
+    def __init__(self, redeem: Callable[[str], SignInGrant]) -> None:
         self.state = secrets.token_urlsafe(24)
         self._redeem = redeem
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._outcome: Grant | Exception | None = None
+        self._outcome: SignInGrant | Exception | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> Grant:
+    def wait(self, seconds: float) -> SignInGrant:
         if not self._over.wait(seconds):
             raise sign_in_timeout(f"the browser did not return within {seconds:.0f} seconds")
-        if isinstance(self._outcome, Grant):
+        if isinstance(self._outcome, SignInGrant):
             return self._outcome
         assert self._outcome is not None
         raise self._outcome
@@ -162,7 +162,7 @@ class Return:
                 )
         return 200, "You are signed in", "You may close this tab and return to the terminal."
 
-    def _redeem_code(self, query: dict[str, list[str]]) -> Grant:
+    def _redeem_code(self, query: dict[str, list[str]]) -> SignInGrant:
         code = _only(query, "code")
         if not code:
             error = _only(query, "error")

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
-from ostiary.cli.signin.sessions import Grant
+from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.errors import CredentialError, LoginRefused, ProviderError
@@ -79,7 +79,9 @@ class GatewayClient:
             raise self._http.not_understood()
         return [Method(_text(each, "name"), _text(each, "kind")) for each in providers]
 
-    def sign_in_directly(self, provider: str, *, username: str = "", password: Secret | None = None) -> Grant | None:
+    def sign_in_directly(
+        self, provider: str, *, username: str = "", password: Secret | None = None
+    ) -> SignInGrant | None:
         """By what the request itself proves; None if the gateway wants other proof than it was given."""
         headers = {}
         if password is not None:
@@ -98,7 +100,7 @@ class GatewayClient:
             query["provider"] = provider
         return f"{self.server}/auth/cli?{urlencode(query)}"
 
-    def redeem(self, code: str, verifier: Secret) -> Grant:
+    def redeem(self, code: str, verifier: Secret) -> SignInGrant:
         """What the browser brought back, for a session."""
         reply = self._ask("POST", "/auth/cli/token", {"code": code, "verifier": verifier.reveal()})
         self._expect(reply, "the gateway did not finish the sign-in")
@@ -118,7 +120,7 @@ class GatewayClient:
             _number(fields, "expires_in", 600.0),
         )
 
-    def poll_device(self, device: Device) -> Grant | str:
+    def poll_device(self, device: Device) -> SignInGrant | str:
         """A session, or what keeps it from being there yet: ``authorization_pending`` or ``slow_down``."""
         reply = self._ask("POST", "/auth/device/token", {"device_code": device.code.reveal()})
         reason = reply.fields.get("error")
@@ -131,7 +133,7 @@ class GatewayClient:
 
     # --- what happens to a session later ---
 
-    def renew(self, renewal: Secret) -> Grant | None:
+    def renew(self, renewal: Secret) -> SignInGrant | None:
         """A new pair of tokens; None if the session has ended, so that only another sign-in helps.
 
         Raises `RenewedElsewhere` if somebody has used *renewal* a moment ago.
@@ -191,12 +193,12 @@ class GatewayClient:
             )
         raise ProviderError(summary, cause=cause, where=self.server, hint="retry later", code="gateway-unreachable")
 
-    def _grant(self, reply: Reply) -> Grant:
+    def _grant(self, reply: Reply) -> SignInGrant:
         fields = reply.fields
         try:
             # What counts is how long it lives: kubectl and we judge by the clock of this machine.
             ahead = self._ahead(reply.time)
-            grant = Grant(
+            grant = SignInGrant(
                 token=Secret(_text(fields, "token")),
                 expires_at=datetime.fromisoformat(_text(fields, "expires_at")) + ahead,
                 renewal=Secret(_text(fields, "renewal_token")),

@@ -19,11 +19,11 @@ from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import print_error
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes
 from ostiary.cli.signin.person import AtTerminal
-from ostiary.cli.signin.sessions import Account, check_store
+from ostiary.cli.signin.sessions import GatewayAccount, check_store
 from ostiary.cli.signin.turn import Turn
 from ostiary.errors import OstiaryError
 from ostiary.plugin.stdout import ReservedStdout
-from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecInfo, decode_info, encode_answer
+from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecCredentialSpec, decode_info, encode_answer
 
 DESCRIPTION = """\
 The exec credential plugin for users who sign in at a gateway. kubectl and every other client that reads kubeconfigs
@@ -84,15 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _info() -> ExecInfo:
+def _info() -> ExecCredentialSpec:
     text = os.environ.get(INFO_VARIABLE)
     if text:
         return decode_info(text)
     # By hand, or by one of the clients that tell their plugins nothing.
-    return ExecInfo(V1, interactive=sys.stdin is not None and sys.stdin.isatty())
+    return ExecCredentialSpec(V1, interactive=sys.stdin is not None and sys.stdin.isatty())
 
 
-def _authorities_told(info: ExecInfo, account: Account) -> str | None:
+def _authorities_told(info: ExecCredentialSpec, account: GatewayAccount) -> str | None:
     """The kubeconfig's authority, if its cluster is this gateway: then it vouches for ``/auth`` as well."""
     cluster = info.cluster
     if cluster is None or not cluster.certificate_authority_data or not is_behind(cluster.server, account):

@@ -8,7 +8,7 @@ from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.options import add_account, add_ca, chosen_account, kubeconfig_authorities
-from ostiary.cli.signin.sessions import Session, Sessions
+from ostiary.cli.signin.sessions import SavedSession, Sessions
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 
 DESCRIPTION = """\
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _session(sessions: Sessions) -> tuple[Session | None, ConfigurationError | None]:
+def _session(sessions: Sessions) -> tuple[SavedSession | None, ConfigurationError | None]:
     try:
         return sessions.session(), None
     except ConfigurationError as error:

@@ -15,7 +15,7 @@ from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.signin.person import SECONDS, Wishes
-from ostiary.cli.signin.sessions import FILE, KEYRING, Account, known_accounts
+from ostiary.cli.signin.sessions import FILE, KEYRING, GatewayAccount, known_accounts
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,24 +62,24 @@ def wishes(arguments: argparse.Namespace) -> Wishes:
     return Wishes(arguments.provider, arguments.device, arguments.no_browser, arguments.timeout)
 
 
-def chosen_account(arguments: argparse.Namespace) -> Account:
+def chosen_account(arguments: argparse.Namespace) -> GatewayAccount:
     """The account that is meant. Raises `UsageError` where that is a guess."""
     if arguments.account == "":
         raise UsageError("--account is empty")
     server = arguments.server or os.environ.get(SERVER_VARIABLE)
     if server:
-        return Account(checked_address(server), arguments.account or DEFAULT_ACCOUNT)
+        return GatewayAccount(checked_address(server), arguments.account or DEFAULT_ACCOUNT)
     account = _of_kubeconfig() or _only_known()
-    return account if arguments.account is None else Account(account.server, arguments.account)
+    return account if arguments.account is None else GatewayAccount(account.server, arguments.account)
 
 
-def _only_known() -> Account:
+def _only_known() -> GatewayAccount:
     accounts = known_accounts()
     if len(accounts) == 1:
         return accounts[0]
     if len({account.server for account in accounts}) == 1:
         # Several accounts of one gateway: the one without a name.
-        return Account(accounts[0].server)
+        return GatewayAccount(accounts[0].server)
     cause = "you use several: " + ", ".join(sorted({account.server for account in accounts})) if accounts else None
     raise UsageError(
         f"which gateway?{'' if cause is None else ' ' + cause}",
@@ -87,7 +87,7 @@ def _only_known() -> Account:
     )
 
 
-def _of_kubeconfig() -> Account | None:
+def _of_kubeconfig() -> GatewayAccount | None:
     """The gateway of the current context, if its user runs ``get-token``."""
     config = _kubeconfig()
     context = None if config is None else config.contexts.get(config.current_context)
@@ -97,7 +97,7 @@ def _of_kubeconfig() -> Account | None:
         return None
     options = dict(pairwise(args)) | dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
     server = options.get("--server")
-    return None if not server else Account(checked_address(server), options.get("--account") or DEFAULT_ACCOUNT)
+    return None if not server else GatewayAccount(checked_address(server), options.get("--account") or DEFAULT_ACCOUNT)
 
 
 def _kubeconfig() -> Kubeconfig | None:
@@ -117,12 +117,12 @@ def _kubeconfig() -> Kubeconfig | None:
 # --- whom the gateway's certificate is trusted by ---
 
 
-def chosen_authorities(arguments: argparse.Namespace, account: Account) -> str | None:
+def chosen_authorities(arguments: argparse.Namespace, account: GatewayAccount) -> str | None:
     """Those of ``--ca``, or of the kubeconfig; None if neither says any."""
     return authorities(arguments.ca) or kubeconfig_authorities(account)
 
 
-def kubeconfig_authorities(account: Account) -> str | None:
+def kubeconfig_authorities(account: GatewayAccount) -> str | None:
     """Those of the cluster that is behind this gateway, so that what kubectl trusts is trusted here.
 
     The current context's cluster is looked at first. Raises `ConfigurationError` if they cannot be used.
@@ -146,7 +146,7 @@ def _cluster_authorities(cluster: Cluster) -> str | None:
     return authorities(cluster.certificate_authority or None)
 
 
-def is_behind(server: str, account: Account) -> bool:
+def is_behind(server: str, account: GatewayAccount) -> bool:
     """Whether *server* of a kubeconfig is this gateway: then its authority vouches for ``/auth`` as well."""
     try:
         address = checked_address(server)

@@ -25,7 +25,7 @@ from ostiary.cli.signin import files
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.client_authentication import V1, V1BETA1, Answer, decode_answer, encode_answer
+from ostiary.wire.client_authentication import V1, V1BETA1, ExecAnswer, decode_answer, encode_answer
 
 FILE, KEYRING = "file", "keyring"
 KEYRING_SERVICE = "ostiary"
@@ -35,7 +35,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class GatewayAccount:
     """One account of a person at one gateway. `server` is its address without a slash at the end."""
 
     server: str
@@ -49,7 +49,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class SignInGrant:
     """What the gateway gave at a sign-in or a renewal."""
 
     token: Secret
@@ -62,7 +62,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SavedSession:
     """What must be known to renew: `authorities_pem` is whom the gateway's certificate was trusted by."""
 
     renewal: Secret
@@ -73,7 +73,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedSignIn:
     """The last attempt to sign in, which led to nothing. Nobody is asked again before `until`."""
 
     at: datetime
@@ -86,23 +86,23 @@ class Failure:
 class Sessions:
     """The files of one account."""
 
-    def __init__(self, account: Account, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, account: GatewayAccount, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.account = account
         self._clock = clock
 
     # --- the credential that lies ready ---
 
-    def ready(self) -> Answer | None:
+    def ready(self) -> ExecAnswer | None:
         """The credential, if it is good for a while. Raises `ConfigurationError` if its file cannot be trusted."""
         data = files.read(self.account.path("token"))
         answer = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
         return None if answer is None else decode_answer(answer, api_version=V1)
 
-    def save(self, grant: Grant, *, store: str, authorities_pem: str | None) -> Answer:
+    def save(self, grant: SignInGrant, *, store: str, authorities_pem: str | None) -> ExecAnswer:
         """Keep all of *grant*; gives what to answer with."""
         # The session first: its renewal token is good once, and an access token can always be had again.
         self._save_session(grant, store, authorities_pem)
-        answer = Answer(grant.token, None, None, grant.expires_at)
+        answer = ExecAnswer(grant.token, None, None, grant.expires_at)
         now = self._clock.now()
         margin = min(MARGIN, (grant.expires_at - now) / 5)
         content = file_content(
@@ -119,14 +119,14 @@ class Sessions:
 
     # --- the session ---
 
-    def session(self) -> Session | None:
+    def session(self) -> SavedSession | None:
         """What can be renewed; None if there is nothing, or nothing whole, or it has expired."""
         fields = _object(files.read(self.account.path("session")))
         if fields is None or fields.get("format") != _FORMAT:
             return None
         try:
             store = _text(fields, "store")
-            session = Session(
+            session = SavedSession(
                 renewal=self._from_keyring() if store == KEYRING else Secret(_text(fields, "renewal")),
                 expires_at=datetime.fromtimestamp(fields["expires_at"], UTC),
                 user=_text(fields, "user"),
@@ -137,7 +137,7 @@ class Sessions:
             return None
         return session if session.renewal and self._clock.now() < session.expires_at else None
 
-    def _save_session(self, grant: Grant, store: str, authorities_pem: str | None) -> None:
+    def _save_session(self, grant: SignInGrant, store: str, authorities_pem: str | None) -> None:
         fields = {
             "format": _FORMAT,
             "server": self.account.server,
@@ -171,7 +171,7 @@ class Sessions:
 
     # --- failures ---
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: FailedSignIn) -> None:
         fields = {
             "at": failure.at.timestamp(),
             "until": failure.until.timestamp(),
@@ -181,12 +181,12 @@ class Sessions:
         }
         files.write(self.account.path("failed"), json.dumps(fields).encode())
 
-    def failure(self) -> Failure | None:
+    def failure(self) -> FailedSignIn | None:
         fields = _object(files.read(self.account.path("failed")))
         if fields is None:
             return None
         try:
-            return Failure(
+            return FailedSignIn(
                 datetime.fromtimestamp(fields["at"], UTC),
                 datetime.fromtimestamp(fields["until"], UTC),
                 _text(fields, "summary"),
@@ -197,7 +197,7 @@ class Sessions:
             return None
 
 
-def known_accounts() -> list[Account]:
+def known_accounts() -> list[GatewayAccount]:
     """All that have a session, expired ones too."""
     try:
         names = sorted(name for name in os.listdir(files.folder()) if name.endswith(".session"))
@@ -208,7 +208,7 @@ def known_accounts() -> list[Account]:
         fields = _object(_read_or_none(f"{files.folder()}/{name}")) or {}
         server, account = fields.get("server"), fields.get("account")
         if isinstance(server, str) and isinstance(account, str):
-            accounts.append(Account(server, account))
+            accounts.append(GatewayAccount(server, account))
     return accounts
 
 

@@ -21,11 +21,11 @@ from datetime import datetime, timedelta
 from ostiary.cli.signin import files
 from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
 from ostiary.cli.signin.person import Person, Wishes
-from ostiary.cli.signin.sessions import FILE, Account, Failure, Session, Sessions, check_store
+from ostiary.cli.signin.sessions import FILE, FailedSignIn, GatewayAccount, SavedSession, Sessions, check_store
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
-from ostiary.wire.client_authentication import Answer
+from ostiary.wire.client_authentication import ExecAnswer
 
 LEFT_ALONE = timedelta(minutes=5)
 # For those who cannot be asked: most programs give up on a plugin after a minute.
@@ -38,14 +38,14 @@ RENEWALS = 4
 class Turn:
     """How one process wants its credential. Without a *person* nobody is asked."""
 
-    account: Account
+    account: GatewayAccount
     wishes: Wishes = field(default_factory=Wishes)
     person: Person | None = None
     store: str | None = None
     authorities_pem: str | None = None
     clock: Clock = SYSTEM_CLOCK
 
-    def credential(self, *, doubted: bool = False) -> Answer:
+    def credential(self, *, doubted: bool = False) -> ExecAnswer:
         """One that is good for a while. Raises an `OstiaryError` that says why there is none.
 
         With *doubted* the gateway is asked whether it still knows the one that lies ready.
@@ -63,7 +63,7 @@ class Turn:
             self.person.tell("you are signed in again; run commands that failed in the meantime again")
         return replacement
 
-    def _obtain(self, sessions: Sessions, began: datetime, rejected: Answer | None = None) -> Answer:
+    def _obtain(self, sessions: Sessions, began: datetime, rejected: ExecAnswer | None = None) -> ExecAnswer:
         with self._hold_lock() as ours:
             cached = sessions.ready()
             if cached is not None and cached != rejected:
@@ -72,7 +72,7 @@ class Turn:
                 raise self._sign_in_needed("another process is still waiting for the sign-in")
             return self._renew(sessions) or self._sign_in_unless_refused(sessions, began)
 
-    def sign_in(self) -> Answer:
+    def sign_in(self) -> ExecAnswer:
         """A new session, whatever there is: this is what the person asked for."""
         assert self.person is not None
         sessions = Sessions(self.account, clock=self.clock)
@@ -90,7 +90,7 @@ class Turn:
 
     # --- without a person ---
 
-    def _is_rejected(self, sessions: Sessions, answer: Answer) -> bool:
+    def _is_rejected(self, sessions: Sessions, answer: ExecAnswer) -> bool:
         assert answer.token is not None
         authorities_pem = self._authorities(_session_before(sessions))
         try:
@@ -102,13 +102,13 @@ class Turn:
             return False
         return False
 
-    def _authorities(self, session: Session | None) -> str | None:
+    def _authorities(self, session: SavedSession | None) -> str | None:
         return self.authorities_pem or (session.authorities_pem if session is not None else None)
 
     def _gateway(self, authorities_pem: str | None) -> GatewayClient:
         return GatewayClient(self.account.server, authorities_pem=authorities_pem, clock=self.clock)
 
-    def _renew(self, sessions: Sessions) -> Answer | None:
+    def _renew(self, sessions: Sessions) -> ExecAnswer | None:
         before = sessions.ready()
         for _ in range(RENEWALS):
             session = sessions.session()
@@ -128,7 +128,7 @@ class Turn:
         sessions.forget()
         return None
 
-    def _renew_with(self, session: Session, sessions: Sessions) -> Answer | None:
+    def _renew_with(self, session: SavedSession, sessions: Sessions) -> ExecAnswer | None:
         authorities_pem = self._authorities(session)
         gateway = self._gateway(authorities_pem)
         # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
@@ -138,7 +138,7 @@ class Turn:
 
     # --- with a person ---
 
-    def _sign_in_unless_refused(self, sessions: Sessions, began: datetime) -> Answer:
+    def _sign_in_unless_refused(self, sessions: Sessions, began: datetime) -> ExecAnswer:
         failure = sessions.failure()
         if failure is not None and (failure.at >= began or self.clock.now() < failure.until):
             raise self._failed_before(failure)
@@ -146,7 +146,7 @@ class Turn:
             raise self._sign_in_needed("you are not signed in, and this client does not allow interactive sign-in")
         return self._ask_person(sessions)
 
-    def _ask_person(self, sessions: Sessions) -> Answer:
+    def _ask_person(self, sessions: Sessions) -> ExecAnswer:
         assert self.person is not None
         # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
         from ostiary.cli.signin.ways import sign_in
@@ -178,11 +178,11 @@ class Turn:
 
     def _note(self, sessions: Sessions, summary: str, cause: str | None, code: str, rest: timedelta) -> None:
         now = self.clock.now()
-        sessions.fail(Failure(now, now + rest, summary, cause, code))
+        sessions.fail(FailedSignIn(now, now + rest, summary, cause, code))
 
     # --- what is told ---
 
-    def _failed_before(self, failure: Failure) -> CredentialError:
+    def _failed_before(self, failure: FailedSignIn) -> CredentialError:
         at = failure.at.astimezone().strftime("%H:%M:%S")
         return CredentialError(
             failure.summary,
@@ -201,7 +201,7 @@ class Turn:
         return " ".join(login_command(self.account))
 
 
-def session_token(account: Account, authorities_pem: str | None) -> tuple[Secret, str | None]:
+def session_token(account: GatewayAccount, authorities_pem: str | None) -> tuple[Secret, str | None]:
     """The token of the session that `ostiary login` keeps, and whom its gateway is trusted by. Nobody is asked."""
     answer = Turn(account, authorities_pem=authorities_pem).credential()
     assert answer.token is not None
@@ -209,12 +209,12 @@ def session_token(account: Account, authorities_pem: str | None) -> tuple[Secret
     return answer.token, authorities_pem or (None if session is None else session.authorities_pem)
 
 
-def login_command(account: Account) -> list[str]:
+def login_command(account: GatewayAccount) -> list[str]:
     words = ["ostiary", "login", "--server", account.server]
-    return words if account == Account(account.server) else [*words, "--account", account.name]
+    return words if account == GatewayAccount(account.server) else [*words, "--account", account.name]
 
 
-def _session_before(sessions: Sessions) -> Session | None:
+def _session_before(sessions: Sessions) -> SavedSession | None:
     try:
         return sessions.session()
     except ConfigurationError:

@@ -17,7 +17,7 @@ from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.signin import browser
 from ostiary.cli.signin.gateway import GatewayClient, Method, sign_in_timeout
 from ostiary.cli.signin.person import Person, Wishes
-from ostiary.cli.signin.sessions import Account, Grant
+from ostiary.cli.signin.sessions import GatewayAccount, SignInGrant
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, LoginRefused
 
@@ -26,7 +26,7 @@ ATTEMPTS = 3
 LONGEST_CLIENT = 100
 
 
-def sign_in(gateway: GatewayClient, account: Account, person: Person, wishes: Wishes) -> Grant:
+def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wishes: Wishes) -> SignInGrant:
     """Sign in, however the gateway and this machine allow it."""
     if wishes.device:
         return by_device(gateway, person, wishes.seconds)
@@ -83,7 +83,7 @@ def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
 # --- password ---
 
 
-def by_password(gateway: GatewayClient, person: Person, provider: str, username: str) -> Grant:
+def by_password(gateway: GatewayClient, person: Person, provider: str, username: str) -> SignInGrant:
     """*username* is offered; after a mistake the one that was typed is."""
     for attempt in range(1, ATTEMPTS + 1):
         username = person.ask(f"username at {gateway.server}", username)
@@ -101,7 +101,7 @@ def by_password(gateway: GatewayClient, person: Person, provider: str, username:
     raise sign_in_timeout("no password was accepted")
 
 
-def _usual_name(account: Account) -> str:
+def _usual_name(account: GatewayAccount) -> str:
     if account.name != DEFAULT_ACCOUNT:
         return account.name
     try:
@@ -113,7 +113,7 @@ def _usual_name(account: Account) -> str:
 # --- device code ---
 
 
-def by_device(gateway: GatewayClient, person: Person, seconds: float) -> Grant:
+def by_device(gateway: GatewayClient, person: Person, seconds: float) -> SignInGrant:
     """The person signs in with any browser, on any machine, and enters a short code there."""
     device = gateway.begin_device(client_name())
     person.tell(
@@ -128,7 +128,7 @@ def by_device(gateway: GatewayClient, person: Person, seconds: float) -> Grant:
             raise sign_in_timeout("the code was not entered in time")
         time.sleep(min(interval, remaining))
         reply = gateway.poll_device(device)
-        if isinstance(reply, Grant):
+        if isinstance(reply, SignInGrant):
             return reply
         if reply == "slow_down":
             interval += SLOWER_SECONDS

@@ -29,7 +29,7 @@ from ostiary.wire.client_authentication import (
     V1ALPHA1,
     V1BETA1,
     ClusterInfo,
-    ExecInfo,
+    ExecCredentialSpec,
     encode_info,
 )
 
@@ -105,7 +105,7 @@ class _PluginExamination:
         self,
         command: Sequence[str],
         env: Mapping[str, str],
-        infos: Sequence[ExecInfo],
+        infos: Sequence[ExecCredentialSpec],
         seconds: float,
         clock: Clock,
     ) -> None:
@@ -142,7 +142,7 @@ class _PluginExamination:
                 runs.append(self._run(info))
         return runs
 
-    def _run(self, info: ExecInfo) -> PluginRun:
+    def _run(self, info: ExecCredentialSpec) -> PluginRun:
         began = self._clock.monotonic()
         outcome = self._start(find_program(self._command[0]), self._command, info, self._limits)
         return PluginRun(
@@ -161,7 +161,7 @@ class _PluginExamination:
         self,
         executable: str,
         argv: Sequence[str],
-        info: ExecInfo,
+        info: ExecCredentialSpec,
         limits: Limits,
         *,
         terminal: _EmptyTerminal | None = None,
@@ -205,19 +205,19 @@ class _PluginExamination:
             )
 
 
-def _shipped_infos(versions: Sequence[str], cluster: ClusterInfo) -> Iterator[ExecInfo]:
+def _shipped_infos(versions: Sequence[str], cluster: ClusterInfo) -> Iterator[ExecCredentialSpec]:
     for version in versions:
-        yield ExecInfo(version, interactive=False)
+        yield ExecCredentialSpec(version, interactive=False)
         # v1alpha1 has no place to tell of the cluster.
         if version != V1ALPHA1:
-            yield ExecInfo(version, interactive=False, cluster=cluster)
+            yield ExecCredentialSpec(version, interactive=False, cluster=cluster)
 
 
-def _proposed_infos() -> Iterator[ExecInfo]:
-    yield ExecInfo(V1ALPHA1, interactive=False, as_proposed=True)
+def _proposed_infos() -> Iterator[ExecCredentialSpec]:
+    yield ExecCredentialSpec(V1ALPHA1, interactive=False, as_proposed=True)
     # The same after a 401, which is what the proposal tells a plugin of.
     rejection = (401, {"Www-Authenticate": ("Bearer",)})
-    yield ExecInfo(V1ALPHA1, interactive=False, rejection=rejection, as_proposed=True)
+    yield ExecCredentialSpec(V1ALPHA1, interactive=False, rejection=rejection, as_proposed=True)
 
 
 class _EmptyTerminal:

@@ -14,7 +14,7 @@ from ostiary.core.conformance import ProgramRun
 from ostiary.core.process import Ending
 from ostiary.core.tls import parse_certificate
 from ostiary.model import ClientCertificate
-from ostiary.wire.client_authentication import Answer, AnswerRefused, answer_fields, decode_answer, refusals
+from ostiary.wire.client_authentication import AnswerRefused, ExecAnswer, answer_fields, decode_answer, refusals
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PluginRun(ProgramRun):
         return broken
 
     @cached_property
-    def answer(self) -> Answer | None:
+    def answer(self) -> ExecAnswer | None:
         if self.fields is None or self.broken:
             return None
         return decode_answer(self.stdout, api_version=self.api_version)

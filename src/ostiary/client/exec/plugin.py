@@ -41,10 +41,10 @@ from ostiary.wire.client_authentication import (
     API_VERSIONS,
     INFO_VARIABLE,
     V1ALPHA1,
-    Answer,
     AnswerRefused,
     ClusterInfo,
-    ExecInfo,
+    ExecAnswer,
+    ExecCredentialSpec,
     decode_answer,
     encode_info,
 )
@@ -144,7 +144,7 @@ class ExecPlugin:
     def _plan(self, interactive: bool, rejection: Rejection | None) -> Plan:
         told = None if rejection is None else (rejection.status, rejection.headers)
         as_proposed = self._settings.as_proposed and self.config.api_version == V1ALPHA1
-        info = encode_info(ExecInfo(self.config.api_version, interactive, self._cluster, told, as_proposed))
+        info = encode_info(ExecCredentialSpec(self.config.api_version, interactive, self._cluster, told, as_proposed))
         return Plan(
             command=self.config.command,
             executable=find_executable(self.config.command),
@@ -314,7 +314,7 @@ class HintThrottle:
             return self._count <= self._times
 
 
-def _certificate(answer: Answer) -> ClientCertificate | None:
+def _certificate(answer: ExecAnswer) -> ClientCertificate | None:
     if answer.certificate_pem is None or answer.key_pem is None:
         return None
     try:

@@ -50,7 +50,7 @@ class Pipe:
             self._stream.close()
 
 
-class Child:
+class RunningChild:
     """A started process, its pipes, and the right to signal it, which is lost when it is reaped."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, own_group: bool) -> None:
@@ -88,7 +88,7 @@ class Child:
             _changed.notify_all()
 
 
-_running: set[Child] = set()
+_running: set[RunningChild] = set()
 _changed = threading.Condition()
 
 
@@ -120,7 +120,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_the_parents_children)
 
 
-def end_notice(child: Child) -> int:
+def end_notice(child: RunningChild) -> int:
     """A descriptor that is readable once the child has ended; it does not reap the child."""
     # An older kernel, a sandbox, or another system may not know pidfd_open.
     with suppress(AttributeError, OSError):

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.process.children import Child, Pipe
+from ostiary.core.process.children import Pipe, RunningChild
 from ostiary.core.process.outcome import Ending, Limits, Outcome
 
 # The real clock, always: the processes that are waited for do not live by a fake one.
@@ -29,7 +29,7 @@ _KILL_SECONDS = 2.0
 class Service:
     """Serves one child, from one thread, until it has ended."""
 
-    def __init__(self, child: Child, end_notice: int, echo: int | None, feed: bytes, limits: Limits) -> None:
+    def __init__(self, child: RunningChild, end_notice: int, echo: int | None, feed: bytes, limits: Limits) -> None:
         self._child = child
         self._end_notice = end_notice
         self._echo = echo

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from ostiary.core.process.children import Child, end_notice
+from ostiary.core.process.children import RunningChild, end_notice
 from ostiary.core.process.outcome import DEFAULT_LIMITS, Limits, Outcome, Stderr, Stdin
 from ostiary.core.process.service import Service
 
@@ -53,7 +53,7 @@ def run(
             start_new_session=own_group,
             bufsize=0,
         )
-        child = Child(process, own_group=own_group)
+        child = RunningChild(process, own_group=own_group)
         at_end.callback(child.close)
         try:
             notice = end_notice(child)

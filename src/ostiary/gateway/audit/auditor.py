@@ -19,7 +19,7 @@ from ostiary.gateway.audit.sinks.sink import Sink
 from ostiary.gateway.audit.timestamps import Timestamps
 from ostiary.model import Decision, RequestInfo, UserInfo
 from ostiary.wire import audit as wire
-from ostiary.wire.audit import Level, Policy, Scope, Stage
+from ostiary.wire.audit import AuditLevel, Policy, Scope, Stage
 
 LARGEST_BODY = 256 * 1024
 _ORIGINS_KEPT = 4096
@@ -87,7 +87,7 @@ class Auditor:
         user = None if user is None else with_implied_groups(user)
         impersonated = None if impersonated is None else with_implied_groups(impersonated)
         scope = self.policy.scope(request, user)
-        if scope.level is Level.NONE:
+        if scope.level is AuditLevel.NONE:
             return None
         frame = wire.frame(
             scope.level,
@@ -157,8 +157,8 @@ class Prepared:
         self.wants_received = auditor.blocking or Stage.RECEIVED not in scope.omit_stages
         # The body of a stream has no end, so it is not recorded.
         bodies = bodies and not long_running
-        self.wants_request_body = bodies and scope.level >= Level.REQUEST
-        self.wants_response_body = bodies and scope.level >= Level.REQUEST_RESPONSE
+        self.wants_request_body = bodies and scope.level >= AuditLevel.REQUEST
+        self.wants_response_body = bodies and scope.level >= AuditLevel.REQUEST_RESPONSE
 
     def record_received(self, audit_id: str, origin: str, received_at: float) -> None:
         if self.wants_received:

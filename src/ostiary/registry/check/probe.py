@@ -31,7 +31,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.registry.credentials import Found
 from ostiary.registry.matching.image_name import DOCKER_HUB, ImageName
-from ostiary.wire.www_authenticate import Challenge, ChallengeError, parse_challenges
+from ostiary.wire.www_authenticate import ChallengeError, WwwChallenge, parse_challenges
 
 HUB_PULL_HOST = "registry-1.docker.io"
 SECONDS = 10.0
@@ -114,7 +114,7 @@ class _Unanswered(Exception):
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
-    challenges: tuple[Challenge, ...] = ()
+    challenges: tuple[WwwChallenge, ...] = ()
     # A token may be in it.
     body: bytes = field(default=b"", repr=False)
 
@@ -190,7 +190,7 @@ class _Probing:
 
     # --- one credential ---
 
-    def _attempt(self, found: Found | None, challenge: Challenge | None) -> Attempt:
+    def _attempt(self, found: Found | None, challenge: WwwChallenge | None) -> Attempt:
         try:
             answered, message = self._try(found, challenge)
         except _Unanswered as error:
@@ -199,7 +199,7 @@ class _Probing:
             return Attempt("", "", "", answered, message)
         return Attempt(redact(found.username), printable(found.key), str(found.source), answered, message)
 
-    def _try(self, found: Found | None, challenge: Challenge | None) -> tuple[Answered, str]:
+    def _try(self, found: Found | None, challenge: WwwChallenge | None) -> tuple[Answered, str]:
         if challenge is None:
             return self._judge(None)
         if challenge.scheme == "basic":
@@ -261,7 +261,7 @@ class _Probing:
 
     # --- where a credential may go ---
 
-    def _realm(self, challenge: Challenge) -> tuple[SplitResult | None, str]:
+    def _realm(self, challenge: WwwChallenge) -> tuple[SplitResult | None, str]:
         """The address to ask for a token, or None and why no credential is sent there."""
         try:
             realm = urlsplit(challenge.realm)
@@ -323,15 +323,15 @@ def _reason(error: BaseException | str) -> str:
     return "it did not send a valid HTTP response"
 
 
-def _challenges(headers: Message) -> tuple[Challenge, ...]:
+def _challenges(headers: Message) -> tuple[WwwChallenge, ...]:
     try:
         return parse_challenges(", ".join(headers.get_all("WWW-Authenticate") or []))
     except ChallengeError:
         return ()
 
 
-def _chosen(challenges: Sequence[Challenge]) -> Challenge | None:
-    def of(scheme: str) -> Iterator[Challenge]:
+def _chosen(challenges: Sequence[WwwChallenge]) -> WwwChallenge | None:
+    def of(scheme: str) -> Iterator[WwwChallenge]:
         return (challenge for challenge in challenges if challenge.scheme == scheme)
 
     return next(of("bearer"), None) or next(of("basic"), None)

@@ -12,7 +12,7 @@ import yaml
 from ostiary.core.go.duration import format_duration
 from ostiary.registry.kubelet.document import CONFIG_V1, KIND
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
-from ostiary.wire.credential_provider import V1, Dialect
+from ostiary.wire.credential_provider import V1, ProviderDialect
 
 _PROPOSAL_NOTE = f"""\
 # This was a RegistryCredentialConfig, which no kubelet reads. What changes for its providers:
@@ -39,7 +39,7 @@ def migrate(config: ProvidersConfig) -> str:
     """The YAML of *config* as v1. A provider of the proposal's dialect must be taught the protocol of today."""
     fields = {"apiVersion": CONFIG_V1, "kind": KIND, "providers": [_provider(one) for one in config.providers]}
     text = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
-    proposed = any(provider.dialect is Dialect.PROPOSAL for provider in config.providers)
+    proposed = any(provider.dialect is ProviderDialect.PROPOSAL for provider in config.providers)
     return _PROPOSAL_NOTE + text if proposed else text
 
 
@@ -48,7 +48,7 @@ def _provider(provider: ProviderConfig) -> dict[str, Any]:
         "name": _Quoted(provider.name),
         "matchImages": [_Quoted(pattern) for pattern in provider.match_images],
         "defaultCacheDuration": _Quoted(format_duration(provider.default_cache_duration)),
-        "apiVersion": V1 if provider.dialect is Dialect.PROPOSAL else provider.api_version,
+        "apiVersion": V1 if provider.dialect is ProviderDialect.PROPOSAL else provider.api_version,
     }
     if provider.args:
         fields["args"] = [_Quoted(argument) for argument in provider.args]

@@ -26,10 +26,10 @@ from ostiary.wire.audit.levels import (
     REQUEST_OBJECT_OMITTED,
     RESPONSE_OBJECT_OMITTED,
     UPSTREAM,
-    Level,
+    AuditLevel,
     Stage,
 )
-from ostiary.wire.audit.policy import DEFAULT_POLICY, GroupResources, Policy, Rule, Scope
+from ostiary.wire.audit.policy import DEFAULT_POLICY, AuditRule, GroupResources, Policy, Scope
 from ostiary.wire.audit.policy_file import load_policy, parse_policy
 from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
 
@@ -42,11 +42,11 @@ __all__ = [
     "REQUEST_OBJECT_OMITTED",
     "RESPONSE_OBJECT_OMITTED",
     "UPSTREAM",
+    "AuditLevel",
+    "AuditRule",
     "Frame",
     "GroupResources",
-    "Level",
     "Policy",
-    "Rule",
     "Scope",
     "Stage",
     "authentication_failed",

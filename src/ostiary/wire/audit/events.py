@@ -15,7 +15,7 @@ from typing import Any
 
 from ostiary.core.secrets.redact import without_tokens
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.wire.audit.levels import API_VERSION, LEVEL_NAMES, Level, Stage
+from ostiary.wire.audit.levels import API_VERSION, LEVEL_NAMES, AuditLevel, Stage
 from ostiary.wire.audit.redaction import REDACTED, redacted_uri
 
 LONGEST_USER_AGENT = 1024
@@ -40,7 +40,7 @@ _HEADS = {
 
 
 def frame(
-    level: Level,
+    level: AuditLevel,
     request: RequestInfo,
     user: UserInfo | None,
     *,

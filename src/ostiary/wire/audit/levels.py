@@ -15,7 +15,7 @@ REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
 RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
 
 
-class Level(IntEnum):
+class AuditLevel(IntEnum):
     """How much of a request is recorded. Ordered: each level includes the ones before it."""
 
     NONE = 0
@@ -31,7 +31,7 @@ class Stage(Enum):
     PANIC = "Panic"
 
 
-LEVELS = {"None": Level.NONE, "Metadata": Level.METADATA, "Request": Level.REQUEST}
-LEVELS["RequestResponse"] = Level.REQUEST_RESPONSE
+LEVELS = {"None": AuditLevel.NONE, "Metadata": AuditLevel.METADATA, "Request": AuditLevel.REQUEST}
+LEVELS["RequestResponse"] = AuditLevel.REQUEST_RESPONSE
 LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 STAGES = {stage.value: stage for stage in Stage}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.wire.audit.levels import Level, Stage
+from ostiary.wire.audit.levels import AuditLevel, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class GroupResources:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AuditRule:
     """What it says, and about which requests; an empty condition is met by every request."""
 
-    level: Level
+    level: AuditLevel
     users: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     verbs: frozenset[str] = frozenset()
@@ -67,14 +67,14 @@ class Rule:
 class Scope:
     """What the policy wants to know of one request."""
 
-    level: Level
+    level: AuditLevel
     omit_stages: frozenset[Stage] = frozenset()
     omit_managed_fields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    rules: tuple[Rule, ...]
+    rules: tuple[AuditRule, ...]
     omit_stages: frozenset[Stage] = frozenset()
     omit_managed_fields: bool = False
 
@@ -85,11 +85,11 @@ class Policy:
                 own = rule.omit_managed_fields
                 without_managed_fields = self.omit_managed_fields if own is None else own
                 return Scope(rule.level, self.omit_stages | rule.omit_stages, without_managed_fields)
-        return Scope(Level.NONE, self.omit_stages, self.omit_managed_fields)
+        return Scope(AuditLevel.NONE, self.omit_stages, self.omit_managed_fields)
 
 
 # Every request once, when it is over: what the gateway records when it is given no policy file.
-DEFAULT_POLICY = Policy((Rule(Level.METADATA),), omit_stages=frozenset({Stage.RECEIVED}))
+DEFAULT_POLICY = Policy((AuditRule(AuditLevel.METADATA),), omit_stages=frozenset({Stage.RECEIVED}))
 
 
 def _resource_matches(pattern: str, request: RequestInfo) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from ostiary.core.config import KUBERNETES, Document, Fields, Reading, Source, parse, read
-from ostiary.wire.audit.levels import API_VERSION, LEVELS, STAGES, VERSIONS, Level, Stage
-from ostiary.wire.audit.policy import GroupResources, Policy, Rule
+from ostiary.wire.audit.levels import API_VERSION, LEVELS, STAGES, VERSIONS, AuditLevel, Stage
+from ostiary.wire.audit.policy import AuditRule, GroupResources, Policy
 from ostiary.wire.rbac import is_dns_name
 
 
@@ -49,8 +49,8 @@ def _check_metadata(fields: Fields) -> None:
     fields.ignore(*fields)
 
 
-def _rule(fields: Fields) -> Rule:
-    rule = Rule(
+def _rule(fields: Fields) -> AuditRule:
+    rule = AuditRule(
         level=_level(fields),
         users=frozenset(fields.strings("users")),
         groups=frozenset(fields.strings("userGroups")),
@@ -67,11 +67,11 @@ def _rule(fields: Fields) -> Rule:
     return rule
 
 
-def _level(fields: Fields) -> Level:
+def _level(fields: Fields) -> AuditLevel:
     name = fields.optional_string("level")
     if name not in LEVELS:
         fields.problem(f"expected one of {', '.join(LEVELS)}", "level")
-        return Level.NONE
+        return AuditLevel.NONE
     return LEVELS[name]
 
 

@@ -6,9 +6,9 @@ by the SDK for plugins, by ``ostiary get-token`` and by the checks.
 
 from __future__ import annotations
 
-from ostiary.wire.client_authentication.answer import Answer, AnswerRefused, encode_answer
+from ostiary.wire.client_authentication.answer import AnswerRefused, ExecAnswer, encode_answer
 from ostiary.wire.client_authentication.answer_reading import answer_fields, decode_answer, refusals
-from ostiary.wire.client_authentication.info import ClusterInfo, ExecInfo, decode_info, encode_info
+from ostiary.wire.client_authentication.info import ClusterInfo, ExecCredentialSpec, decode_info, encode_info
 from ostiary.wire.client_authentication.versions import (
     API_VERSIONS,
     INFO_VARIABLE,
@@ -25,10 +25,10 @@ __all__ = [
     "V1",
     "V1ALPHA1",
     "V1BETA1",
-    "Answer",
     "AnswerRefused",
     "ClusterInfo",
-    "ExecInfo",
+    "ExecAnswer",
+    "ExecCredentialSpec",
     "answer_fields",
     "decode_answer",
     "decode_info",

@@ -12,7 +12,7 @@ from ostiary.wire.codec.go_json import go_json
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExecAnswer:
     """What a plugin printed, taken apart. The certificate and key are not checked yet."""
 
     token: Secret | None
@@ -29,7 +29,7 @@ class AnswerRefused(Exception):
         self.cause, self.hint, self.rule, self.code = cause, hint, rule, code
 
 
-def encode_answer(answer: Answer, *, api_version: str, as_proposed: bool = False) -> str:
+def encode_answer(answer: ExecAnswer, *, api_version: str, as_proposed: bool = False) -> str:
     """The JSON of *answer*, as a plugin prints it, with a newline; the expiry in whole seconds, rounded down.
 
     *as_proposed* writes the flat ``ExecCredentials`` of the 2018 proposal instead.

@@ -14,7 +14,7 @@ from ostiary.core.go.text import decode_base64
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.client_authentication.answer import Answer, AnswerRefused
+from ostiary.wire.client_authentication.answer import AnswerRefused, ExecAnswer
 from ostiary.wire.client_authentication.versions import (
     API_VERSIONS,
     KIND,
@@ -26,7 +26,7 @@ from ostiary.wire.codec.go_json import TEXT_AFTER, read_go_json
 from ostiary.wire.codec.go_time import ZERO, parse_rfc3339
 
 
-def decode_answer(stdout: bytes, *, api_version: str) -> Answer:
+def decode_answer(stdout: bytes, *, api_version: str) -> ExecAnswer:
     """Read what a plugin printed; raises `AnswerRefused`, which says what is wrong and never quotes it."""
     fields = answer_fields(stdout)
     for check in _VERSION_CHECKS:
@@ -219,11 +219,11 @@ def _wrong_type(name: str, kind: str) -> AnswerRefused:
     return AnswerRefused(f"{name} is not {kind}", hint=hint, rule="field-types")
 
 
-def _answer(fields: dict[str, Any]) -> Answer:
+def _answer(fields: dict[str, Any]) -> ExecAnswer:
     _check_spec(fields)
     body, expires_at = _body(fields), _expiry(fields)
     token, certificate, key = (_string(body, name) for name in _STRINGS)
-    return Answer(
+    return ExecAnswer(
         token=Secret(token) if token else None,
         certificate_pem=certificate or None,
         key_pem=Secret(key) if key else None,
@@ -243,7 +243,7 @@ def _string(fields: dict[str, Any], name: str) -> str:
     return value
 
 
-def _check_pair(answer: Answer) -> None:
+def _check_pair(answer: ExecAnswer) -> None:
     if (answer.certificate_pem is None) == (answer.key_pem is None):
         return
     lone, missing = ("certificate", "clientKeyData") if answer.certificate_pem else ("key", "clientCertificateData")
@@ -254,7 +254,7 @@ def _check_pair(answer: Answer) -> None:
     )
 
 
-def _check_credential(answer: Answer) -> None:
+def _check_credential(answer: ExecAnswer) -> None:
     if answer.token is None and answer.certificate_pem is None and answer.key_pem is None:
         raise AnswerRefused(
             "it returned neither a token nor a client certificate and key",
@@ -263,7 +263,7 @@ def _check_credential(answer: Answer) -> None:
         )
 
 
-def _check_token(answer: Answer) -> None:
+def _check_token(answer: ExecAnswer) -> None:
     if answer.token is not None and not fits_token_header(answer.token.reveal()):
         raise AnswerRefused(
             "its token holds a line break, a space or another character that no header can carry",

@@ -36,7 +36,7 @@ class ClusterInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecInfo:
+class ExecCredentialSpec:
     """What ``KUBERNETES_EXEC_INFO`` holds. `rejection` is (status, headers) of the 401, for v1alpha1.
 
     `as_proposed` tells that it is written as the flat ``ExecInfo`` of the 2018 proposal.
@@ -52,7 +52,7 @@ class ExecInfo:
 # --- as the client writes it ---
 
 
-def encode_info(info: ExecInfo) -> str:
+def encode_info(info: ExecCredentialSpec) -> str:
     """The JSON of *info*, byte for byte as client-go writes it, with its newline."""
     if info.as_proposed:
         fields = {"kind": PROPOSAL_INFO_KIND, "apiVersion": info.api_version, **_alpha_fields(info)}
@@ -68,7 +68,7 @@ def encode_info(info: ExecInfo) -> str:
     return go_json(fields) + "\n"
 
 
-def _alpha_fields(info: ExecInfo) -> dict[str, Any]:
+def _alpha_fields(info: ExecCredentialSpec) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if info.rejection is not None:
         status, headers = info.rejection
@@ -103,7 +103,7 @@ def _key_sorted(value: Any) -> Any:
 # --- as the plugin reads it ---
 
 
-def decode_info(text: str) -> ExecInfo:
+def decode_info(text: str) -> ExecCredentialSpec:
     """Read what a client told a plugin; raises `ConfigurationError` when it cannot be understood.
 
     Absent fields have the meaning that client-go gives them: clients other than it leave some out.
@@ -118,7 +118,7 @@ def decode_info(text: str) -> ExecInfo:
     spec = fields if as_proposed else _field(fields, "spec", dict, {})
     cluster = _field(spec, "cluster", dict, None)
     response = _field(spec, "response", dict, None) if version == V1ALPHA1 else None
-    return ExecInfo(
+    return ExecCredentialSpec(
         version,
         interactive=_field(spec, "interactive", bool, False),
         cluster=None if cluster is None else _cluster(cluster),

@@ -31,14 +31,14 @@ def as_json(value: Any, *, pretty: bool = False) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-class _Dumper(yaml.SafeDumper):
+class _GoYamlDumper(yaml.SafeDumper):
     """Lists are not indented, keys are sorted, and what needs quotes gets double ones, as Go's YAML has it."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _string(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _string(dumper: _GoYamlDumper, text: str) -> yaml.ScalarNode:
     style = None if _is_plain(text) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -57,11 +57,11 @@ _WORDS = re.compile(r"[a-zA-Z][a-zA-Z0-9]*(?:[-./][a-zA-Z0-9]+)*")
 _NOT_WORDS = frozenset(("y", "n", "yes", "no", "true", "false", "on", "off", "null"))
 
 
-_Dumper.add_representer(str, _string)
+_GoYamlDumper.add_representer(str, _string)
 
 
 def as_yaml(value: Any) -> bytes:
     # Tuples and the like are lists to JSON.
     plain = json.loads(json.dumps(value))
-    text = yaml.dump(plain, Dumper=_Dumper, default_flow_style=False, width=float("inf"), allow_unicode=True)
+    text = yaml.dump(plain, Dumper=_GoYamlDumper, default_flow_style=False, width=float("inf"), allow_unicode=True)
     return text.encode("utf-8", "replace")

@@ -39,7 +39,7 @@ _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 def read_manifests(documents: Iterable[Document]) -> Manifests:
     """Whatever *documents* hold. Mistakes do not stop the reading: the caller refuses them, or tells them all."""
-    reader = _Reader()
+    reader = _ManifestReader()
     for document in documents:
         reader.read(document)
     return Manifests(tuple(reader.roles), tuple(reader.bindings), reader.ignored, tuple(reader.problems))
@@ -71,13 +71,13 @@ def _repetitions(objects: Iterable[Role | Binding]) -> list[Problem]:
     return problems
 
 
-class _Metadata(NamedTuple):
+class _ObjectMeta(NamedTuple):
     name: str
     namespace: str
     labels: tuple[tuple[str, str], ...]
 
 
-class _Reader:
+class _ManifestReader:
     def __init__(self) -> None:
         self.roles: list[Role] = []
         self.bindings: list[Binding] = []
@@ -137,11 +137,11 @@ def _role(fields: Fields, kind: str) -> Role:
     return Role(kind, metadata.name, metadata.namespace, rules, metadata.labels, aggregates, fields.place())
 
 
-def _metadata(fields: Fields, *, namespaced: bool) -> _Metadata:
+def _metadata(fields: Fields, *, namespaced: bool) -> _ObjectMeta:
     metadata = fields.section("metadata")
     name, namespace = metadata.string("name"), metadata.string("namespace")
     labels = metadata.section("labels")
-    result = _Metadata(
+    result = _ObjectMeta(
         name,
         # A ClusterRole with a namespace is a ClusterRole: the API server drops it, and so do we.
         intern(namespace) if namespaced else "",

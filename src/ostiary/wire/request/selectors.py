@@ -34,7 +34,7 @@ class SelectorError(ValueError):
 
 def parse_label_selector(text: str) -> tuple[Requirement, ...]:
     """The conditions of a label selector, in the order written; raises `SelectorError`."""
-    tokens = _Tokens(text)
+    tokens = _SelectorTokens(text)
     requirements: list[Requirement] = []
     while tokens.next:
         requirement = _label_requirement(tokens)
@@ -47,7 +47,7 @@ def parse_label_selector(text: str) -> tuple[Requirement, ...]:
     return tuple(requirements)
 
 
-class _Tokens:
+class _SelectorTokens:
     """The words and symbols of a selector; `next` is empty at its end."""
 
     def __init__(self, text: str) -> None:
@@ -74,7 +74,7 @@ class _Tokens:
             raise SelectorError(f"expected {symbol}")
 
 
-def _label_requirement(tokens: _Tokens) -> Requirement:
+def _label_requirement(tokens: _SelectorTokens) -> Requirement:
     absent = tokens.next == "!" and bool(tokens.take())
     key = tokens.word()
     check_label_key(key)
@@ -96,7 +96,7 @@ def _label_requirement(tokens: _Tokens) -> Requirement:
     return Requirement(key, _COMPARISONS[operator], (value,))
 
 
-def _label_values(tokens: _Tokens) -> set[str]:
+def _label_values(tokens: _SelectorTokens) -> set[str]:
     """What stands in parentheses. An empty place between commas is the empty value, as Kubernetes reads it."""
     tokens.expect("(")
     values: set[str] = set()

@@ -17,7 +17,7 @@ import yaml
 from ostiary.cli import main
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import V1, V1ALPHA1, V1BETA1, encode_answer
-from ostiary.wire.client_authentication import Answer as WireAnswer
+from ostiary.wire.client_authentication import ExecAnswer as WireAnswer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"

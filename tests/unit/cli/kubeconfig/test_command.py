@@ -362,12 +362,12 @@ def test_what_cannot_be_meant_is_refused(words: list[str], capsys: Captured) -> 
 def test_the_authority_of_the_session_comes_along(capsys: Captured, tmp_path: Path, ca: trustme.CA) -> None:
     from datetime import UTC, datetime
 
-    from ostiary.cli.signin.sessions import Account, Grant, Sessions
+    from ostiary.cli.signin.sessions import GatewayAccount, Sessions, SignInGrant
     from ostiary.model import Secret
 
     end = datetime(2999, 1, 1, tzinfo=UTC)
-    grant = Grant(Secret("t"), end, Secret("r"), "s1", end, "ann")
-    Sessions(Account(SERVER)).save(grant, store="file", authorities_pem=ca.cert_pem.bytes().decode())
+    grant = SignInGrant(Secret("t"), end, Secret("r"), "s1", end, "ann")
+    Sessions(GatewayAccount(SERVER)).save(grant, store="file", authorities_pem=ca.cert_pem.bytes().decode())
     assert main(["kubeconfig"]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
     cluster = made["clusters"][0]["cluster"]

@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 import pytest
 
 from ostiary.cli.signin.browser import Return
-from ostiary.cli.signin.sessions import Grant
+from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import CredentialError, LoginRefused
 from ostiary.model import Secret
 
 END = datetime(2030, 1, 1, tzinfo=UTC)
-GRANT = Grant(Secret("token"), END, Secret("renewal"), "s1", END, "ann")
+GRANT = SignInGrant(Secret("token"), END, Secret("renewal"), "s1", END, "ann")
 
 
 class Listener:
@@ -24,7 +24,7 @@ class Listener:
         self.codes: list[str] = []
         self.returning = Return(self.redeem)
 
-    def redeem(self, code: str) -> Grant:
+    def redeem(self, code: str) -> SignInGrant:
         self.codes.append(code)
         return GRANT
 

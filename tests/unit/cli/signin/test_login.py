@@ -17,7 +17,7 @@ import yaml
 from ostiary.cli import main
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.person import Person, Wishes
-from ostiary.cli.signin.sessions import Account, Grant, Sessions
+from ostiary.cli.signin.sessions import GatewayAccount, Sessions, SignInGrant
 from ostiary.cli.signin.turn import Turn
 from ostiary.cli.signin.ways import has_browser, sign_in
 from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
@@ -132,28 +132,28 @@ def test_a_password_is_asked_for_again_after_a_mistake_and_not_for_ever(
 ) -> None:
     server.methods = PASSWORD
     person = Somebody("ann", "wrong", "ann", "pässword")
-    assert sign_in(client, Account(server.url), person, Wishes()).user == "ann"
+    assert sign_in(client, GatewayAccount(server.url), person, Wishes()).user == "ann"
     assert person.told == ["wrong username or password"]
     with pytest.raises(LoginRefused):
-        sign_in(client, Account(server.url), Somebody(*["ann", "wrong"] * 3), Wishes())
+        sign_in(client, GatewayAccount(server.url), Somebody(*["ann", "wrong"] * 3), Wishes())
 
 
 def test_the_name_that_was_typed_is_offered_again(server: SigninServer, client: GatewayClient) -> None:
     server.methods = PASSWORD
     person = Somebody("ann", "wrong", "", "pässword")
-    assert sign_in(client, Account(server.url), person, Wishes(username="root")).user == "ann"
+    assert sign_in(client, GatewayAccount(server.url), person, Wishes(username="root")).user == "ann"
     assert person.offered == ["root", "ann"]
 
 
 def test_the_account_s_name_is_offered_as_username(server: SigninServer, client: GatewayClient) -> None:
     server.methods = PASSWORD
-    assert sign_in(client, Account(server.url, "ann"), Somebody("", "pässword"), Wishes()).user == "ann"
+    assert sign_in(client, GatewayAccount(server.url, "ann"), Somebody("", "pässword"), Wishes()).user == "ann"
 
 
 def test_a_device_shows_a_code_and_waits_until_somebody_approves(server: SigninServer, client: GatewayClient) -> None:
     person = Somebody(present=False)
     person.on_tell = lambda: threading.Timer(0.1, lambda: server.decide(approve=True)).start()
-    assert sign_in(client, Account(server.url), person, Wishes(device=True)).user == "ann"
+    assert sign_in(client, GatewayAccount(server.url), person, Wishes(device=True)).user == "ann"
     assert "BCDF-GHJK" in person.told[0]
     assert f"{server.url}/auth/device" in person.told[0]
     assert server.seen_clients[0].startswith("ostiary on ")
@@ -163,13 +163,13 @@ def test_a_device_that_is_denied_is_refused(server: SigninServer, client: Gatewa
     person = Somebody()
     person.on_tell = lambda: server.decide(approve=False)
     with pytest.raises(LoginRefused) as caught:
-        sign_in(client, Account(server.url), person, Wishes(device=True))
+        sign_in(client, GatewayAccount(server.url), person, Wishes(device=True))
     assert caught.value.cause == "sign-in was refused in the browser"
 
 
 def test_a_device_that_nobody_approves_is_given_up(server: SigninServer, client: GatewayClient) -> None:
     with pytest.raises(CredentialError) as caught:
-        sign_in(client, Account(server.url), Somebody(), Wishes(device=True, seconds=0.05))
+        sign_in(client, GatewayAccount(server.url), Somebody(), Wishes(device=True, seconds=0.05))
     assert caught.value.code == "sign-in-unanswered"
 
 
@@ -181,7 +181,7 @@ def test_over_ssh_the_browser_is_elsewhere(
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")
     person = Somebody()
     person.on_tell = lambda: server.decide(approve=True)
-    assert sign_in(client, Account(server.url), person, Wishes()).user == "ann"
+    assert sign_in(client, GatewayAccount(server.url), person, Wishes()).user == "ann"
     assert server.count["POST /auth/device"] == 1
 
 
@@ -243,8 +243,8 @@ def test_logout_ends_the_session_there_and_here(
     assert main(["logout", *words]) == 0
     assert server.renewals == set()
     assert server.everywhere == ["true" if words else ""]
-    assert Sessions(Account(server.url)).session() is None
-    assert Sessions(Account(server.url)).ready() is None
+    assert Sessions(GatewayAccount(server.url)).session() is None
+    assert Sessions(GatewayAccount(server.url)).ready() is None
     assert main(["logout", "--server", server.url, *words]) == (1 if words else 0)
 
 
@@ -255,7 +255,7 @@ def test_logout_forgets_the_tokens_even_if_the_gateway_does_not_answer(
     server.broken = 503
     assert main(["logout"]) == 1
     assert "at the gateway the session stays active" in capsys.readouterr().err
-    assert Sessions(Account(server.url)).session() is None
+    assert Sessions(GatewayAccount(server.url)).session() is None
 
 
 # --- which gateway ---
@@ -300,16 +300,16 @@ def test_the_authority_of_the_kubeconfig_is_that_of_login_whoami_and_logout(
     monkeypatch.chdir("/")
     words = [*words, server.url] if words else []
     assert main(["login", *words]) == 0
-    Sessions(Account(server.url)).save(kept(server), store="file", authorities_pem=None)
+    Sessions(GatewayAccount(server.url)).save(kept(server), store="file", authorities_pem=None)
     assert main(["whoami", *words]) == 0
     assert main(["logout", *words]) == 0
     assert server.count["POST /auth/logout"] == 1
 
 
-def kept(server: SigninServer) -> Grant:
+def kept(server: SigninServer) -> SignInGrant:
     token, renewal = next(iter(server.tokens)), next(iter(server.renewals))
     until = datetime.now(UTC) + timedelta(minutes=10)
-    return Grant(Secret(token), until, Secret(renewal), "s1", until, "ann")
+    return SignInGrant(Secret(token), until, Secret(renewal), "s1", until, "ann")
 
 
 def test_a_merged_context_is_enough_though_another_one_is_current(
@@ -375,7 +375,7 @@ def test_an_authority_of_the_kubeconfig_that_is_none_is_told_and_keeps_no_token_
         capsys.readouterr()
         assert main([command]) == 1
         assert told in capsys.readouterr().err
-    assert Sessions(Account(server.url)).session() is None
+    assert Sessions(GatewayAccount(server.url)).session() is None
 
 
 @pytest.mark.parametrize("content", [b"", b"no", b"\x30\x82\x01", b"-----BEGIN CERTIFICATE-----\nAAAA\n"], ids=CONTENTS)
@@ -422,10 +422,10 @@ def test_the_keyring_holds_the_renewal_token_and_no_file_does(
     assert login(server, authority, "--store", "keyring") == 0
     (renewal,) = server.renewals
     assert renewal in keyring.read_text()
-    folder = Path(Account(server.url).path("session")).parent
+    folder = Path(GatewayAccount(server.url).path("session")).parent
     assert not any(renewal.encode() in path.read_bytes() for path in folder.iterdir())
-    Path(Account(server.url).path("token")).unlink()
-    assert Turn(Account(server.url)).credential().token is not None
+    Path(GatewayAccount(server.url).path("token")).unlink()
+    assert Turn(GatewayAccount(server.url)).credential().token is not None
     assert renewal not in keyring.read_text()
     assert main(["logout"]) == 0
     assert json.loads(keyring.read_text()) == {}
@@ -448,7 +448,9 @@ def test_a_failure_is_remembered_for_five_minutes(server: SigninServer, ca: trus
     authorities_pem = ca.cert_pem.bytes().decode()
 
     def turn(*answers: str) -> Turn:
-        return Turn(Account(server.url), Wishes(), Somebody(*answers), authorities_pem=authorities_pem, clock=clock)
+        return Turn(
+            GatewayAccount(server.url), Wishes(), Somebody(*answers), authorities_pem=authorities_pem, clock=clock
+        )
 
     with pytest.raises(LoginRefused):
         turn(*["ann", "wrong"] * 3).credential()
@@ -461,18 +463,18 @@ def test_a_failure_is_remembered_for_five_minutes(server: SigninServer, ca: trus
 def test_a_session_that_is_over_is_not_renewed(server: SigninServer, authority: str) -> None:
     server.session_lifetime = timedelta(seconds=0)
     login(server, authority)
-    assert Sessions(Account(server.url)).session() is None
-    Path(Account(server.url).path("token")).unlink()
+    assert Sessions(GatewayAccount(server.url)).session() is None
+    Path(GatewayAccount(server.url).path("token")).unlink()
     with pytest.raises(CredentialError):
-        Turn(Account(server.url)).credential()
+        Turn(GatewayAccount(server.url)).credential()
     assert server.count["POST /auth/renew"] == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "store": 3}', "{"])
 def test_a_broken_session_is_none(server: SigninServer, authority: str, text: str) -> None:
     login(server, authority)
-    Path(Account(server.url).path("session")).write_text(text)
-    assert Sessions(Account(server.url)).session() is None
+    Path(GatewayAccount(server.url).path("session")).write_text(text)
+    assert Sessions(GatewayAccount(server.url)).session() is None
 
 
 def test_nothing_that_is_kept_or_raised_shows_a_token_by_accident(server: SigninServer, client: GatewayClient) -> None:

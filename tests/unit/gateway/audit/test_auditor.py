@@ -14,7 +14,7 @@ from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.sinks.file import FileSink
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.testing import FakeClock
-from ostiary.wire.audit import Level, Policy, Rule, Stage
+from ostiary.wire.audit import AuditLevel, AuditRule, Policy, Stage
 from tests.unit.gateway.audit.memory_sink import Memory, auditor
 
 JANE = UserInfo("jane", groups=("dev",))
@@ -62,7 +62,7 @@ def test_a_request_has_an_event_when_it_comes_and_one_when_it_is_answered(sink: 
 
 def test_only_a_long_answer_has_an_event_when_it_begins(sink: Memory, clock: FakeClock) -> None:
     """2.7."""
-    audit = auditor(sink, clock, Level.METADATA, Stage.RECEIVED)
+    audit = auditor(sink, clock, AuditLevel.METADATA, Stage.RECEIVED)
     prepared(audit, long_running=True).record_started("i", "", 101, received_at=1000.0, at=1000.0)
     prepared(audit).record_started("i", "", 200, received_at=1000.0, at=1000.0)
     assert [event["stage"] for event in sink.events] == ["ResponseStarted"]
@@ -70,7 +70,7 @@ def test_only_a_long_answer_has_an_event_when_it_begins(sink: Memory, clock: Fak
 
 def test_stages_that_the_policy_omits_make_no_event(sink: Memory, clock: FakeClock) -> None:
     """2.7."""
-    audit = auditor(sink, clock, Level.METADATA, *Stage)
+    audit = auditor(sink, clock, AuditLevel.METADATA, *Stage)
     request = prepared(audit, long_running=True)
     request.record_received("i", "", 1000.0)
     request.record_started("i", "", 200, received_at=1000.0, at=1000.0)
@@ -91,7 +91,7 @@ def test_our_own_failure_is_the_stage_panic(sink: Memory, clock: FakeClock) -> N
 
 def test_a_request_that_the_policy_leaves_out_costs_nothing_later(sink: Memory, clock: FakeClock) -> None:
     """2.7."""
-    assert auditor(sink, clock, Level.NONE).prepare(GET, JANE, request_uri="/") is None
+    assert auditor(sink, clock, AuditLevel.NONE).prepare(GET, JANE, request_uri="/") is None
 
 
 # --- what an event says ---
@@ -119,7 +119,7 @@ def test_where_there_are_several_upstreams_an_event_names_its_own(sink: Memory, 
 
 def test_an_event_tells_the_groups_that_everybody_is_in(sink: Memory, clock: FakeClock) -> None:
     """And so rules about system:authenticated apply, which most audit policies have."""
-    rule = Rule(Level.METADATA, groups=frozenset({"system:authenticated"}))
+    rule = AuditRule(AuditLevel.METADATA, groups=frozenset({"system:authenticated"}))
     audit = Auditor(Policy((rule,)), [sink], clock=clock)
     prepared(audit, user=UserInfo("jane")).complete("i", "", 200, received_at=1000.0, at=1000.0)
     assert sink.events[-1]["user"]["groups"] == ["system:authenticated"]
@@ -179,13 +179,13 @@ def test_the_address_of_a_request_loses_its_secrets(sink: Memory, clock: FakeClo
 @pytest.mark.parametrize(
     ("level", "wants"),
     [
-        (Level.METADATA, (False, False)),
-        (Level.REQUEST, (True, False)),
-        (Level.REQUEST_RESPONSE, (True, True)),
+        (AuditLevel.METADATA, (False, False)),
+        (AuditLevel.REQUEST, (True, False)),
+        (AuditLevel.REQUEST_RESPONSE, (True, True)),
     ],
 )
 def test_each_level_wants_more_of_the_bodies(
-    sink: Memory, clock: FakeClock, level: Level, wants: tuple[bool, bool]
+    sink: Memory, clock: FakeClock, level: AuditLevel, wants: tuple[bool, bool]
 ) -> None:
     """2.7."""
     request = prepared(auditor(sink, clock, level))
@@ -200,7 +200,7 @@ def test_each_level_wants_more_of_the_bodies(
 
 def test_a_body_that_cannot_be_recorded_is_replaced_by_why(sink: Memory, clock: FakeClock) -> None:
     """T2: what a caller sends does not decide how much is kept."""
-    audit = auditor(sink, clock, Level.REQUEST_RESPONSE, largest_body=10)
+    audit = auditor(sink, clock, AuditLevel.REQUEST_RESPONSE, largest_body=10)
     prepared(audit).complete_with(
         "i", "", 200, received_at=1000.0, at=1000.0, request_body=b'{"a": "12345678"}', response_body=b"k8s\x00"
     )
@@ -212,7 +212,7 @@ def test_a_body_that_cannot_be_recorded_is_replaced_by_why(sink: Memory, clock: 
 
 def test_bodies_that_hold_a_credential_are_never_asked_for(sink: Memory, clock: FakeClock) -> None:
     """L6."""
-    request = prepared(auditor(sink, clock, Level.REQUEST_RESPONSE), SECRET)
+    request = prepared(auditor(sink, clock, AuditLevel.REQUEST_RESPONSE), SECRET)
     assert not request.wants_request_body
     assert not request.wants_response_body
     request.complete_with(
@@ -228,7 +228,7 @@ def test_bodies_that_hold_a_credential_are_never_asked_for(sink: Memory, clock: 
 
 
 def test_a_stream_has_no_bodies(sink: Memory, clock: FakeClock) -> None:
-    request = prepared(auditor(sink, clock, Level.REQUEST_RESPONSE), long_running=True)
+    request = prepared(auditor(sink, clock, AuditLevel.REQUEST_RESPONSE), long_running=True)
     assert not request.wants_response_body
 
 
@@ -245,7 +245,7 @@ def test_a_request_whose_first_event_cannot_be_stored_is_refused(sink: Memory, c
 
 async def test_events_reach_the_file_whole_and_in_order(tmp_path: Path, clock: FakeClock) -> None:
     file = tmp_path / "audit.log"
-    audit = Auditor(Policy((Rule(Level.METADATA),)), [FileSink(file, clock=clock)], clock=clock)
+    audit = Auditor(Policy((AuditRule(AuditLevel.METADATA),)), [FileSink(file, clock=clock)], clock=clock)
     request = prepared(audit)
     for number in range(1000):
         request.complete(f"id-{number}", "", 200, received_at=1000.0, at=1000.0)

@@ -17,7 +17,7 @@ from ostiary.model import Place
 from ostiary.registry.kubelet.config import hash_of, load, loads
 from ostiary.registry.kubelet.document import CONFIG_API_VERSIONS, CONFIG_V1
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
-from ostiary.wire.credential_provider import V1, V1ALPHA1, V1BETA1, Dialect
+from ostiary.wire.credential_provider import V1, V1ALPHA1, V1BETA1, ProviderDialect
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 
@@ -507,7 +507,7 @@ def test_the_proposals_dialect_is_read(kind: str, version: str) -> None:
             api_version=V1ALPHA1,
             args=("get-credentials",),
             env=(("REGION", "us-west-2"),),
-            dialect=Dialect.PROPOSAL,
+            dialect=ProviderDialect.PROPOSAL,
         ),
     )
 
@@ -555,7 +555,7 @@ def test_both_dialects_may_stand_in_one_directory(tmp_path: Path) -> None:
         a__yaml=FIRST,
         b__yaml=PROPOSED.format(kind="credentialprovider", version="v1alpha1", extra="[]"),
     )
-    assert [one.dialect for one in load(tmp_path).providers] == [Dialect.KUBELET, Dialect.PROPOSAL]
+    assert [one.dialect for one in load(tmp_path).providers] == [ProviderDialect.KUBELET, ProviderDialect.PROPOSAL]
 
 
 # --- properties ---

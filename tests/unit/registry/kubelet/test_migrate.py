@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ostiary.registry.kubelet.config import loads
 from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
-from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, Dialect
+from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, ProviderDialect
 
 PROPOSED = """\
 kind: credentialprovider
@@ -51,7 +51,9 @@ def test_the_proposals_dialect_becomes_v1() -> None:
 def test_what_was_migrated_is_the_same_provider_in_the_protocol_of_today() -> None:
     before = loads(PROPOSED)
     after = loads(migrate(before))
-    assert after.providers == tuple(replace(one, dialect=Dialect.KUBELET, api_version=V1) for one in before.providers)
+    assert after.providers == tuple(
+        replace(one, dialect=ProviderDialect.KUBELET, api_version=V1) for one in before.providers
+    )
     assert after.warnings == ()
 
 

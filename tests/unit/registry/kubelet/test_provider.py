@@ -17,7 +17,7 @@ from ostiary.model import Secret
 from ostiary.registry.kubelet.provider import Provider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.testing import FakeClock
-from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, Dialect
+from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, ProviderDialect
 from tests.support.providers import ProviderScript, token_attributes
 
 IMAGE = "test.registry.io/foobar"
@@ -97,7 +97,7 @@ def test_a_provider_of_the_proposal_gets_its_argument_and_answers_with_one_login
 ) -> None:
     script.before('echo "$1" > arguments\n')
     script.print_exactly(b'{"username": "u", "password": "p", "expirationTimestamp": "2026-01-01T01:00:00Z"}')
-    answer = make(dialect=Dialect.PROPOSAL, args=("get-credentials",)).run(IMAGE)
+    answer = make(dialect=ProviderDialect.PROPOSAL, args=("get-credentials",)).run(IMAGE)
     assert (script.folder / "arguments").read_text() == "get-credentials\n"
     assert script.requests == [{"image": IMAGE}]
     assert answer.auth == {IMAGE: BasicAuth("u", Secret("p"))}

@@ -14,10 +14,10 @@ from ostiary.errors import ConfigurationError
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.wire.audit import (
     DEFAULT_POLICY,
+    AuditLevel,
+    AuditRule,
     GroupResources,
-    Level,
     Policy,
-    Rule,
     Stage,
     authentication_failed,
     body_object,
@@ -52,7 +52,7 @@ def policy(*rules: str, more: str = "") -> Policy:
     return parse_policy(head + "rules: [" + ", ".join(rules) + "]")
 
 
-def level(rule: str, request: RequestInfo, user: UserInfo | None = JANE) -> Level:
+def level(rule: str, request: RequestInfo, user: UserInfo | None = JANE) -> AuditLevel:
     return policy("{level: Metadata, " + rule + "}").scope(request, user).level
 
 
@@ -61,20 +61,20 @@ def level(rule: str, request: RequestInfo, user: UserInfo | None = JANE) -> Leve
 
 def test_the_levels_are_ordered() -> None:
     """2.7."""
-    assert Level.NONE < Level.METADATA < Level.REQUEST < Level.REQUEST_RESPONSE
+    assert AuditLevel.NONE < AuditLevel.METADATA < AuditLevel.REQUEST < AuditLevel.REQUEST_RESPONSE
 
 
 def test_the_first_rule_that_matches_wins() -> None:
     """2.7."""
     found = policy("{level: None, users: [jane]}", "{level: Request, verbs: [get]}", "{level: Metadata}")
-    assert found.scope(resource(), JANE).level is Level.NONE
-    assert found.scope(resource(), UserInfo("joe")).level is Level.REQUEST
-    assert found.scope(resource("list"), UserInfo("joe")).level is Level.METADATA
+    assert found.scope(resource(), JANE).level is AuditLevel.NONE
+    assert found.scope(resource(), UserInfo("joe")).level is AuditLevel.REQUEST
+    assert found.scope(resource("list"), UserInfo("joe")).level is AuditLevel.METADATA
 
 
 def test_what_no_rule_matches_is_not_recorded() -> None:
     """2.7."""
-    assert policy("{level: Request, users: [root]}").scope(resource(), JANE).level is Level.NONE
+    assert policy("{level: Request, users: [root]}").scope(resource(), JANE).level is AuditLevel.NONE
 
 
 def test_the_stages_to_omit_are_those_of_the_policy_and_of_the_rule() -> None:
@@ -127,7 +127,7 @@ def test_users_groups_verbs_and_then_resources_or_urls_must_match(
     rule: str, request_: RequestInfo, matches: bool
 ) -> None:
     """2.7."""
-    assert (level(rule, request_) is Level.METADATA) is matches
+    assert (level(rule, request_) is AuditLevel.METADATA) is matches
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_nobody_meets_a_condition_about_users() -> None:
 
 def test_the_default_policy_records_every_request_once() -> None:
     scope = DEFAULT_POLICY.scope(path("/"), None)
-    assert scope.level is Level.METADATA
+    assert scope.level is AuditLevel.METADATA
     assert scope.omit_stages == {Stage.RECEIVED}
 
 
@@ -213,7 +213,7 @@ def test_a_policy_of_a_file_is_read_with_both_versions(tmp_path: Path) -> None:
     """2.7."""
     file = tmp_path / "policy.yaml"
     file.write_text("apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules:\n- level: RequestResponse\n")
-    assert load_policy(file) == Policy((Rule(Level.REQUEST_RESPONSE),))
+    assert load_policy(file) == Policy((AuditRule(AuditLevel.REQUEST_RESPONSE),))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,9 @@ def test_bodies_that_are_credentials_are_known(request_: RequestInfo, carries: b
 
 def event(**changes: Any) -> dict[str, Any]:
     request = changes.pop("request", resource(name="web", api_version="v1"))
-    made = frame(changes.pop("level", Level.METADATA), request, changes.pop("user", JANE), request_uri="/x", **changes)
+    made = frame(
+        changes.pop("level", AuditLevel.METADATA), request, changes.pop("user", JANE), request_uri="/x", **changes
+    )
     text = line(
         made.head,
         "id-1",
@@ -388,7 +390,7 @@ def test_a_token_in_a_user_agent_is_not_recorded() -> None:
 def test_every_event_is_one_line_of_json_whatever_the_strings(name: str, group: str, reason: str, agent: str) -> None:
     """S14: what can be said in UTF-8 comes back unchanged."""
     user = UserInfo(name, groups=(group,))
-    made = frame(Level.METADATA, path("/"), user, request_uri="/", annotations={"reason": reason})
+    made = frame(AuditLevel.METADATA, path("/"), user, request_uri="/", annotations={"reason": reason})
     text = line(made.head, "i", made.middles[Stage.RECEIVED], origin([], agent), "", "t", "t", made.tail)
     assert text.isascii()
     assert text.index("\n") == len(text) - 1
@@ -435,8 +437,8 @@ def test_a_star_for_the_group_is_every_group() -> None:
     policy = parse_policy("apiVersion: audit.k8s.io/v1\nrules: [{level: Request, resources: [{group: '*'}]}]")
     for group in ("", "apps", "example.com"):
         asked = RequestInfo("get", "GET", "", True, api_group=group, resource="things")
-        assert policy.scope(asked, None).level is Level.REQUEST
-    assert policy.scope(RequestInfo("get", "GET", "/healthz"), None).level is Level.NONE
+        assert policy.scope(asked, None).level is AuditLevel.REQUEST
+    assert policy.scope(RequestInfo("get", "GET", "/healthz"), None).level is AuditLevel.NONE
 
 
 @pytest.mark.parametrize(
@@ -514,7 +516,7 @@ def test_a_token_in_any_field_of_an_event_is_taken_out_by_its_form() -> None:
     user = UserInfo(TOKEN, TOKEN, (TOKEN,), ((TOKEN, (TOKEN,)),))
     request = RequestInfo(TOKEN, "GET", f"/{TOKEN}", True, "", TOKEN, TOKEN, TOKEN, TOKEN, TOKEN, TOKEN)
     made = frame(
-        Level.METADATA,
+        AuditLevel.METADATA,
         request,
         user,
         request_uri=f"/{TOKEN}",

@@ -18,7 +18,7 @@ from ostiary.wire.client_authentication import (
     V1BETA1,
     AnswerRefused,
     ClusterInfo,
-    ExecInfo,
+    ExecCredentialSpec,
     decode_answer,
     encode_info,
 )
@@ -34,11 +34,11 @@ CANARY = "c4n4ry-c4n4ry-c4n4ry"
 def test_the_info_is_compact_ordered_and_ends_with_a_newline(version: str, interactive: bool) -> None:
     said = "true" if interactive else "false"
     expected = f'{{"kind":"ExecCredential","apiVersion":"{version}","spec":{{"interactive":{said}}}}}\n'
-    assert encode_info(ExecInfo(version, interactive)) == expected
+    assert encode_info(ExecCredentialSpec(version, interactive)) == expected
 
 
 def test_the_cluster_stands_before_interactive_and_omits_what_is_empty_except_server_and_config() -> None:
-    info = ExecInfo(V1, False, ClusterInfo(server="https://c"))
+    info = ExecCredentialSpec(V1, False, ClusterInfo(server="https://c"))
     assert encode_info(info) == (
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1",'
         '"spec":{"cluster":{"server":"https://c","config":null},"interactive":false}}\n'
@@ -55,7 +55,7 @@ def test_the_whole_cluster_is_told_in_client_gos_order_and_the_extension_with_so
         disable_compression=True,
         config={"z": 1, "a": [True, None, {"y": 2, "x": 1}]},
     )
-    assert encode_info(ExecInfo(V1BETA1, True, cluster)) == (
+    assert encode_info(ExecCredentialSpec(V1BETA1, True, cluster)) == (
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"cluster":{'
         '"server":"https://c/prefix","tls-server-name":"name","insecure-skip-tls-verify":true,'
         '"certificate-authority-data":"cGVt","proxy-url":"http://proxy:3128","disable-compression":true,'
@@ -64,18 +64,18 @@ def test_the_whole_cluster_is_told_in_client_gos_order_and_the_extension_with_so
 
 
 def test_strings_are_escaped_as_go_escapes_them() -> None:
-    text = encode_info(ExecInfo(V1, False, ClusterInfo(server="https://c", config="<a>&\u2028é")))
+    text = encode_info(ExecCredentialSpec(V1, False, ClusterInfo(server="https://c", config="<a>&\u2028é")))
     assert r'"config":"\u003ca\u003e\u0026\u2028é"' in text
 
 
 def test_v1alpha1_leaves_interactive_out_when_false_and_never_tells_the_cluster() -> None:
-    assert encode_info(ExecInfo(V1ALPHA1, False, ClusterInfo(server="https://c"))) == (
+    assert encode_info(ExecCredentialSpec(V1ALPHA1, False, ClusterInfo(server="https://c"))) == (
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1alpha1","spec":{}}\n'
     )
 
 
 def test_v1alpha1_is_told_the_response_that_rejected_it() -> None:
-    info = ExecInfo(V1ALPHA1, True, rejection=(401, {"Www-Authenticate": ["Bearer realm"]}))
+    info = ExecCredentialSpec(V1ALPHA1, True, rejection=(401, {"Www-Authenticate": ["Bearer realm"]}))
     assert json.loads(encode_info(info))["spec"] == {
         "response": {"header": {"Www-Authenticate": ["Bearer realm"]}, "code": 401},
         "interactive": True,
@@ -83,7 +83,7 @@ def test_v1alpha1_is_told_the_response_that_rejected_it() -> None:
 
 
 def test_the_proposals_dialect_is_flat() -> None:
-    info = ExecInfo(V1ALPHA1, True, rejection=(401, {}), as_proposed=True)
+    info = ExecCredentialSpec(V1ALPHA1, True, rejection=(401, {}), as_proposed=True)
     assert json.loads(encode_info(info)) == {
         "kind": "ExecInfo",
         "apiVersion": V1ALPHA1,

@@ -20,10 +20,10 @@ from ostiary.wire.client_authentication import (
     V1,
     V1ALPHA1,
     V1BETA1,
-    Answer,
     AnswerRefused,
     ClusterInfo,
-    ExecInfo,
+    ExecAnswer,
+    ExecCredentialSpec,
     decode_answer,
     decode_info,
     encode_answer,
@@ -53,9 +53,9 @@ CLUSTERS = st.builds(
 )
 REJECTIONS = st.tuples(st.integers(100, 599), st.dictionaries(st.text(), st.lists(st.text()).map(tuple), max_size=3))
 INFOS = st.one_of(
-    st.builds(ExecInfo, st.sampled_from([V1, V1BETA1]), st.booleans(), st.none() | CLUSTERS),
+    st.builds(ExecCredentialSpec, st.sampled_from([V1, V1BETA1]), st.booleans(), st.none() | CLUSTERS),
     st.builds(
-        ExecInfo,
+        ExecCredentialSpec,
         st.just(V1ALPHA1),
         st.booleans(),
         rejection=st.none() | REJECTIONS,
@@ -68,13 +68,13 @@ INFOS = st.one_of(
 
 
 @given(INFOS)
-def test_an_info_that_is_written_and_read_is_the_same(info: ExecInfo) -> None:
+def test_an_info_that_is_written_and_read_is_the_same(info: ExecCredentialSpec) -> None:
     """TestConfigToExecClusterRoundtrip, TestExecClusterToConfigRoundtrip"""
     assert decode_info(encode_info(info)) == info
 
 
 @given(INFOS)
-def test_an_info_that_is_read_and_written_is_the_same_to_the_byte(info: ExecInfo) -> None:
+def test_an_info_that_is_read_and_written_is_the_same_to_the_byte(info: ExecCredentialSpec) -> None:
     text = encode_info(info)
     assert encode_info(decode_info(text)) == text
 
@@ -82,7 +82,7 @@ def test_an_info_that_is_read_and_written_is_the_same_to_the_byte(info: ExecInfo
 def test_every_field_of_the_cluster_is_told_and_read() -> None:
     full = ClusterInfo("https://c", "name", True, b"pem", "http://proxy", True, {"a": 1})
     assert all(getattr(full, field.name) for field in fields(ClusterInfo))
-    info = decode_info(encode_info(ExecInfo(V1, True, full)))
+    info = decode_info(encode_info(ExecCredentialSpec(V1, True, full)))
     assert info.cluster == full
 
 
@@ -97,7 +97,9 @@ def test_the_told_cluster_has_the_fields_of_a_kubeconfigs_cluster() -> None:
 
 @pytest.mark.parametrize("version", API_VERSIONS)
 def test_fields_that_other_clients_leave_out_mean_what_client_go_means(version: str) -> None:
-    assert decode_info(json.dumps({"kind": "ExecCredential", "apiVersion": version})) == ExecInfo(version, False)
+    assert decode_info(json.dumps({"kind": "ExecCredential", "apiVersion": version})) == ExecCredentialSpec(
+        version, False
+    )
 
 
 def test_the_example_of_the_proposal_is_read() -> None:
@@ -108,13 +110,13 @@ def test_the_example_of_the_proposal_is_read() -> None:
         "interactive": true
     }"""
     info = decode_info(text)
-    assert info == ExecInfo(
+    assert info == ExecCredentialSpec(
         V1ALPHA1, True, rejection=(401, {"WWW-Authenticate": ('Bearer realm="staging"',)}), as_proposed=True
     )
 
 
 def test_the_address_of_a_proxy_and_the_extension_are_not_in_the_repr() -> None:
-    info = ExecInfo(V1, False, ClusterInfo("https://c", proxy_url=f"http://u:{CANARY}@p", config=CANARY))
+    info = ExecCredentialSpec(V1, False, ClusterInfo("https://c", proxy_url=f"http://u:{CANARY}@p", config=CANARY))
     assert CANARY not in repr(info)
 
 
@@ -171,17 +173,17 @@ SECONDS = st.datetimes(datetime(1971, 1, 1), datetime(9998, 12, 31), timezones=s
     lambda moment: moment.replace(microsecond=0)
 )
 ANSWERS = st.builds(
-    Answer, TOKENS, certificate_pem=st.just("c"), key_pem=st.just(Secret("k")), expires_at=st.none() | SECONDS
-) | st.builds(Answer, TOKENS, certificate_pem=st.none(), key_pem=st.none(), expires_at=st.none() | SECONDS)
+    ExecAnswer, TOKENS, certificate_pem=st.just("c"), key_pem=st.just(Secret("k")), expires_at=st.none() | SECONDS
+) | st.builds(ExecAnswer, TOKENS, certificate_pem=st.none(), key_pem=st.none(), expires_at=st.none() | SECONDS)
 
 
 @given(ANSWERS, st.sampled_from(API_VERSIONS))
-def test_an_answer_that_is_written_and_read_is_the_same(answer: Answer, version: str) -> None:
+def test_an_answer_that_is_written_and_read_is_the_same(answer: ExecAnswer, version: str) -> None:
     assert decode_answer(encode_answer(answer, api_version=version).encode(), api_version=version) == answer
 
 
 @given(ANSWERS)
-def test_an_answer_in_the_words_of_the_proposal_is_the_same(answer: Answer) -> None:
+def test_an_answer_in_the_words_of_the_proposal_is_the_same(answer: ExecAnswer) -> None:
     text = encode_answer(answer, api_version=V1ALPHA1, as_proposed=True)
     assert json.loads(text)["kind"] == "ExecCredentials"
     assert decode_answer(text.encode(), api_version=V1ALPHA1) == answer
@@ -196,7 +198,7 @@ def test_an_answer_in_the_words_of_the_proposal_is_the_same(answer: Answer) -> N
     ],
 )
 def test_the_expiry_is_written_in_whole_seconds_of_utc(moment: datetime, written: str) -> None:
-    text = encode_answer(Answer(Secret("t"), None, None, moment), api_version=V1)
+    text = encode_answer(ExecAnswer(Secret("t"), None, None, moment), api_version=V1)
     assert json.loads(text)["status"] == {"expirationTimestamp": written, "token": "t"}
 
 
