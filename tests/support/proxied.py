@@ -46,7 +46,7 @@ class Gate:
 
     def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
         self.pool, self.timeout = pool, timeout
-        self.proxied: list[Proxied] = []
+        self.proxied: list[Proxied[Exchange]] = []
         self.finished: list[tuple[int, str]] = []
         self.streams_left = 1000
 
@@ -70,19 +70,19 @@ class Gate:
         self.proxied.append(proxied)
         proxied.start()
 
-    def proxied_started(self, proxied: Proxied, status: int) -> None: ...
+    def proxied_started(self, proxied: Proxied[Exchange], status: int) -> None: ...
 
-    def proxied_failed(self, proxied: Proxied, status: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: Proxied[Exchange], status: int, kind: FailureKind) -> None:
         proxied.context.respond(status, [], b"failed")
 
-    def proxied_streams(self, proxied: Proxied) -> bool:
+    def proxied_streams(self, proxied: Proxied[Exchange]) -> bool:
         self.streams_left -= 1
         return self.streams_left >= 0
 
-    def proxied_refused(self, proxied: Proxied) -> None:
+    def proxied_refused(self, proxied: Proxied[Exchange]) -> None:
         proxied.context.respond(429, [], b"too many")
 
-    def proxied_finished(self, proxied: Proxied, status: int, error: UpstreamLost | None) -> None:
+    def proxied_finished(self, proxied: Proxied[Exchange], status: int, error: UpstreamLost | None) -> None:
         self.finished.append((status, str(error or "")))
 
     @property

@@ -88,7 +88,8 @@ class Listen:
     workers: Annotated[
         int,
         Integer(
-            "processes; more than one need a store that says they can share it (`shared_between_processes`), so not `memory`",
+            "processes; more than one need a store that says they can share it (`shared_between_processes`),"
+            " so not `memory`",
             reload=False,
         ),
     ] = 1

@@ -36,7 +36,7 @@ ENTRIES: dict[str, type] = {
 def gateway_schema() -> dict[str, Json]:
     definitions: dict[str, Json] = {}
     for plugin_type, entry in ENTRIES.items():
-        names = sorted({installed.name for installed in catalog.installed(plugin_type)})
+        names = sorted({entry.name for entry in catalog.list_entries(plugin_type)})
         declared = {name: declaration for name in names if (declaration := declared_settings(plugin_type, name))}
         for name, declaration in declared.items():
             description = f"The settings of the type {name}."

@@ -12,7 +12,7 @@ import ssl
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server_tls import ListenerContext
+from ostiary.gateway.http1.server.tls import ListenerContext
 
 BACKLOG = 2048
 _NO_LIMIT = float("inf")

@@ -18,7 +18,6 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
-from ostiary.gateway.http1.server.tls import ListenerContext
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.app import App
 from ostiary.gateway.process.health import HealthReport

@@ -27,7 +27,6 @@ from ostiary.registry.kubelet.document import (
     read_providers,
 )
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig, TokenAttributes
-from ostiary.wire.credential_provider import ProviderDialect
 
 __all__ = [
     "CONFIG_API_VERSIONS",

@@ -18,7 +18,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary.registry.kubelet.model import ProviderConfig, TokenAttributes
 from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
-from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, Dialect
+from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, ProviderDialect
 
 KIND = "CredentialProviderConfig"
 GROUP = "kubelet.config.k8s.io"
@@ -118,7 +118,7 @@ class _ProviderReader:
             args=(PROPOSAL_ARGUMENT,),
             env=_extra_args(fields),
             place=fields.place(),
-            dialect=Dialect.PROPOSAL,
+            dialect=ProviderDialect.PROPOSAL,
         )
 
     def _name(self, fields: Fields) -> str:

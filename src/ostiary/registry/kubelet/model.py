@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ostiary.model import Place, Problem
-from ostiary.wire.credential_provider import V1, Dialect
+from ostiary.wire.credential_provider import V1, ProviderDialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class ProviderConfig:
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     token_attributes: TokenAttributes | None = None
     place: Place = field(default=Place(), compare=False)
-    dialect: Dialect = Dialect.KUBELET
+    dialect: ProviderDialect = ProviderDialect.KUBELET
 
     @property
     def any_port(self) -> bool:
         """Whether a pattern without a port matches images with any: so says the proposal, and not the kubelet."""
-        return self.dialect is Dialect.PROPOSAL
+        return self.dialect is ProviderDialect.PROPOSAL
 
 
 @dataclass(frozen=True, slots=True)

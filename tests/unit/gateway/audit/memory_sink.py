@@ -8,7 +8,9 @@ from typing import Any
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.testing import FakeClock
-from ostiary.wire.audit import Level, Policy, Rule, Stage
+from ostiary.wire.audit import Policy, Stage
+from ostiary.wire.audit.levels import AuditLevel
+from ostiary.wire.audit.policy import AuditRule
 
 
 class Memory:
@@ -33,5 +35,7 @@ class Memory:
         return [json.loads(line) for line in self.lines]
 
 
-def auditor(sink: Memory, clock: FakeClock, level: Level = Level.METADATA, *omit: Stage, **options: Any) -> Auditor:
-    return Auditor(Policy((Rule(level),), frozenset(omit)), [sink], clock=clock, **options)
+def auditor(
+    sink: Memory, clock: FakeClock, level: AuditLevel = AuditLevel.METADATA, *omit: Stage, **options: Any
+) -> Auditor:
+    return Auditor(Policy((AuditRule(level),), frozenset(omit)), [sink], clock=clock, **options)

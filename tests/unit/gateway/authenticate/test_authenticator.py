@@ -11,10 +11,8 @@ import pytest
 
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
-from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, RevocationKind, Session
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -143,14 +141,6 @@ async def test_all_tokens_of_a_user_with_the_same_groups_count_as_one_user(
     promoted = await sign_in(authenticator, tokens, UserInfo("ann", groups=("dev", "ops")))
     assert first.known_user is second.known_user
     assert promoted.known_user is not first.known_user
-    assert promoted.share is first.share, "whatever the groups, it is one user who takes of what all share"
-
-
-async def test_a_user_is_measured_against_the_limits_of_the_gateway(tokens: Tokens, clock: FakeClock) -> None:
-    limits = Limits(LimitSettings(connections_per_user=3), clock=clock)
-    live = await sign_in(Authenticator(tokens, clock, limits=limits), tokens)
-    assert live.share is limits.share(ANN)
-    assert live.share.most_connections == 3
 
 
 async def test_a_token_is_good_until_the_second_it_expires(

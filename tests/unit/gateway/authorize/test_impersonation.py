@@ -76,7 +76,7 @@ def test_a_name_that_is_not_text_is_refused(value: bytes) -> None:
 
 
 def test_what_must_be_allowed_is_asked_as_kube_apiserver_does() -> None:
-    (question,) = questions(UserInfo("bob"), upstream="prod")
+    (question,) = required_permissions(UserInfo("bob"), upstream="prod")
     assert question == RequestInfo(
         "impersonate", "", "", True, api_version="v1", resource="users", name="bob", upstream="prod"
     )

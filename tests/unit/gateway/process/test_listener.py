@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.settings import Address
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.listener import bind, listen_hint
 
 

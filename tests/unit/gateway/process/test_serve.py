@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config
-from ostiary.gateway.config.settings import Address
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.serve import run
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ostiary.gateway.config import default_config
-from ostiary.gateway.config.settings import Address
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.worker import Worker
 from ostiary.interfaces.token_store import Revocation, RevocationKind
@@ -31,7 +31,7 @@ async def test_a_revocation_says_whom_it_is_about(
     worker = Worker(default_config(), bind(Address("127.0.0.1", 0)))
     revocation = Revocation(kind, value, datetime(2026, 1, 1, tzinfo=UTC), by="root")
     with caplog.at_level(logging.INFO, "ostiary.gateway"):
-        await worker.app.shared.authenticator.apply(revocation)
+        await worker.app.shared.authenticator.revoked_streams.apply(revocation)
     (record,) = [record for record in caplog.records if "a revocation took effect" in record.message]
     fields = vars(record)
     assert (fields["kind"], fields["by"], fields[told[0]]) == (kind.value, "root", told[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostiary.gateway.config import default_config
-from ostiary.gateway.config.settings import Address
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.worker import Worker
 

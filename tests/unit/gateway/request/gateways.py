@@ -14,7 +14,8 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
-from ostiary.gateway.process.worker import Worker, bind
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
 from ostiary.interfaces.token_store import Found, RevocationBatch
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.memory.token_store import MemoryTokenStore

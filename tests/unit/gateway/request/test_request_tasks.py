@@ -83,11 +83,12 @@ async def test_the_gateway_is_busy_while_a_request_waits_for_a_decision(tmp_path
     policy = Policy()
     async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
         engine = site.worker.app.engine
-        assert not engine.busy
+        seen = [engine.busy]
         policy.gate.clear()
         site.client.send(site.request())
         await policy.reached.wait()
-        assert engine.busy, "else a reload would close what the request still needs"
+        seen.append(engine.busy)
+        assert seen == [False, True], "else a reload would close what the request still needs"
         policy.gate.set()
         assert (await site.client.answer()).status == 200
         await until(lambda: not engine.busy)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.interfaces.authorization import Level
 from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.plugins.rbac.lint import Level, judge, lint
+from ostiary.plugins.rbac.lint import judge, lint
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, policy, role, rule, urls
 from tests.unit.plugins.rbac.test_rules import made_of
