@@ -66,7 +66,7 @@ class TimedDecision:
     until: float
 
 
-class CachedProvider:
+class CachedAuthorizationProvider:
     """A provider of the chain with its cache. One event loop uses it."""
 
     def __init__(self, link: Link, *, ttl: float, timeout: float, max_entries: int, clock: Clock) -> None:

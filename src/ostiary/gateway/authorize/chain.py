@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import ProviderError
-from ostiary.gateway.authorize.cached_provider import CachedProvider, Link, TimedDecision
+from ostiary.gateway.authorize.cached_provider import CachedAuthorizationProvider, Link, TimedDecision
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.authorize.ruling import NOTHING_ASKED, Ruling, stricter
 from ostiary.gateway.config.settings import AuthorizationSettings, OnError
@@ -87,7 +87,8 @@ class Authorizer:
         refusals: Refusals | None = None,
     ) -> None:
         self._providers = tuple(
-            CachedProvider(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock) for link in chain
+            CachedAuthorizationProvider(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock)
+            for link in chain
         )
         self._ttl = cache_ttl
         self._hide_denied = hide_denied
@@ -315,7 +316,7 @@ class _Walk:
         """Provider *name* is not asked: its policy is for other upstreams."""
         self._reasons.append(f"{name}: {NOT_ITS_UPSTREAM}")
 
-    def fail(self, provider: CachedProvider, error: ProviderError) -> None:
+    def fail(self, provider: CachedAuthorizationProvider, error: ProviderError) -> None:
         """A provider could not be asked: raises, unless the chain may go on without it."""
         if provider.on_error is not OnError.NO_OPINION:
             raise error
@@ -344,6 +345,6 @@ def _complete(attributes: Attributes) -> Attributes:
     return attributes if user is attributes.user else replace(attributes, user=user)
 
 
-def _steps_after(providers: Iterator[CachedProvider]) -> Iterator[Step]:
+def _steps_after(providers: Iterator[CachedAuthorizationProvider]) -> Iterator[Step]:
     """The steps of those that were not asked, because an earlier one has decided."""
     return (Step(provider.name) for provider in providers)
