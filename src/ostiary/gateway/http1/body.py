@@ -1,4 +1,7 @@
-"""Reads a request's whole body, for the few requests that we answer ourselves."""
+"""Reads a request's whole body.
+
+Called for the few requests that the gateway answers itself, or must look into.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ class BodyTooLarge(Exception):
 
 
 class ClientGone(Exception):
-    """Nobody waits for an answer any more."""
+    """The client has hung up."""
 
 
 async def read_body(exchange: Exchange, limit: int) -> bytes:
@@ -29,7 +32,7 @@ async def read_body(exchange: Exchange, limit: int) -> bytes:
 
 
 class BodyReader:
-    """Collects a body. Once it is read, this goes on listening for a client that hangs up."""
+    """Collects a body. Afterwards it still notices a client that hangs up."""
 
     __slots__ = ("_limit", "_parts", "_size", "body_read")
 

@@ -1,7 +1,7 @@
-"""One request and its answer, as whoever answers it sees them.
+"""One request and its answer.
 
-Made by `http1.server`, which says when the request has come and whose turn it is; handed to a `Responder`. The
-Protocols here are the two sides of an exchange: the connection below it, and whoever answers it.
+Made by `http1.server`, which knows when the request has come and whose turn it is; answered by a `Responder`. The
+Protocols here are the two sides of an exchange: the connection below it, and the responder above it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 from ostiary.gateway.http1.outbox import OutgoingTransport
 from ostiary.gateway.http1.request_head import RequestHead
 
-# Reading pauses while more of a body than this waits for whoever consumes it.
+# Reading pauses while more of a body than this waits to be consumed.
 BODY_HIGH_WATER = 128 * 1024
 
 
 class Responder(Protocol):
-    """Whoever answers an exchange, as its connection sees it."""
+    """What answers an exchange, as its connection sees it."""
 
     def body(self, data: bytes) -> None:
         """A part of the request's body."""
@@ -49,7 +49,7 @@ class Tunnel(Protocol):
 
 
 class Account(Protocol):
-    """Whoever a connection is used by, as the connection sees it.
+    """The user of a connection, as the connection sees them.
 
     The account of a connection changes only while nothing waits to be read: before that, no request is begun.
     """
@@ -63,7 +63,7 @@ class Account(Protocol):
 
 
 class ClientConnection(Protocol):
-    """The connection that a request came on, as its exchange and whoever answers it see it."""
+    """The connection that a request came on, as its exchange and its responder see it."""
 
     transport: OutgoingTransport
     loop: asyncio.AbstractEventLoop
@@ -80,7 +80,7 @@ class ClientConnection(Protocol):
         """Whether the client does not keep up with what is written."""
 
     def charge(self, account: Account) -> None:
-        """From here on the connection is used by *account*; nobody has used it before."""
+        """Charge the connection to *account*, its first user."""
 
     def finish(self, exchange: Exchange) -> None:
         """The answer is written: go on with the next request, or end the connection."""
@@ -96,7 +96,7 @@ class ClientConnection(Protocol):
         """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
 
     def reset(self) -> None:
-        """End the connection so that nobody takes what was written for the whole of it."""
+        """End the connection with RST, so that the client sees that the answer is incomplete."""
 
     def close_soon(self) -> None:
         """End the connection when what was written has been read, or when that takes too long."""
@@ -127,12 +127,12 @@ class Exchange:
         self.body_complete = False
         self.close_after = False
         self.awaits_continue = False
-        # What the client may be told, whoever answers; empty until somebody handles the request.
+        # Sent to the client with any answer; empty until the request is handled.
         self.audit_id = ""
         self.head_sent = False
         self.received = 0
         self.discarded = 0
-        # Who is told what becomes of the client; and whether they take the body, or it waits here.
+        # Called about the client and the body; and whether the body goes to it, or waits here.
         self.responder: Responder | None = None
         self.accepting = False
         self._waiting: list[bytes] | None = None
@@ -145,7 +145,7 @@ class Exchange:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is there any more to read an answer."""
+        """Whether the client is gone."""
         return self.connection.transport.is_closing()
 
     # --- the request's body ---
@@ -176,7 +176,7 @@ class Exchange:
         return b"".join(waiting) if waiting else b""
 
     def return_body(self, body: bytes) -> None:
-        """Let the next responder have the whole *body*, which somebody has read to look at it."""
+        """Put the whole *body* back for the next responder, after it was read to look into it."""
         self.responder = None
         self.accepting = False
         self._waiting = [body] if body else None

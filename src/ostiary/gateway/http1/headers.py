@@ -19,7 +19,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # What the names of our own cookies begin with; the second form is for a gateway without TLS on this machine.
 OUR_COOKIES = (b"__Host-ostiary", b"ostiary-")
-# Of names whose meaning is remembered: anybody can invent any number of long ones.
+# Bounds on the names whose meaning is remembered: a client can invent any number of long ones.
 LONGEST_NAME = 64
 MOST_NAMES = 4096
 WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
@@ -41,7 +41,7 @@ HOP_BY_HOP = frozenset(
 )
 # Rebuilt by us, for framing or because it names us.
 REBUILT = frozenset((b"host", b"content-length", b"expect", b"audit-id"))
-# Who somebody is, or claims to be, and from where.
+# A claim about who the user is, or where the request comes from.
 IDENTITY = frozenset(
     (
         *(b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"),
@@ -61,7 +61,7 @@ IDENTITY_PREFIXES = (
     b"x-auth-request-",
     b"ssl-client-",
     b"x-ssl-client-",
-    # Proxies that tell a program who is at the door: a gateway of another kind, or the one of a cloud.
+    # What other gateways and the proxies of clouds tell programs about the user.
     b"x-authenticated-",
     b"x-goog-authenticated-",
     b"x-goog-iap-",
@@ -137,7 +137,7 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """How an upstream is told who asks. The defaults are the ones kube-apiserver's documentation uses."""
+    """The headers that tell an upstream who the user is. The defaults are those of kube-apiserver's documentation."""
 
     user: Annotated[str, header_name("the username")] = "X-Remote-User"
     group: Annotated[str, header_name("a group; one line each")] = "X-Remote-Group"
@@ -149,7 +149,7 @@ class HeaderFilter:
     """Decides by name what becomes of a header. It remembers names: classifying one costs more than looking it up."""
 
     def __init__(self, names: Iterable[HeaderNames] = (), *, drop: Iterable[str] = ()) -> None:
-        """*drop* are more names that no upstream is told by a client; one with a star at its end is a beginning."""
+        """*drop* are more names to drop from requests; one that ends with a star is a prefix."""
         self._identity = {*IDENTITY, *OVERRIDES}
         self._prefixes = list(IDENTITY_PREFIXES)
         for name in drop:
@@ -227,7 +227,7 @@ class HeaderFilter:
         if normal.startswith(b"impersonate"):
             return Action.IMPERSONATE
         if normal == b"authorization":
-            # A spelling with an underscore is nobody's credential, and is dropped like any other claim.
+            # With an underscore it is not a credential, and is dropped like any other claim.
             return Action.AUTHORIZATION if name.lower() == normal else Action.DROP
         if normal == b"user-agent":
             return Action.USER_AGENT

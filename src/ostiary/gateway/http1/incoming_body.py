@@ -1,4 +1,4 @@
-"""How a request's body comes in, and what a client may make of that: neither for ever, nor in crumbs.
+"""Bounds on how a request's body arrives: how slowly, and in how many small chunks.
 
 Made by `http1.server` for each request that has a body. The pieces of one read are handed on together: a body of many
 tiny chunks costs little more than one of few large ones, and both the number of chunks and what stands between them
@@ -91,12 +91,12 @@ class IncomingBody:
         return min(now + limits.body_timeout, self._began + min(least, limits.body_total))
 
     def restart(self, now: float) -> None:
-        """The client's turn has come only now, or it is told only now to go on: what it took before does not count."""
+        """Count the time from now on: only now has the request's turn come, or was the client told to continue."""
         self._began = now
         self._paused_at = None
 
     def pause(self, now: float) -> None:
-        """We do not read: it is not the client who takes so long."""
+        """We stop reading; until `resume`, no time passes for the client."""
         if self._paused_at is None:
             self._paused_at = now
 

@@ -24,7 +24,7 @@ LARGE_PART = 16 * 1024
 MOST_PARTS = 16
 # How long a connection that is being closed may take to deliver what was written, in seconds.
 LINGER_SECONDS = 10.0
-# Closing with this tells the other side that the end is no good one: RST, not FIN.
+# SO_LINGER with zero seconds: closing sends RST, not FIN.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -49,7 +49,7 @@ class Outbox:
             try:
                 transport.flush()
             except Exception as error:
-                # One that cannot be written to must not keep the others waiting.
+                # A transport that cannot be written to must not keep the others waiting.
                 log.error("a connection could not be written to", extra={"cause": type(error).__name__}, exc_info=error)
                 transport.abort()
 
@@ -133,7 +133,7 @@ class OutgoingTransport:
         self._inner.abort()
 
     def reset(self) -> None:
-        """Abort with RST, so that the other side does not take what was written for the whole of it."""
+        """Abort with RST, so that the other side sees that what it got is incomplete."""
         connection = self._inner.get_extra_info("socket")
         if connection is not None:
             with suppress(OSError):

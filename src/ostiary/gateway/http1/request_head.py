@@ -174,7 +174,7 @@ class RequestHead:
         for offer in map(bytes.strip, offers.split(b",")):
             if offer in UPGRADES:
                 self.upgrade = offer
-                # Whatever follows, it was meant for the new protocol: without a 101 nobody can make sense of it.
+                # What follows was meant for the new protocol: without a 101 it cannot be read as requests.
                 self.keep_alive = False
                 return
 

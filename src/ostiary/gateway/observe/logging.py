@@ -6,7 +6,7 @@
     2026-01-01T00:00:00.000Z WARNING a provider failed request_id=... cause="..."                        text
 
 Called once, by the command that serves. Modules log with the standard library and know nothing of this one. Every
-text passes through `core.redact`, also a traceback and also what other libraries say.
+text passes through `core.secrets.redact`, also a traceback and also what other libraries say.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ostiary.errors import ConfigurationError
 
 FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
-# These say every address they call, with its query.
+# These log every address they call, with its query.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio")
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # An id is random by design, so it looks like a secret; under these names, and in this form, it is none.
@@ -60,7 +60,7 @@ def configure_logging(
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """Nothing can be said when the log itself fails: the standard library would print the raw arguments."""
+        """Stay silent when the log itself fails: the standard library would print the raw arguments."""
 
 
 class _Formatter(logging.Formatter):
@@ -85,7 +85,7 @@ class _Formatter(logging.Formatter):
         try:
             return self._clean(record.getMessage())
         except Exception:
-            # A mistake in a message must not end a request. Its arguments are not shown: nobody knows them.
+            # A mistake in a message must not end a request. Its arguments are not shown: they may hold anything.
             return self._clean(str(record.msg))
 
     def _field(self, name: str, value: object, depth: int = 0) -> object:

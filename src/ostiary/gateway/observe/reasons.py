@@ -1,6 +1,6 @@
-"""What an exception of a provider says, for the operator: in the log and in the audit record, and without a secret.
+"""The reason in a provider's exception, for the log and the audit record, without secrets.
 
-Called where providers are asked, at sign-in and by the authorization chain. The person at the door is told none of it.
+Called where providers are called: at sign-in and by the authorization chain. The user is told none of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def reason_of(error: BaseException, *, sent: Iterable[str] = ()) -> str:
     """The text of *error*, without what looks like a secret.
 
     A foreign library may quote what it was given. If its text has something of *sent* in it, however spelled, then
-    nothing of the text is told: of a short password even a gap would tell something.
+    none of the text is shown: of a short password, even a gap would reveal something.
     """
     if isinstance(error, OstiaryError):
         return _without_secrets(": ".join(filter(None, (error.summary, error.cause))))

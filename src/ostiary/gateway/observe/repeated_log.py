@@ -1,6 +1,6 @@
-"""Log lines that would otherwise be written once per request while something is down.
+"""Thins out log lines that would otherwise be written once per request during an outage.
 
-Used by what knows an outage (an upstream). The first line of a run is written at once; after that at most one per
+Used by `upstream.upstreams`. The first line of a run is written at once; after that at most one per
 interval, with the number of those that were left out. Every request still has its audit event.
 """
 

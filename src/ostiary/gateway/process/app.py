@@ -32,7 +32,8 @@ from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.siblings import messages as sibling_news
 from ostiary.gateway.upstream.health import watch_credential, watch_health
-from ostiary.gateway.upstream.upstreams import Routes, Upstream
+from ostiary.gateway.upstream.routes import Routes
+from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 

@@ -57,7 +57,7 @@ from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, P
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
-from ostiary.gateway.upstream.upstreams import Routes
+from ostiary.gateway.upstream.routes import Routes
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes
 

@@ -13,7 +13,7 @@ from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.gateway.request.stages import Handler, OwnApi, Question
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
-from ostiary.gateway.upstream.upstreams import Routes
+from ostiary.gateway.upstream.routes import Routes
 from ostiary.interfaces.attributes import RequestLine
 
 

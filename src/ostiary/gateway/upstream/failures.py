@@ -24,7 +24,7 @@ def may_repeat(request: RequestHead, error: UpstreamLost, *, sent_body: bool) ->
 
 
 def failure_status(error: UpstreamLost, *, sent_body: bool) -> int:
-    """The status that tells the client why there is no answer of the upstream's."""
+    """The status of the answer that the client gets instead of the upstream's."""
     if error.kind is FailureKind.TIMEOUT:
         return 504
     if error.kind is FailureKind.CREDENTIAL:

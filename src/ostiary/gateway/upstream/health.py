@@ -1,4 +1,4 @@
-"""Asks an upstream now and then whether it is well, so that a readiness probe knows before a user does.
+"""Checks the health of an upstream regularly, so that readiness probes notice an outage before users do.
 
 Run by the app for each upstream that has a health path, and for each that knows us by a credential: after it rejected
 that, until it takes it again. The question goes through the same pool as everything else, with our own credential and
@@ -32,7 +32,7 @@ async def watch_health(upstream: Upstream, path: str, *, every: float = EVERY_SE
 
 
 async def watch_credential(upstream: Upstream, *, every: float = CREDENTIAL_SECONDS) -> None:
-    """Whenever the upstream has rejected our credential, try it until it is accepted: nobody else may ask meanwhile."""
+    """After the upstream has rejected our credential, try it until it is accepted; users may send nothing meanwhile."""
     while True:
         await upstream.credential_rejected.wait()
         await check_credential(upstream)
@@ -73,9 +73,9 @@ async def check_credential(upstream: Upstream) -> bool:
 
 
 async def settle_doubt(upstream: Upstream) -> None:
-    """Before readiness is told: find out whether our credential is rejected, or only one API said so.
+    """Before readiness is reported: find out whether our credential is rejected, or only one API said so.
 
-    An API server passes on the 401 of an API that it aggregates. Whoever may ask that must not be able to make the
+    An API server passes on the 401 of an API that it aggregates. A user of that API must not be able to make the
     gateway look broken.
     """
     if upstream.credential_rejected.is_set():
@@ -104,7 +104,7 @@ async def _ask(upstream: Upstream, path: str) -> int:
 
 
 class _Probe:
-    """The sender of one question. Only the status of the answer matters."""
+    """The sender of one health check. Only the status of the answer matters."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.status: asyncio.Future[int] = loop.create_future()

@@ -1,4 +1,4 @@
-"""The headers that tell an upstream who asks. Pure.
+"""The headers that tell an upstream who the user is. Pure.
 
 Called by `upstream.upstreams` for each user, and at sign-in to see that a name can be told at all. The names of these
 headers are `http1.headers.HeaderNames`: what a client sends under them is dropped there.
@@ -21,7 +21,7 @@ def impersonation(user: UserInfo) -> bytes:
 
 
 def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
-    """The lines that tell an upstream who asks; raises `BadHeader` for a name that a header cannot carry."""
+    """The lines that tell an upstream who the user is; raises `BadHeader` for a name that a header cannot carry."""
     lines = [_line(names.user, user.username)]
     if user.uid:
         lines.append(_line(names.uid, user.uid))

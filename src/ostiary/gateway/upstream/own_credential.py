@@ -1,6 +1,6 @@
 """The gateway's own credential at one upstream: a token in a file, or a client certificate, and what is wrong with it.
 
-Used by `ostiary.gateway.upstream.upstreams`. An upstream that rejects it says 401, and that answer is about us: no
+Used by `upstream.upstreams`. An upstream that rejects it says 401, and that answer is about us: no
 user can do anything about it, so it never reaches one. Files are read again after a while, and at once after such a
 401.
 """
@@ -46,7 +46,7 @@ class TokenFile:
 
 
 class TlsFiles:
-    """Tells whether the files of a client certificate have changed since they were last used."""
+    """The files of a client certificate, and whether they have changed since they were last used."""
 
     def __init__(self, tls: settings.ClientTls, clock: Clock) -> None:
         self._files = [path for path in (tls.certificate, tls.key, tls.ca) if path is not None]

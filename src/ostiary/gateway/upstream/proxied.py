@@ -2,7 +2,7 @@
 
 Called by the engine; stands between a client's exchange and an upstream's connection and moves bytes both ways, each
 side slowed to the pace of the other. Framing is written anew on both sides, so neither can be confused by the other's.
-After a 101 it becomes a tunnel of raw bytes (WebSocket, SPDY).
+After a 101 `upstream.tunnel` takes over.
 
 A 401 of an upstream that knows the gateway by a credential is about that credential. It is read again and the request
 sent once more, or the client gets a 503: its own credential has nothing to do with it.
@@ -33,7 +33,7 @@ Context = TypeVar("Context")
 
 
 class Owner(Protocol[Context]):
-    """Whoever lets requests through, as each of them sees it."""
+    """What lets requests through (the engine), as each request sees it."""
 
     def proxied_started(self, proxied: Proxied[Context], status: int) -> None:
         """The head of a long answer is on its way."""
@@ -66,13 +66,13 @@ class Proxied(Generic[Context]):
         "_done",
         "_exchange",
         "_head",
-        "_held",
         "_kept",
         "_owner",
         "_resent",
         "_retried",
         "_sent_body",
         "_timeout",
+        "_unread",
         "context",
         "credential",
         "recorder",
@@ -108,7 +108,7 @@ class Proxied(Generic[Context]):
         # None for most: their answer comes whole.
         self._answer: RelayedAnswer | None = None
         # How many bytes the upstream has not read, while it does not keep up.
-        self._held = 0
+        self._unread = 0
         self._buffer = b""
         self._retried = False
         self._resent = False
@@ -140,7 +140,7 @@ class Proxied(Generic[Context]):
         exchange.abort()
 
     def give_up(self) -> None:
-        """It could not even be begun."""
+        """End it before it was begun."""
         self._drop_upstream()
         self._exchange.responder = None
         self._finish(self.status, None)
@@ -228,25 +228,25 @@ class Proxied(Generic[Context]):
     def upstream_full(self) -> None:
         self._exchange.pause_body()
         account, connection = self._exchange.connection.account, self._connection
-        if account is not None and connection is not None and not self._held:
-            self._held = connection.transport.get_write_buffer_size()
-            if not account.hold_unread(self._held):
+        if account is not None and connection is not None and not self._unread:
+            self._unread = connection.transport.get_write_buffer_size()
+            if not account.hold_unread(self._unread):
                 self._exchange.connection.loop.call_soon(self.cut)
 
     def upstream_ready(self) -> None:
-        self._release_held()
+        self._release_unread()
         self._exchange.resume_body()
 
-    def _release_held(self) -> None:
-        held, self._held = self._held, 0
+    def _release_unread(self) -> None:
+        unread, self._unread = self._unread, 0
         account = self._exchange.connection.account
-        if held and account is not None:
-            account.release_unread(held)
+        if unread and account is not None:
+            account.release_unread(unread)
 
     # --- from the upstream ---
 
     def response_informational(self, status: int, headers: Headers) -> None:
-        # We have answered an Expect ourselves; other news may be of use to a client that knows HTTP/1.1.
+        # We have answered an Expect ourselves; other interim answers may be of use to a client that knows HTTP/1.1.
         if status != 100 and not self._exchange.request.http10:
             self._exchange.inform(
                 b"".join((status_line(status), *self.upstream.pool.answer_headers.lines(headers), b"\r\n"))
@@ -331,7 +331,7 @@ class Proxied(Generic[Context]):
 
     def _send_again(self) -> None:
         if not self._exchange.request.bare:
-            # Nobody takes the rest of the body until there is a connection.
+            # The rest of the body waits until there is a connection.
             self._exchange.pause_body()
         self.upstream.pool.acquire(self._take_connection, fresh=True)
 
@@ -353,7 +353,7 @@ class Proxied(Generic[Context]):
     def _fail(self, error: UpstreamLost) -> None:
         exchange = self._exchange
         if exchange.head_sent:
-            # Half an answer must not look like a whole one.
+            # A partial answer must not look complete.
             self._finish(self.status, error)
             exchange.abort()
             return
@@ -412,6 +412,6 @@ class Proxied(Generic[Context]):
     def _finish(self, status: int, error: UpstreamLost | None) -> None:
         if not self._done:
             self._done = True
-            if self._held:
-                self._release_held()
+            if self._unread:
+                self._release_unread()
             self._owner.proxied_finished(self, status, error)

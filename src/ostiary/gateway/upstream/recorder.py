@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class Recorder:
-    """Keeps the bodies that the audit policy wants, each up to a limit; beyond it, one byte more tells so."""
+    """The bodies that the audit policy wants, each up to a limit; one byte more shows that there was more."""
 
     def __init__(self, limit: int, *, request: bool, response: bool) -> None:
         self._limit = limit

@@ -38,7 +38,7 @@ class RelayedAnswer:
     def begin(self, status: int, headers: Headers, framing: Framing, audit_line: bytes) -> None:
         """The head, with what must be said about the end of the answer."""
         exchange = self._exchange
-        # The usual words, not the upstream's: nobody checked those for what a line must not hold.
+        # The usual reason phrase: the upstream's was not checked for characters that a line must not hold.
         out = self._out
         out.append(STATUS_LINES.get(status) or status_line(status))
         out += self._names.lines(headers)

@@ -1,6 +1,6 @@
-"""Upstreams: where allowed requests go, and how each is told who asks.
+"""Upstreams: where allowed requests go, and how each is told who the user is.
 
-Built from the configuration; found by host and path prefix, the longest prefix first. An upstream believes what we say
+Built from the configuration; found by `upstream.routes`. An upstream believes what we say
 about the user because of our own credential there: a token or a client certificate (`upstream.own_credential`).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
@@ -65,7 +64,7 @@ class Upstream:
         self._log = RepeatedLog(log, clock)
 
     def identity(self, user: UserInfo) -> bytes:
-        """The header lines that say who asks; raises `BadHeader` for a name that cannot be said."""
+        """The header lines that say who the user is; raises `BadHeader` for a name that a header cannot carry."""
         mode = self.settings.identity
         if mode is IdentityMode.IMPERSONATION:
             return impersonation(user)
@@ -118,7 +117,7 @@ class Upstream:
     # --- how it is ---
 
     def trouble(self) -> str:
-        """What a readiness probe is told; empty if it can be asked."""
+        """Why it is not ready, for the readiness probe; empty if it is."""
         try:
             self.credential()
         except OSError:
@@ -179,41 +178,6 @@ class Upstream:
             return target
         rest = target[len(prefix.encode()) :]
         return rest if rest.startswith(b"/") else b"/" + rest
-
-
-class Routes:
-    """Which upstream serves a host and a path."""
-
-    def __init__(self, upstreams: Sequence[Upstream]) -> None:
-        self.upstreams = tuple(upstreams)
-        by_length = sorted(upstreams, key=lambda upstream: -len(upstream.settings.prefix))
-        # One that names the host goes before one that takes any.
-        self._order = sorted(by_length, key=lambda upstream: not upstream.settings.hosts)
-
-    def find(self, host: str, path: str) -> Upstream | None:
-        # Hosts are the same in upper and lower case; paths are not.
-        name = (host.rpartition(":")[0] if _has_port(host) else host).lower()
-        for upstream in self._order:
-            hosts = upstream.settings.hosts
-            if (not hosts or name in hosts) and _is_below(path, upstream.settings.prefix):
-                return upstream
-        return None
-
-    def tick(self, now: float) -> None:
-        for upstream in self.upstreams:
-            upstream.tick(now)
-
-    def close(self) -> None:
-        for upstream in self.upstreams:
-            upstream.pool.close()
-
-
-def _is_below(path: str, prefix: str) -> bool:
-    return prefix == "/" or path == prefix or path.startswith(prefix + "/")
-
-
-def _has_port(host: str) -> bool:
-    return ":" in host.rpartition("]")[2]
 
 
 def _address(configured: settings.Upstream) -> Address:

@@ -155,7 +155,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abandon(self) -> None:
-        """Close at once: nobody wants the answer any more."""
+        """Close at once: the answer is no longer wanted."""
         self.receiver = None
         self.deadline = _NEVER
         self._pool.forget(self)
@@ -175,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
         if receiver is None:
-            # Bytes that nobody asked for: an answer to no question must not become the answer to the next one.
+            # Unsolicited bytes must not become the answer to the next request.
             self.abandon()
             return
         if not self._answered:
@@ -281,8 +281,8 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         if self._is_head or status in (204, 304):
             framing = NO_BODY
-            # It has no body, and speaks of one. An upstream that sends it all the same sends it later, and its bytes
-            # would be the answer to whoever is next on this connection.
+            # It must have no body, and announces one. If the upstream sends it all the same, later, its bytes would be
+            # taken for the answer to the next request on this connection.
             self._poisoned = self._poisoned or self._announces_body
         elif self._encoded:
             framing = CHUNKED

@@ -147,7 +147,7 @@ class Pool:
             connection = await asyncio.wait_for(dialing, self._connect_timeout)
             connection.address = address
             if connection.transport.is_closing():
-                # Closed before it reached us, so we were not told.
+                # It was closed before it reached us.
                 raise ConnectionAbortedError(0, "it was closed at once")
         except Exception as error:
             kind = FailureKind.TIMEOUT if isinstance(error, TimeoutError) else FailureKind.LOST

@@ -81,15 +81,15 @@ class ServerConnection(asyncio.Protocol):
         self.peer_certificate: bytes | None = None
         self.draining = False
         self.tunnel: Tunnel | None = None
-        # Whose requests came last, if anybody knows; and how many unread bytes count for them.
+        # The user whose requests came last, if known; and how many unread bytes are charged to them.
         self.account: Account | None = None
         self._unread = 0
         self.deadline = 0.0
-        self._reader = RequestReader(self, server.limits, server.loop.time)
+        self._reader: RequestReader = RequestReader(self, server.limits, server.loop.time)
         self._active: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         # Given up: nothing more is read, and the connection ends with what is being answered.
-        self.failed = False
+        self.failed: bool = False
         self._reading_paused = False
         self._write_paused = False
 
@@ -136,14 +136,14 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _remember(self, request: RequestHead, data: bytes) -> None:
-        """Remember the head of one whole request: whoever handled it wants to know it again."""
+        """Keep the head of one whole request, whose handler wants to recognise it."""
         head, _, body = data.partition(b"\r\n\r\n")
         # Not what begins with empty lines, which a parser skips.
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
             self._server.known.keep(head + b"\r\n\r\n", request)
 
     def charge(self, account: Account) -> None:
-        """From here on the connection is used by *account*; nobody has used it before."""
+        """Charge the connection to *account*, its first user."""
         self.account = account
         account.connections += 1
         self.transport.limit_write_buffer(UNREAD_HIGH_WATER)
@@ -153,7 +153,7 @@ class ServerConnection(asyncio.Protocol):
         if self.account is not None:
             self._unread = self.transport.get_write_buffer_size()
             if not self.account.hold_unread(self._unread):
-                # Nobody who reads so little of so much gets the rest.
+                # The client has too much unread; it does not get the rest.
                 self.loop.call_soon(self.reset)
         if self.tunnel is not None:
             self.tunnel.client_full()
@@ -309,7 +309,7 @@ class ServerConnection(asyncio.Protocol):
         if not self._reading_paused:
             self._reading_paused = True
             if self._active is not None:
-                # It is not the client who takes so long.
+                # We stopped reading, so the client is not late.
                 self.deadline = _NEVER
             self._reader.pause()
             self.transport.pause_reading()
@@ -343,7 +343,7 @@ class ServerConnection(asyncio.Protocol):
             self.reset()
         elif active.responder is not None:
             self.refuse(RequestRefused(408, "the request took too long to arrive"))
-        # Else it is being decided on; whoever decides has a time limit of their own.
+        # Else the request is being decided on, which has a time limit of its own.
 
     def drain(self) -> None:
         """Finish what was begun and accept nothing more on this connection."""
@@ -355,7 +355,7 @@ class ServerConnection(asyncio.Protocol):
             self.close_soon()
 
     def reset(self) -> None:
-        """End the connection so that nobody takes what was written for the whole of it."""
+        """End the connection with RST, so that the client sees that the answer is incomplete."""
         self.transport.reset()
 
     def close_soon(self) -> None:
@@ -419,7 +419,7 @@ OnRefused = Callable[[ServerConnection, Exchange | None, RequestRefused], bytes]
 
 
 class Server:
-    """What the connections of one listener share. A reload changes `handle` and `limits` for those that come."""
+    """What the connections of one listener share. A reload changes `handle`, and `limits` for new connections."""
 
     __slots__ = ("connections", "handle", "known", "limits", "loop", "on_refused", "outbox")
 
@@ -430,7 +430,7 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.known = KnownHeads()
         self.outbox = Outbox(loop)
-        # Told of each request that could not be read, as far as it came; returns the lines that its answer has besides.
+        # Called with each request that could not be read, as far as it came; returns more header lines for its answer.
         self.on_refused: OnRefused = _no_lines
 
     def connection(self) -> ServerConnection:

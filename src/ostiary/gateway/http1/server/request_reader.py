@@ -1,4 +1,4 @@
-"""Reads requests from a connection's bytes, and tells the connection how far each has come.
+"""Reads requests from a connection's bytes, and reports to the connection how far each has come.
 
 Owned by `server.connection`. httptools parses, strictly: what it refuses (two lengths, folded headers, bare line
 feeds) is answered 400 and the connection closed, because nobody can say where the next request begins.
@@ -123,7 +123,7 @@ class RequestReader:
         return self.body_deadline(exchange, now)
 
     def pause(self) -> None:
-        """Nothing is read from here on: it is not the client who takes so long."""
+        """Nothing is read from here on, and the client is not blamed for the time that takes."""
         if self.body is not None:
             self.body.pause(self._now())
 
@@ -209,7 +209,7 @@ class RequestReader:
             raise RequestRefused(431, "the request has too many trailers")
 
     def _count_unfinished(self, size: int, *, begun: bool) -> None:
-        """Count bytes of a head, or of trailers, whose lines are not complete yet: no callback has told them."""
+        """Count bytes of a head, or of trailers, whose lines are incomplete: no callback came for them yet."""
         # How much of its first read belongs to a head is unknown; 1 stands for it, and says that there was one.
         self._unfinished_bytes += size if begun else 1
         if self._unfinished_bytes > self._limits.head_bytes:

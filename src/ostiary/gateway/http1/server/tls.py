@@ -28,7 +28,7 @@ class _Handshake(ssl.SSLObject):
 
     def do_handshake(self) -> None:
         if self._is_plain:
-            # More of what nobody can answer. The event loop ends the connection.
+            # More of the plain request. The event loop ends the connection.
             raise ssl.SSLError("a plain HTTP request came to a TLS port")
         if not self._has_looked and self.incoming.pending:
             self._has_looked = True
@@ -36,7 +36,7 @@ class _Handshake(ssl.SSLObject):
             if _REQUEST.match(data):
                 self._is_plain = True
                 self.outgoing.write(PLAIN_HTTP_ANSWER)
-                # What was written is sent as though it belonged to the handshake, which then waits for the client: it
+                # What was written is sent as a part of the handshake, which then waits for the client: it
                 # reads the answer and leaves, or the time limit of the handshake ends it.
                 raise ssl.SSLWantReadError
             self.incoming.write(data)
