@@ -118,9 +118,11 @@ class RequestReader:
 
     def restart_body(self, exchange: Exchange, now: float) -> float:
         """The same, from now on: what the client took before does not count."""
-        if self.body is not None and exchange is self.exchange:
-            self.body.restart(now)
-        return self.body_deadline(exchange, now)
+        body = self.body
+        if body is None or exchange is not self.exchange:
+            return now + self._limits.body_timeout
+        body.restart(now)
+        return body.deadline(now)
 
     def pause(self) -> None:
         """Nothing is read from here on, and the client is not blamed for the time that takes."""
