@@ -83,7 +83,6 @@ async def test_the_gateway_is_busy_while_a_request_waits_for_a_decision(tmp_path
     policy = Policy()
     async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
         engine = site.worker.app.engine
-        seen = [engine.busy]
         policy.gate.clear()
         site.client.send(site.request())
         await policy.reached.wait()

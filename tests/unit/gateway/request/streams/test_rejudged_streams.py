@@ -53,6 +53,20 @@ async def test_a_policy_that_changes_is_noticed_at_the_next_tick(
     assert messages == ["a stream was cut: the policy no longer allows it"]
 
 
+async def test_a_watch_is_judged_again_from_its_beginning(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy, upstreams=kubernetes(at(made)))
+        async with serving(config) as site, opened(site, "/api/v1/pods?watch=1") as client:
+            assert (site.seats, site.streams) == (0, 1)
+            assert len(site.worker.app.engine.open_exchanges) == 1
+            policy.rule = DENY
+            policy.revision += 1
+            await site.tick(1)
+            await cut(client)
+            await until(lambda: site.streams == 0)
+
+
 async def test_a_provider_that_cannot_tell_of_changes_is_asked_again_after_ten_seconds(tmp_path: Path) -> None:
     policy = Policy()
     async with (
