@@ -71,6 +71,19 @@ async def test_a_token_whose_streams_have_ended_is_not_asked_about_for_their_sak
     assert store.lookups == lookups + 1
 
 
+async def test_a_token_that_was_ended_is_not_asked_about_again(
+    authenticator: Authenticator, tokens: Tokens, store: Store
+) -> None:
+    token = await sign_in(authenticator, tokens)
+    stream = stream_of(authenticator, token)
+    await tokens.revoke(RevocationKind.USER, "ann")
+    await authenticator.feed.confirm()
+    lookups = store.lookups
+    await tokens.revoke(RevocationKind.USER, "ann")
+    await authenticator.feed.confirm()
+    assert (stream.cuts, store.lookups) == (1, lookups)
+
+
 async def test_a_token_with_two_streams_keeps_the_other_when_one_ends(
     authenticator: Authenticator, tokens: Tokens, clock: FakeClock
 ) -> None:

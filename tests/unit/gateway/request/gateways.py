@@ -167,7 +167,9 @@ class Gateway:
         """What ``ostiary explain`` says about the id of an answer."""
         audit_id = answer.one("Audit-Id")
         assert audit_id is not None
-        return self.worker.app.shared.ended.recall(audit_id.decode())
+        ended = self.worker.app.shared.ended.recall(audit_id.decode())
+        assert ended is None or (ended.id.encode(), ended.status) == (audit_id, answer.status)
+        return ended
 
     @property
     def seats(self) -> int:

@@ -198,6 +198,18 @@ async def test_the_bodies_that_the_audit_policy_wants_are_recorded(tmp_path: Pat
                 assert ("responseObject" in event) == (level == "RequestResponse")
 
 
+async def test_a_watch_that_the_audit_policy_leaves_out_is_served_and_recorded_nowhere(tmp_path: Path) -> None:
+    async with upstream(endless) as made:
+        audit = audit_at("None", tmp_path)
+        config = configured(tmp_path, at(made), audit=audit, upstreams=kubernetes(at(made)))
+        async with serving(config) as site:
+            async with opened(site, "/api/v1/pods?watch=1"):
+                assert site.streams == 1
+            await until(lambda: site.streams == 0)
+            assert await site.events() == []
+            assert site.count("requests_total", "watch", "200") == 1
+
+
 async def test_the_receipt_of_a_request_is_recorded_before_it_is_sent_on(tmp_path: Path) -> None:
     async with upstream(silent) as made:
         config = configured(tmp_path, at(made), audit=audit_at("Metadata", tmp_path))

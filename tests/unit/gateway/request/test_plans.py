@@ -91,3 +91,18 @@ async def test_one_users_plans_evict_only_that_users_plans(tmp_path: Path) -> No
         await ask(0)
         assert site.count("decisions_total") == planned + 1
     assert len(made.requests) == 304
+
+
+async def test_the_plans_of_a_user_in_many_groups_take_more_room(tmp_path: Path) -> None:
+    """A hundred groups of a hundred bytes: about fifty plans fit, where hundreds of an ordinary user do."""
+    async with upstream() as made, serving(configured(tmp_path, at(made), ImmediatePolicy())) as site:
+        grouped = UserInfo("ann", groups=tuple(f"{number:0100}" for number in range(100)))
+        for user, is_kept in ((grouped, False), (UserInfo("bob"), True)):
+            token = await another_token(site, user)
+            for number in range(80):
+                answer = await site.client.ask(get(f"/{number}", f"Authorization: Bearer {token}"))
+                assert answer.status == 200
+            planned = site.count("decisions_total")
+            await site.client.ask(get("/0", f"Authorization: Bearer {token}"))
+            assert (site.count("decisions_total") == planned) is is_kept
+    assert len(made.requests) == 162

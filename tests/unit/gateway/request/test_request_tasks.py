@@ -79,6 +79,20 @@ async def test_what_is_admitted_passes_and_what_is_not_goes_no_further(tmp_path:
         assert len(made.requests) == 1
 
 
+@pytest.mark.parametrize(("retry_after", "told"), [(0.0, b"1"), (1.0, b"1"), (1.1, b"2")])
+async def test_who_is_to_come_back_is_told_whole_seconds_and_one_at_least(
+    tmp_path: Path, retry_after: float, told: bytes
+) -> None:
+    class Later(Quota):
+        def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
+            return Admission(False, "the quota is used up", retry_after)
+
+    config = replace(configured(tmp_path, "http://127.0.0.1:1"), admission=(Provider("later", "later", Later()),))
+    async with serving(config) as site:
+        answer = await site.ask()
+        assert (answer.status, answer.one("Retry-After")) == (429, told)
+
+
 async def test_the_gateway_is_busy_while_a_request_waits_for_a_decision(tmp_path: Path) -> None:
     policy = Policy()
     async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
