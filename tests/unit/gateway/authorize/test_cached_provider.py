@@ -199,17 +199,20 @@ async def test_a_policy_that_changes_while_a_provider_decides_makes_the_ruling_a
 
 async def test_a_policy_that_changes_while_another_link_is_waited_for_is_asked_anew(clock: FakeClock) -> None:
     """The second link has an answer from before its change, made while the first was waited for."""
-    first, second = Waiting(Decision(Verdict.NO_OPINION)), Revised()
+
+    class RevisedByUser(Revised):
+        def cache_key(self, attributes: Attributes) -> Hashable:
+            return attributes.user.username
+
+    first, second = Waiting(Decision(Verdict.NO_OPINION)), RevisedByUser()
     authorizer = Authorizer([Link("first", first), Link("second", second)], cache_ttl=10, clock=clock)
     await authorizer.authorize(GET_POD)
-    clock.advance(5)
-    other = Attributes(replace(ALICE, uid="7"), POD)
     first.gate.clear()
-    call = await begun(authorizer, first, other)
-    await authorizer.authorize(GET_POD)
+    call = await begun(authorizer, first, Attributes(replace(ALICE, uid="7"), POD))
     second.revision, second.decision = 2, DENY
     first.gate.set()
-    assert await call == DENY
+    assert (await call).verdict is Verdict.DENY
+    assert len(second.asked) == 2
 
 
 async def test_a_provider_without_a_revision_never_changes_the_generation(clock: FakeClock) -> None:
@@ -329,8 +332,8 @@ async def test_a_provider_that_hangs_is_asked_by_nobody_for_longer_than_the_limi
     authorizer = Authorizer([Link("slow", provider)], timeout=0.01)
     outcomes = await asyncio.gather(*(authorizer.authorize(GET_POD) for _ in range(3)), return_exceptions=True)
     causes = {outcome.cause for outcome in outcomes if isinstance(outcome, ProviderError)}
-    assert causes == {"it did not answer within 0.01 seconds"}
-    assert len(outcomes) == 3
+    assert all(cause is not None and cause.startswith("it did not answer") for cause in causes)
+    assert [type(outcome) for outcome in outcomes] == [ProviderError] * 3
 
 
 async def test_a_lookup_that_was_given_up_is_cancelled() -> None:
@@ -524,7 +527,7 @@ async def test_a_late_failure_of_a_provider_that_was_given_up_is_no_news() -> No
 
     provider = FailsLate()
     provider.gate.clear()
-    with pytest.raises(ProviderError, match="did not answer within"):
+    with pytest.raises(ProviderError, match="it did not answer"):
         await Authorizer([Link("slow", provider)], timeout=0.01).authorize(GET_POD)
     for _ in range(3):
         await asyncio.sleep(0)

@@ -802,14 +802,14 @@ async def test_a_configured_chain_has_the_settings_that_were_written(clock: Fake
             Authorization("slow", "x", slow),
         ),
         cache_ttl=timedelta(seconds=7),
-        timeout=timedelta(seconds=0.01),
+        timeout=timedelta(seconds=0.25),
         hide_denied=True,
     )
     refusals = Refusals(clock=clock)
     authorizer = Authorizer.from_settings(settings, clock=clock, refusals=refusals)
     assert authorizer.cache_seconds == 7
     assert authorizer.decide(at("dev")) == DENY
-    with pytest.raises(ProviderError, match=r"within 0\.01 seconds"):
+    with pytest.raises(ProviderError, match="it did not answer"):
         await authorizer.authorize(at("prod"))
     slow.gate.set()
     slow.rule = lambda attributes: replace(DENY, hidden=True)
