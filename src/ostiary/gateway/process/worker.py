@@ -16,6 +16,7 @@ from typing import Any
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.gateway.config.reload import changes_that_need_a_restart
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.snapshots import Snapshot
@@ -211,18 +212,7 @@ def _is_unfinished(connection: ServerConnection) -> bool:
 
 def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
     """Raise `ConfigurationError` for a change that needs a restart: addresses, workers, store, tokens, limits."""
-    changed = [
-        name
-        for name, before, after in (
-            ("listen.address", old.listen.address, new.listen.address),
-            ("listen.workers", old.listen.workers, new.listen.workers),
-            ("health.address", old.health, new.health),
-            ("store", _store_key(old), _store_key(new)),
-            ("tokens", old.tokens, new.tokens),
-            ("limits", old.limits, new.limits),
-        )
-        if before != after
-    ]
+    changed = list(changes_that_need_a_restart(old, new))
     if changed:
         raise ConfigurationError(
             "the configuration was not reloaded",
@@ -230,8 +220,3 @@ def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
             hint="restart the gateway, or undo the change",
             code="config-invalid",
         )
-
-
-def _store_key(config: GatewayConfig) -> tuple[str, str]:
-    kept = ability(config.store.instance, KeptInFile)
-    return config.store.type, "" if kept is None else kept.path
