@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ostiary.core.config import Document, Node, join
-from ostiary.core.config.declare import settings_of
-from ostiary.core.config.kinds import FilePath, FilePaths, Holds
-from ostiary.core.config.plugin_settings import declared_settings
-from ostiary.core.config.sections import Section, Sections
+from ostiary.core.settings.declare import settings_of
+from ostiary.core.settings.kinds import FilePath, FilePaths, Holds
+from ostiary.core.settings.plugin_settings import declared_settings
+from ostiary.core.settings.sections import Section, Sections
 from ostiary.gateway.config.certificates import certificates
-from ostiary.gateway.config.gateway_file import GatewayFile
-from ostiary.gateway.config.kinds import Entries, Entry, TypeOrEntry
+from ostiary.gateway.config.settings.gateway_file import GatewayFile
+from ostiary.gateway.config.settings.kinds import Entries, Entry, TypeOrEntry
 from ostiary.model import Place, Problem
 
 # What the settings of a provider hold that declares none, by their names.

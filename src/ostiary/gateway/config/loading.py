@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Reading, parse, read
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.gateway.config import sections
-from ostiary.gateway.config.audit import Audit
-from ostiary.gateway.config.gateway_file import API_VERSION, KIND, GatewayFile
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.rules import check
 from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.config.settings.audit import Audit
+from ostiary.gateway.config.settings.gateway_file import API_VERSION, KIND, GatewayFile
 from ostiary.gateway.config.upstreams import upstreams
 from ostiary.interfaces.shared_counts import ImmediateCounts
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ostiary.core.config.declare import settings_of
-from ostiary.core.config.sections import Section
-from ostiary.gateway.config.gateway_file import GatewayFile
-from ostiary.gateway.config.kinds import Entry
-from ostiary.gateway.config.listen import Health
+from ostiary.core.abilities import ability
+from ostiary.core.settings.declare import settings_of
+from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.settings import GatewayConfig, Provider
-from ostiary.interfaces.token_store import TokenStore
+from ostiary.gateway.config.settings.gateway_file import GatewayFile
+from ostiary.gateway.config.settings.kinds import Entry
+from ostiary.gateway.config.settings.listen import Health
+from ostiary.interfaces.token_store import KeptInFile, TokenStore
 
 
 def changes_that_need_a_restart(old: GatewayConfig, new: GatewayConfig) -> Iterator[str]:
@@ -39,4 +40,5 @@ def _section(config: GatewayConfig, attribute: str) -> object:
 
 def _store_key(store: Provider[TokenStore]) -> tuple[str, str]:
     """What tells one store from another: each load builds a new object."""
-    return store.type, str(getattr(store.instance, "path", ""))
+    kept = ability(store.instance, KeptInFile)
+    return store.type, "" if kept is None else kept.path

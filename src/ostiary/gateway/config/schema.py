@@ -10,9 +10,9 @@ from typing import cast
 
 from ostiary.core import catalog
 from ostiary.core.config import Json
-from ostiary.core.config.plugin_settings import declared_settings
-from ostiary.core.config.schema import object_schema
-from ostiary.gateway.config.gateway_file import (
+from ostiary.core.settings.plugin_settings import declared_settings
+from ostiary.core.settings.schema import object_schema
+from ostiary.gateway.config.settings.gateway_file import (
     AdmissionEntry,
     AttributesEntry,
     AuthorizationEntry,

@@ -1,7 +1,7 @@
 """From the fields of ``gateway.yaml`` to the parts of `GatewayConfig`: providers are built, references followed.
 
-Called by `gateway.config.loading` once the whole file is read (`config.gateway_file`); it then applies the rules that
-concern several sections (`gateway.config.rules`). Every mistake is noted where it stands.
+Called by `gateway.config.loading` once the whole file is read (`config.settings.gateway_file`); it then applies the
+rules that concern several sections (`gateway.config.rules`). Every mistake is noted where it stands.
 """
 
 from __future__ import annotations
@@ -17,16 +17,6 @@ from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
-from ostiary.gateway.config.gateway_file import (
-    AdmissionEntry,
-    AuthorizationEntry,
-    AuthorizationFile,
-    GatewayFile,
-    GroupEntry,
-    IdentityEntry,
-    UpstreamEntry,
-)
-from ostiary.gateway.config.listen import Listen
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (
     DEFAULT_STORE_TYPE,
@@ -37,6 +27,16 @@ from ostiary.gateway.config.settings import (
     Identity,
     Provider,
 )
+from ostiary.gateway.config.settings.gateway_file import (
+    AdmissionEntry,
+    AuthorizationEntry,
+    AuthorizationFile,
+    GatewayFile,
+    GroupEntry,
+    IdentityEntry,
+    UpstreamEntry,
+)
+from ostiary.gateway.config.settings.listen import Listen
 from ostiary.interfaces.identity import NeedsClientCertificate
 from ostiary.model import Place
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ostiary.core.net import is_loopback
-from ostiary.gateway.config.gateway_file import UpstreamEntry
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import check_unique
 from ostiary.gateway.config.settings import IdentityMode, Provider, Upstream, UpstreamSettings
+from ostiary.gateway.config.settings.gateway_file import UpstreamEntry
 from ostiary.gateway.config.values import parse_origin
 
 

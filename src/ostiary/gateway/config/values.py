@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from ostiary.core.config.kinds import unreadable
+from ostiary.core.settings.kinds import unreadable
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 

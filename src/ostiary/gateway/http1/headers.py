@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from ostiary.core.config.kinds import header_name
+from ostiary.core.settings.kinds import header_name
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
-from ostiary.core.config.kinds import Duration, Integer
+from ostiary.core.settings.kinds import Duration, Integer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config.kinds import FilePaths, Flag, Holds
+from ostiary.core.settings.kinds import FilePaths, Flag, Holds
 
 
 @dataclass(frozen=True, slots=True)

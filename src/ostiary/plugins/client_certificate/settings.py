@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ostiary.core.config.kinds import Flag
+from ostiary.core.settings.kinds import Flag
 from ostiary.plugins.common.renewal import Renewal, RenewalSetting
 
 

@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import Annotated, TypeAlias, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config.kinds import Duration, Integer
 from ostiary.core.counting.counts import MemoryCounts
+from ostiary.core.settings.kinds import Duration, Integer
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.shared_counts import SharedCounts, State
 

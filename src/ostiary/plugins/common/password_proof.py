@@ -11,7 +11,7 @@ from base64 import b64decode
 from typing import Annotated, TypeAlias
 
 from ostiary.core.catalog import Context
-from ostiary.core.config.kinds import Text
+from ostiary.core.settings.kinds import Text
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Secret
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, TypeAlias
 
-from ostiary.core.config.kinds import Choice
+from ostiary.core.settings.kinds import Choice
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import RenewalCheck
 from ostiary.model import UserInfo

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config.kinds import AnyText, FilePath, Holds, Text, Texts
+from ostiary.core.settings.kinds import AnyText, FilePath, Holds, Text, Texts
 
 GITHUB = "github.com"
 EMPTY_LIST = "an empty list restricts nothing: remove it if that is intended"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields
-from ostiary.core.config.kinds import AnyText, FilePath, Flag, Holds, Text, Texts, Word
+from ostiary.core.settings.kinds import AnyText, FilePath, Flag, Holds, Text, Texts, Word
 
 APIS = ("cloudIdentity", "directory")
 EMPTY_LIST = "an empty list restricts nothing: remove it if that is intended"

@@ -26,7 +26,7 @@ import bcrypt
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.core.watched_file import WatchedFile
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.identity import Challenge, LoginRequest, Produces, SignIn

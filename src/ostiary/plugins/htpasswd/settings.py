@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config.kinds import FilePath, Holds, Integer
-from ostiary.core.config.sections import Section
+from ostiary.core.settings.kinds import FilePath, Holds, Integer
+from ostiary.core.settings.sections import Section
 from ostiary.plugins.common.lockout import LockoutSettings
 from ostiary.plugins.common.password_proof import Realm
 

@@ -25,9 +25,9 @@ from urllib.parse import unquote, unquote_plus
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
-from ostiary.core.config.kinds import Text, Texts
-from ostiary.core.config.sections import Sections
+from ostiary.core.settings.declare import read_settings
+from ostiary.core.settings.kinds import Text, Texts
+from ostiary.core.settings.sections import Sections
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo
 from ostiary.wire.request.request_info import is_true

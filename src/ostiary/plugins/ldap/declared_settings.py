@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import Itself
-from ostiary.core.config.kinds import AnyText, Choice, FilePath, Flag, Holds, Integer, Seconds, Text
-from ostiary.core.config.sections import OptionalSection, Section
+from ostiary.core.settings.declare import Itself
+from ostiary.core.settings.kinds import AnyText, Choice, FilePath, Flag, Holds, Integer, Seconds, Text
+from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.plugins.common.lockout import LockoutSettings
 from ostiary.plugins.common.password_proof import Realm
 

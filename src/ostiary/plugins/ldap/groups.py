@@ -21,7 +21,7 @@ from typing import Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest

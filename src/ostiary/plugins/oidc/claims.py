@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.config.kinds import Kind, Text
+from ostiary.core.settings.kinds import Kind, Text
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import Produces
 from ostiary.model import UserInfo

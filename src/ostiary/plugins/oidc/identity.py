@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, quote_plus, urlsplit, urlunsplit
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.config.kinds import Duration, FilePath, Flag, Holds, Kind, Text, Texts, Word
-from ostiary.core.config.sections import Section
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Kind, Text, Texts, Word
+from ostiary.core.settings.sections import Section
 from ostiary.plugins.common.renewal import Renewal, RenewalSetting
 from ostiary.plugins.oidc.algorithms import ALGORITHMS
 from ostiary.plugins.oidc.claims import ClaimNames

@@ -21,10 +21,10 @@ from typing import Annotated, Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields, Json
-from ostiary.core.config.declare import read_settings
-from ostiary.core.config.kinds import Duration, Integer, Kind, Text, Texts, Word
-from ostiary.core.config.sections import Sections
 from ostiary.core.counting.counts import MemoryCounts
+from ostiary.core.settings.declare import read_settings
+from ostiary.core.settings.kinds import Duration, Integer, Kind, Text, Texts, Word
+from ostiary.core.settings.sections import Sections
 from ostiary.interfaces.admission import Admission
 from ostiary.interfaces.shared_counts import CountsFull, ImmediateCounts, State
 from ostiary.model import Attributes, RequestInfo

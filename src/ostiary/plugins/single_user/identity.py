@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
 from ostiary.core.net import is_loopback, is_loopback_address
+from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, SignIn
 from ostiary.model import UserInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ostiary.core.config.kinds import Text
+from ostiary.core.settings.kinds import Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config.kinds import FilePath, Holds
+from ostiary.core.settings.kinds import FilePath, Holds
 
 
 @dataclass(frozen=True, slots=True)

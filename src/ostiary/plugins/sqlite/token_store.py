@@ -24,7 +24,7 @@ from typing import Self, TypeAlias, TypeVar
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.core.tokens import check_revocation, check_storable
 from ostiary.core.tokens.records import check_record
 from ostiary.errors import LoginRefused, ProviderError

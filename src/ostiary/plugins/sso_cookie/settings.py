@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ostiary.core.config.kinds import FilePath, Text, Texts
+from ostiary.core.settings.kinds import FilePath, Text, Texts
 from ostiary.plugins.oidc.settings import EMPTY_NAME, IssuerSettings
 
 _NO_COOKIE = "it is missing, or not the name of a cookie"

@@ -27,8 +27,8 @@ import httpx2
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import read_settings
 from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.settings.declare import read_settings
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint

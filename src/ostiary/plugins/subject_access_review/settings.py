@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config.kinds import FilePath, Flag, Holds, Seconds, Text, Texts, Word
+from ostiary.core.settings.kinds import FilePath, Flag, Holds, Seconds, Text, Texts, Word
 
 VERSIONS = ("v1", "v1beta1")
 TIMEOUT_SECONDS = 8.0

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ostiary.core.config import Fields
-from ostiary.core.config.kinds import Text, Texts
-from ostiary.core.config.sections import Section
+from ostiary.core.settings.kinds import Text, Texts
+from ostiary.core.settings.sections import Section
 from ostiary.plugins.common.renewal import Renewal, RenewalSetting
 
 USER, GROUP = "X-Remote-User", "X-Remote-Group"

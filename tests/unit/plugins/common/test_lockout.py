@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.config import Reading, parse
-from ostiary.core.config.declare import read_settings
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
+from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.plugins.common.lockout import Lockout, LockoutSettings
 from ostiary.testing import FakeClock

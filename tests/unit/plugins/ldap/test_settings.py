@@ -13,7 +13,7 @@ pytest.importorskip("ldap", reason="python-ldap is not installed")
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse
-from ostiary.core.config.declare import read_settings
+from ostiary.core.settings.declare import read_settings
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.plugins.ldap.account import user_of, why_unusable
 from ostiary.plugins.ldap.connection import LdapEntry

@@ -1,6 +1,6 @@
 """The kinds of settings that only the gateway has: addresses, networks, pins, and entries that become providers.
 
-Used by the declarations of `gateway.config`; the general kinds are in `core.config.kinds`.
+Used by the declarations of `gateway.config`; the general kinds are in `core.settings.kinds`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.config.kinds import Kind, Names, Parsed, Text
-from ostiary.core.config.sections import OptionalSection, Sections
+from ostiary.core.settings.kinds import Kind, Names, Parsed, Text
+from ostiary.core.settings.sections import OptionalSection, Sections
 from ostiary.gateway.config.values import Address, Network, collapse, is_host, is_ip, parse_address
 
 S = TypeVar("S")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.config.plugin_settings import declared_settings
+from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.schema import gateway_schema
 
@@ -15,7 +15,7 @@ SETTINGS = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
-from ostiary.core.config.kinds import Text
+from ostiary.core.settings.kinds import Text
 
 @dataclass(frozen=True)
 class AcmeSettings:

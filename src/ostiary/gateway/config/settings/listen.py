@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ostiary.core.config import Fields
-from ostiary.core.config.kinds import Duration, FilePath, Flag, Holds, Integer, Names
-from ostiary.core.config.sections import OptionalSection, Section
-from ostiary.gateway.config.kinds import HostName, Networks, Pins, listen_address
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names
+from ostiary.core.settings.sections import OptionalSection, Section
+from ostiary.gateway.config.settings.kinds import HostName, Networks, Pins, listen_address
 from ostiary.gateway.config.values import Address, Network, bad_authorities, bad_pair
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 

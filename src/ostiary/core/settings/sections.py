@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from ostiary.core.config.declare import read_settings, settings_of
 from ostiary.core.config.document import Json
 from ostiary.core.config.fields import Fields
-from ostiary.core.config.kinds import Kind
-from ostiary.core.config.schema import object_schema, required_names
+from ostiary.core.settings.declare import read_settings, settings_of
+from ostiary.core.settings.kinds import Kind
+from ostiary.core.settings.schema import object_schema, required_names
 
 S = TypeVar("S")
 

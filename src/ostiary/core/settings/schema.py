@@ -1,4 +1,4 @@
-"""JSON Schema of declared settings (`core.config.declare`), for editors; printed by ``ostiary serve --schema``."""
+"""JSON Schema of declared settings (`core.settings.declare`), for editors; printed by ``ostiary serve --schema``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
-from ostiary.core.config.declare import Setting, settings_of
 from ostiary.core.config.document import Json
+from ostiary.core.settings.declare import Setting, settings_of
 
 
 @runtime_checkable

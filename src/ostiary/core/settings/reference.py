@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from ostiary.core.config.declare import Setting, settings_of
 from ostiary.core.config.document import Json
-from ostiary.core.config.sections import OptionalSection, Section, Sections
+from ostiary.core.settings.declare import Setting, settings_of
+from ostiary.core.settings.sections import OptionalSection, Section, Sections
 
 HEAD = "| field | type | default | |\n| --- | --- | --- | --- |"
 RESTART = "A change needs a restart."

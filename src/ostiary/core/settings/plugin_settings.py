@@ -3,7 +3,7 @@
     [project.entry-points."ostiary.settings"]
     "identity.ldap" = "ostiary.plugins.ldap.settings:LdapIdentitySettings"
 
-The value is a dataclass as `core.config.declare` describes it. The JSON Schema, the reference and ``--check`` use it.
+The value is a dataclass as `core.settings.declare` describes it. The JSON Schema, the reference and ``--check`` use it.
 It has an entry point of its own because a provider may need packages that are not installed where somebody edits a
 configuration. A provider that declares nothing works as well: its settings are then known to itself alone.
 """

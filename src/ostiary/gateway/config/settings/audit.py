@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields
-from ostiary.core.config.kinds import Duration, FilePath, Flag, Holds, Integer, Rate, Text, unreadable
-from ostiary.core.config.sections import OptionalSection, Section
 from ostiary.core.net.loopback import is_loopback
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Rate, Text, unreadable
+from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.listen import ClientTls
+from ostiary.gateway.config.settings.listen import ClientTls
 from ostiary.gateway.config.values import parse_origin
 from ostiary.wire.audit import load_policy
 

@@ -7,10 +7,10 @@
 
     timeouts = read_settings(Timeouts, fields, directory)
 
-The type, the default and the kind (`core.config.kinds`) stand in the declaration and nowhere else. A field without a
-default is required. `read_settings` is the loader; `core.config.schema` makes JSON Schema of the same declaration and
-`core.config.reference` the tables of the documentation. A dataclass whose settings have to agree with each other has a
-method ``check``, which notes what does not. Used by the gateway for its sections, and by providers for their own.
+The type, the default and the kind (`core.settings.kinds`) stand in the declaration and nowhere else. A field without a
+default is required. `read_settings` is the loader; `core.settings.schema` makes JSON Schema of the same declaration,
+and `core.settings.reference` the tables of the documentation. A dataclass whose settings have to agree with each other
+has a method ``check``, which notes what does not. Used by the gateway for its sections, and by providers for their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar, cast, get_type_hints, runtime_checkable
 
 from ostiary.core.config.document import Json
 from ostiary.core.config.fields import Fields
-from ostiary.core.config.kinds import Kind
+from ostiary.core.settings.kinds import Kind
 
 S = TypeVar("S")
 

@@ -11,11 +11,11 @@ import pytest
 
 from ostiary.core import catalog
 from ostiary.core.config import Reading, parse
-from ostiary.core.config.declare import Setting, settings_of
-from ostiary.core.config.plugin_settings import declared_settings
-from ostiary.core.config.schema import plain_text, setting_schema
-from ostiary.core.config.sections import Section, Sections
-from ostiary.gateway.config.gateway_file import GatewayFile
+from ostiary.core.settings.declare import Setting, settings_of
+from ostiary.core.settings.plugin_settings import declared_settings
+from ostiary.core.settings.schema import plain_text, setting_schema
+from ostiary.core.settings.sections import Section, Sections
+from ostiary.gateway.config.settings.gateway_file import GatewayFile
 
 
 def every_setting() -> Iterator[tuple[str, Setting]]:

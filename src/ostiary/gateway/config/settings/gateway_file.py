@@ -13,15 +13,15 @@ from typing import Annotated, ClassVar
 from urllib.parse import SplitResult
 
 from ostiary.core.config import Fields
-from ostiary.core.config.declare import Itself
-from ostiary.core.config.kinds import AnyText, Choice, Constant, FilePath, Flag, Holds, Names, Parsed, Text
-from ostiary.core.config.sections import OptionalSection, Section, Sections
 from ostiary.core.net.loopback import is_loopback
-from ostiary.gateway.config.audit import Audit
-from ostiary.gateway.config.kinds import Entries, Entry, EntryName, PolicyUpstreams, TypeName, TypeOrEntry
+from ostiary.core.settings.declare import Itself
+from ostiary.core.settings.kinds import AnyText, Choice, Constant, FilePath, Flag, Holds, Names, Parsed, Text
+from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.gateway.config.limit_settings import LimitSettings
-from ostiary.gateway.config.listen import Health, Listen
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
+from ostiary.gateway.config.settings.audit import Audit
+from ostiary.gateway.config.settings.kinds import Entries, Entry, EntryName, PolicyUpstreams, TypeName, TypeOrEntry
+from ostiary.gateway.config.settings.listen import Health, Listen
 from ostiary.gateway.config.values import bad_authorities, parse_origin
 
 API_VERSION = "ostiary.dev/v1"
@@ -30,6 +30,9 @@ KIND = "Gateway"
 _TYPE_OR_PROVIDER: Mapping[str, object] = {"oneOf": [{"required": ["type"]}, {"required": ["provider"]}]}
 _NAME = "small letters, digits and dashes; unique in its list"
 _TYPE = "a bundled type, or one of an installed package (entry point `ostiary.{}`)"
+
+# The mapper of an upstream that does not name any.
+DEFAULT_ATTRIBUTES = "kubernetes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ class UpstreamEntry(UpstreamSettings):
     attributes: Annotated[
         str | Fields,
         TypeOrEntry("how requests are understood (entry point `ostiary.attributes`)", "attributes"),
-    ] = "kubernetes"
+    ] = DEFAULT_ATTRIBUTES
     fields: Annotated[Fields, Itself] = field(compare=False)
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, ClassVar
 import pytest
 
 from ostiary.core.config import Fields, Reading, parse
-from ostiary.core.config.declare import Itself, camel_case, read_settings, settings_of
-from ostiary.core.config.kinds import Choice, Duration, FilePath, Flag, Integer, Names, Text
-from ostiary.core.config.reference import table
-from ostiary.core.config.schema import object_schema
-from ostiary.core.config.sections import OptionalSection, Section, Sections
+from ostiary.core.settings.declare import Itself, camel_case, read_settings, settings_of
+from ostiary.core.settings.kinds import Choice, Duration, FilePath, Flag, Integer, Names, Text
+from ostiary.core.settings.reference import table
+from ostiary.core.settings.schema import object_schema
+from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.errors import ConfigurationError
 
 

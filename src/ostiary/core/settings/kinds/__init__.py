@@ -1,0 +1,36 @@
+"""The kinds of settings: how a value is read and checked, what JSON Schema says of it, how its default is written.
+
+Used by the dataclasses that declare settings (`core.settings.declare`). A mistaken value is noted where it stands and
+gives None, so that reading goes on and all mistakes of a file are reported at once.
+"""
+
+from ostiary.core.settings.kinds.choice import Choice, Flag, Word
+from ostiary.core.settings.kinds.file import FilePath, FilePaths, Holds, unreadable
+from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.listed import Names, NameSet, Texts
+from ostiary.core.settings.kinds.number import Duration, Integer, Rate, Seconds, short_duration
+from ostiary.core.settings.kinds.text import AnyText, Constant, Parsed, Text, header_name
+
+__all__ = [
+    "AnyText",
+    "Choice",
+    "Constant",
+    "Duration",
+    "FilePath",
+    "FilePaths",
+    "Flag",
+    "Holds",
+    "Integer",
+    "Kind",
+    "NameSet",
+    "Names",
+    "Parsed",
+    "Rate",
+    "Seconds",
+    "Text",
+    "Texts",
+    "Word",
+    "header_name",
+    "short_duration",
+    "unreadable",
+]

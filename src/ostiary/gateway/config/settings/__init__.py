@@ -1,0 +1,49 @@
+"""The gateway's configuration as values: what `gateway.config` reads, and everything else in the gateway is built from.
+
+Each setting is declared here or next to what it configures (`admit.limits`, `http1.listen_limits`); `gateway_file` puts
+the sections together.
+"""
+
+from ostiary.gateway.config.settings.audit import Audit, AuditLog, AuditWebhook
+from ostiary.gateway.config.settings.config import (
+    AuthorizationSettings,
+    Callers,
+    DecisionSettings,
+    GatewayConfig,
+    Log,
+    TokenSettings,
+    Webhooks,
+)
+from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
+from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
+from ostiary.gateway.config.settings.upstream import IdentityMode, Upstream, UpstreamSettings, UpstreamTimeouts
+from ostiary.gateway.config.values import Address
+from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
+
+__all__ = [
+    "Address",
+    "Audit",
+    "AuditLog",
+    "AuditWebhook",
+    "Authorization",
+    "AuthorizationSettings",
+    "Callers",
+    "ClientTls",
+    "DecisionSettings",
+    "GatewayConfig",
+    "Groups",
+    "Identity",
+    "IdentityMode",
+    "Listen",
+    "ListenLimits",
+    "ListenTimeouts",
+    "Log",
+    "OnError",
+    "Provider",
+    "ServerTls",
+    "TokenSettings",
+    "Upstream",
+    "UpstreamSettings",
+    "UpstreamTimeouts",
+    "Webhooks",
+]

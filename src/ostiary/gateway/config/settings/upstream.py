@@ -1,0 +1,108 @@
+"""The settings of an upstream: where requests go, and how they get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from ostiary.core.abilities import has_trait
+from ostiary.core.settings.kinds import Choice, Duration, FilePath, Flag, Holds, Integer, Text
+from ostiary.core.settings.sections import Section
+from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, Prefix
+from ostiary.gateway.config.settings.listen import ClientTls
+from ostiary.gateway.config.settings.provider import Provider
+from ostiary.gateway.http1.headers import HeaderNames
+from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths
+from ostiary.model import Place
+
+
+class IdentityMode(Enum):
+    """How an upstream learns who asks."""
+
+    IMPERSONATION = "impersonation"
+    REQUEST_HEADER = "requestHeader"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTimeouts:
+    connect: Annotated[timedelta, Duration("for a connection")] = timedelta(seconds=5)
+    response: Annotated[timedelta, Duration("for the head of an answer, except of watches and streams")] = timedelta(
+        seconds=60
+    )
+    idle: Annotated[timedelta, Duration("for an unused connection")] = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """The settings of an upstream that need no working out. `hosts` empty: any."""
+
+    hosts: Annotated[tuple[str, ...], Hosts("names without port, in any case", unset="any")] = ()
+    prefix: Annotated[
+        str,
+        Prefix(
+            "this path and everything below it; not below `/auth`, `/webhooks`, `/apis/ostiary.dev`, where the gateway"
+            " answers itself"
+        ),
+    ] = "/"
+    strip_prefix: Annotated[bool, Flag("the upstream gets the path without the prefix")] = False
+    identity: Annotated[
+        IdentityMode,
+        Choice(
+            "how it learns who asks. `impersonation`: `Impersonate-*` headers, with a `tokenFile` or a client"
+            " certificate of the gateway; `requestHeader`: the headers below, over https with a client certificate and"
+            " with `tls.ca` or `tls.pins`; `none`: not at all",
+            IdentityMode,
+        ),
+    ] = IdentityMode.NONE
+    headers: Annotated[HeaderNames, Section("header names for `identity: requestHeader`", HeaderNames)] = field(
+        default=HeaderNames()
+    )
+    tls: Annotated[ClientTls, Section("how it is trusted, and what is presented to it", ClientTls)] = field(
+        default=ClientTls()
+    )
+    token_file: Annotated[
+        Path | None,
+        FilePath(
+            "the gateway's own token there; read again every minute, and at once when the upstream answers 401. A 401"
+            " about the gateway's own credential (of any Kubernetes upstream, and of any that is given a token or a"
+            " client certificate) reaches users as 503",
+            holds=Holds.SECRET,
+            unset="none",
+        ),
+    ] = None
+    health: Annotated[
+        str | None,
+        Text(
+            "a path that is asked whether the upstream is well",
+            pattern=PLAIN_PATH,
+            mistake="it is not a plain path",
+            hint="write it as in /readyz",
+            unset="none",
+        ),
+    ] = None
+    connections: Annotated[int, Integer("connections at a time, per worker")] = 1024
+    queue: Annotated[int, Integer("requests that wait for a connection, per worker", least=0)] = 4096
+    timeouts: Annotated[UpstreamTimeouts, Section("limits of time", UpstreamTimeouts)] = UpstreamTimeouts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream(UpstreamSettings):
+    """Where requests go. The longest `prefix` wins, and an upstream with the host over one without.
+
+    `server` is scheme and authority without a path; `socket` is set in its place for a Unix socket.
+    """
+
+    name: str
+    server: str
+    attributes: Provider[AttributesMapper]
+    socket: Path | None = None
+    place: Place = field(default=Place(), compare=False)
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether it speaks the Kubernetes API, with its verbs, resources and reviews."""
+        return has_trait(self.attributes.instance, ReadsKubernetesPaths)
