@@ -2,11 +2,11 @@
 
     GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
     DELETE sessions/<id>                      GET   revocations         POST subjectsearches
-    DELETE revocations?type=..[&value=..]     takes back the marks of revocations, not what they ended
+    DELETE revocations?type=..[&value=..]     removes the marks of revocations; ended sessions stay ended
 
 Served by Starlette behind the listener. Nobody is an administrator by configuration: these are resources like any
 other, in the API group ``ostiary.dev``, and the policy says who may list sessions or create a revocation. The engine
-has decided before a request gets here.
+has authorized a request before it gets here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_SESSIONS = 1000
 
 
 class AdminApi:
-    """Answers requests to the gateway's own API, for whoever the policy allows it."""
+    """Answers requests to the gateway's own API that the policy has allowed."""
 
     prefix = PREFIX
 
@@ -108,7 +108,7 @@ class AdminApi:
         except ValueError as error:
             return _failure(400, "BadRequest", str(error))
         if info.name:
-            # It was decided on one session, by its name: no other one may be told.
+            # The decision was about the session of this name: no other one may be shown.
             session = await self._tokens.store.session(info.name)
             sessions = [] if session is None else [session]
         else:
@@ -170,7 +170,7 @@ class AdminApi:
 
 
 class _Mapper:
-    """Our own paths are spelled as Kubernetes spells its own."""
+    """Our own paths have the form of Kubernetes' own."""
 
     def request_info(self, line: RequestLine) -> RequestInfo:
         return request_info.request_info(line)
@@ -179,11 +179,11 @@ class _Mapper:
         return False
 
 
-# --- what is asked ---
+# --- requests and answers ---
 
 
 def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], bool]:
-    """Which sessions a list is about, by what was decided on; raises `ValueError` for a selector that we have not."""
+    """Which sessions a list shows, by what was decided on; raises `ValueError` for an unsupported selector."""
     if info.verb != "list" or query.get("labelSelector"):
         raise ValueError("sessions can be listed by user, group and metadata.name; they have no labels and no watch")
     requirements = info.field_selector or ()

@@ -2,9 +2,9 @@
 
     grants of both  ->  for each subject what its rules mention, piece by piece  ->  ask both  ->  Changes
 
-Called by ``ostiary policy diff``. Only what a rule mentions is asked about, and each piece of it as it is written: a
-star is asked for as a star, which nothing but a star allows. So the answer is exact for what the files say, without
-knowing all resources and people there are. What somebody has through a group is told of the group.
+Called by ``ostiary policy diff``. Only what a rule mentions is compared, and each piece of it as it is written: a star
+is asked for as a star, which only a star allows. So the result is exact for what the files say, without knowing all
+resources and users that exist. What a user has through a group is reported for the group.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def differences(old: OpenedPolicy, new: OpenedPolicy) -> tuple[Change, ...
 
 
 def user_of(subject: Subject) -> UserInfo:
-    """Somebody of whom nothing is known but that they are *subject*."""
+    """A user of whom nothing is known but that they are *subject*."""
     if subject.kind == "Group":
         implied = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
         return UserInfo("", groups=(subject.name, *implied))
@@ -87,7 +87,7 @@ async def _pieces(old: OpenedPolicy, new: OpenedPolicy) -> AsyncIterator[_Piece]
 
 
 def _requests_by_subject(grants: Iterable[Grant]) -> dict[Subject, dict[RequestInfo, None]]:
-    """For each subject, without the way it has them, what its rules are about; in the order of the policy."""
+    """What the rules of each subject are about, in the order of the policy. How the subject got them is left out."""
     requests: dict[Subject, dict[RequestInfo, None]] = {}
     for grant in grants:
         subject = Subject(grant.subject.kind, grant.subject.name, grant.subject.namespace)
@@ -96,7 +96,7 @@ def _requests_by_subject(grants: Iterable[Grant]) -> dict[Subject, dict[RequestI
 
 
 def requests_of(grant: Grant) -> Iterator[RequestInfo]:
-    """Each piece of a grant as a request. Those with a star in them are requests that nobody could send."""
+    """Each piece of a grant as a request. A request with a star in it is one that no client could send."""
     rule = grant.rule
     if not isinstance(rule, ResourceRule):
         for verb, path in product(rule.verbs, rule.paths):
@@ -120,7 +120,7 @@ def requests_of(grant: Grant) -> Iterator[RequestInfo]:
         )
 
 
-# --- told in few lines ---
+# --- in few lines ---
 
 
 def _together(pieces: list[_Piece]) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""What a cluster must allow the gateway itself, and no more: its role there, made from the policy. Pure.
+"""The role that the gateway needs in a cluster, and no more, made from the policy. Pure.
 
     constrained (Kubernetes 1.36 and later)
         whom: the verb impersonate:user-info on users, uids, and on those groups that the policy mentions
@@ -7,9 +7,9 @@
     legacy
         whom: the verb impersonate, on the same; what such a user may do is then all that the gateway may do
 
-Called by ``ostiary impersonation-role``. A gateway that somebody broke into can then be nobody but those whom it serves
-anyway, doing what they may. It can never be ``system:masters``, whom no policy of the cluster stops, and no part of the
-control plane: users are named, and names of the system are in it only as the service accounts and nodes asked for.
+Called by ``ostiary impersonation-role``. A compromised gateway can then only act as the users whom it serves, and do
+what they may. It can never be ``system:masters``, whom no policy of the cluster stops, nor a part of the control
+plane: users are named, and system names appear only as the service accounts and nodes asked for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USER_INFO, AS_SERVICE_ACCOUNT, AS_NODE = "user-info", "serviceaccount", "arbitra
 RESOURCE_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PATH_VERBS = ("delete", "get", "head", "options", "patch", "post", "put")
 
-# What must be allowed where the policy cannot be listed: any request, as whomever it may be at all.
+# What must be allowed if the policy cannot be listed: any request, for every user that it may impersonate.
 ANYTHING = (
     PolicyRule(RESOURCE_VERBS, (ANY,), (ANY,)),
     PolicyRule(PATH_VERBS, non_resource_urls=(ANY,)),
@@ -58,7 +58,7 @@ _RulesByNamespace = Iterable[tuple[str, PolicyRule]]
 
 @dataclass(frozen=True, slots=True)
 class ImpersonationTargets:
-    """Whom the gateway must be able to be.
+    """Whom the gateway must be able to impersonate.
 
     `users` are names; with `any_user` the names cannot be listed beforehand, and the role has no bound. `uids` and
     `extra` tell what identity providers say of users besides. `service_accounts` (namespace and name; ``*`` for all
@@ -113,7 +113,7 @@ def manifest(objects: Iterable[Role | Binding]) -> str:
 
 
 def unbounded_rules(objects: Iterable[Role | Binding]) -> tuple[str, ...]:
-    """A sentence for each rule of these roles that is bounded by nothing: the operator should know of it."""
+    """A sentence for each rule of these roles without bounds, of which the operator should know."""
     rules = ((role, rule) for role in objects if isinstance(role, Role) for rule in role.rules)
     return tuple(dict.fromkeys(text for role, rule in rules if (text := _unbounded_sentence(role, rule))))
 
@@ -146,7 +146,7 @@ def _of_controllers(namespace: str) -> str:
 
 def _whom(verb: str, identity: ImpersonationTargets, *, users_in: str = AUTHENTICATION) -> list[PolicyRule]:
     rules = []
-    # Never a rule without names unless that was asked for: it would be every user, and every group.
+    # Never a rule without names unless that was asked for: it would allow every user, and every group.
     users = tuple(sorted({user for user in identity.users if not _is_system(user)}))
     if identity.any_user or users:
         rules.append(PolicyRule((verb,), (users_in,), ("users",), () if identity.any_user else users))
@@ -192,7 +192,7 @@ def _is_system(name: str) -> bool:
 
 
 def _granted_rules(grants: Iterable[Grant] | None, matches: Callable[[Subject], bool]) -> _RulesByNamespace:
-    """The rules that the policy gives to whom it may be, each with its namespace."""
+    """The rules that the policy gives to matching subjects, each with its namespace."""
     if grants is None:
         yield from (("", rule) for rule in ANYTHING)
         return
@@ -201,7 +201,7 @@ def _granted_rules(grants: Iterable[Grant] | None, matches: Callable[[Subject], 
             continue
         rule = _requests(grant)
         namespace = "" if grant.namespace == ANY else grant.namespace
-        # What is no namespace's name is a rule about nothing, and must not become one about everything.
+        # A rule for an impossible namespace matches nothing, and must not become a rule for all namespaces.
         if rule is not None and (not namespace or is_dns_name(namespace)):
             yield namespace, rule
 

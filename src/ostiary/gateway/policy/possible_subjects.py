@@ -1,4 +1,4 @@
-"""Whom the configured providers can sign in, and in which groups: what a policy can be about at all.
+"""Which users the configured providers can sign in, and in which groups.
 
     identity providers, with their prefixes  ->  the usernames that tokens can name
     group providers, with their prefixes     ->  the groups that tokens can attest
@@ -26,7 +26,7 @@ SYSTEM = "system:"
 
 @dataclass(frozen=True, slots=True)
 class NameSource:
-    """A provider, what it puts before its names, and all of these names without it; None: they cannot be listed."""
+    """A provider, the prefix of its names, and all of its names without the prefix; None if they cannot be listed."""
 
     provider: str
     prefix: str = ""
@@ -50,7 +50,7 @@ class Member:
 class PossibleSubjects:
     """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list.
 
-    `anybody`: a cluster asks by webhook about its own people and programs, so that a policy may be about all of them.
+    `anybody`: a cluster asks by webhook about its own users and programs, so the policy may name any of them.
     """
 
     users: tuple[NameSource, ...] = ()
@@ -77,7 +77,7 @@ class PossibleSubjects:
             members=tuple(
                 Member(name, group.name, group.place)
                 for provider, groups in listed
-                # One that is the identity provider too has its members without the prefix.
+                # A provider that is the identity provider too lists its members without the prefix.
                 if not provider.own
                 for group in groups or ()
                 for name in sorted(group.members)
@@ -105,7 +105,7 @@ class PossibleSubjects:
         return tuple(source.provider for source in self.users if source.names is None)
 
     def near_user(self, name: str) -> str | None:
-        """What was likely meant by a username that nobody can have: the same with a prefix."""
+        """What a username that nobody can have was likely meant to be: the same with a prefix."""
         return _near(name, self.users, self.can_be_user)
 
     def near_group(self, name: str) -> str | None:
@@ -138,5 +138,5 @@ def _ask(ability: Callable[[], object]) -> object:
     try:
         return ability()
     except Exception:
-        # A file that cannot be read is told by who reads the configuration. Here it lists nothing, so all is possible.
+        # Loading the configuration reports the unreadable file. Here nothing is listed, so every name is possible.
         return None

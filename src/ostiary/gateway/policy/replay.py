@@ -1,4 +1,4 @@
-"""What a candidate policy would have decided: recorded requests, asked once more.
+"""What a candidate policy would have decided about recorded requests.
 
     audit logs  ->  RecordedRequest  ->  the candidate's chain  ->  Differences, equal ones counted together
 
@@ -96,7 +96,7 @@ def _count(
     by_question: dict[tuple[Effect, str, RequestInfo], Difference], record: RecordedRequest, effect: Effect, reason: str
 ) -> None:
     username, info = record.attributes.user.username, record.attributes.request
-    # What differs from request to request is left out; a path that is no resource's is itself what is asked for.
+    # What differs from request to request is left out. The path counts only where there is no resource.
     shared = replace(
         info,
         name="",

@@ -1,7 +1,7 @@
-"""Policies that are looked at and not served: a policy's files, or the whole chain of a ``gateway.yaml``.
+"""Opens a policy without serving it: a policy's files, or the whole chain of a ``gateway.yaml``.
 
-Called by ``ostiary policy``. What decides is built through the catalog, as for a gateway, so that the answer of a
-command is the answer that the gateway would give.
+Called by ``ostiary policy``. The providers are built through the catalog, as for a gateway, so that a command gives
+the answer that the gateway would give.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ostiary.gateway.policy.unmatched import unmatched_subjects
 from ostiary.interfaces.authorization import Finding, Grant, LintsPolicy, ListsGrants, NamesSubjects
 
 AUTHORIZATION = "authorization"
-# Whose files have no ending of their own: all other files are manifests.
+# The type of files without an ending of their own: they are manifests.
 DEFAULT_TYPE = "rbac"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedPolicy:
-    """What decides, and what it is made of. `unlisted` names the providers that cannot tell what they grant."""
+    """A chain and what it grants. `unlisted` names the providers that cannot list what they grant."""
 
     authorizer: Authorizer
     grants: tuple[Grant, ...]
@@ -44,7 +44,7 @@ class OpenedPolicy:
 async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") -> AsyncIterator[OpenedPolicy]:
     """The policy of a configured chain; its providers are closed afterwards.
 
-    With *upstream*, what is granted is what holds there; otherwise each grant tells the upstream that it holds at.
+    With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for.
     """
     authorizer = Authorizer.from_settings(settings)
     grants, unlisted = list[Grant](), list[str]()
@@ -105,14 +105,14 @@ def lint_subjects(
     try:
         naming = ability(_provider_of(paths, plugin_type).instance, NamesSubjects)
     except ConfigurationError:
-        # They are told by `lint`.
+        # `lint` reports them.
         return ()
     subjects = () if naming is None else naming.named_subjects()
     return tuple(unmatched_subjects(subjects, possible))
 
 
 def type_of(paths: Sequence[str]) -> str:
-    """Whose policy this is, by the names of the files; raises `ConfigurationError` if they are of two kinds."""
+    """The type of a policy, by the names of its files; raises `ConfigurationError` if they are of several types."""
     by_ending = catalog.policy_endings()
     types = {_type_of(path, by_ending) for path in paths}
     if len(types) == 1:
@@ -143,7 +143,7 @@ def is_gateway(path: str) -> bool:
     try:
         document = read(path).value
     except ConfigurationError:
-        # Several documents, or none: whoever reads it as a policy says what is wrong.
+        # Several documents, or none: reading it as a policy will report what is wrong.
         return False
     if not isinstance(document, dict):
         return False

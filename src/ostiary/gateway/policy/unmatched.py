@@ -2,9 +2,9 @@
 
     the subjects that a policy names, with their places  ->  can the configured providers produce them?  ->  findings
 
-Called by ``ostiary serve --check`` and ``ostiary policy lint``. To a provider such a line is right: it names somebody.
-Only the whole configuration tells that this name never comes, as when a second identity provider puts a prefix before
-the names of the first.
+Called by ``ostiary serve --check`` and ``ostiary policy lint``. To a provider such a line looks correct. Only the whole
+configuration shows that nobody can have this name, as when adding a second identity provider put a prefix before the
+names of the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE = "matches-nobody"
 
 
 def find_unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
-    """What the policy files and group lists of *config* say about nobody."""
+    """The lines of the policy files and group lists of *config* that match nobody."""
     possible = PossibleSubjects.from_config(config)
     findings = [*unmatched_members(possible)]
     for link in config.authorization.chain:
@@ -37,7 +37,7 @@ def unmatched_subjects(named: Iterable[tuple[Subject, Place]], possible: Possibl
         return
     for subject, place in named:
         if why := _why_nobody(subject, possible):
-            # A cluster's own policy is full of them, and somebody may still act as one of them.
+            # A cluster's own policy has many of them, and somebody may still impersonate one.
             level = Level.INFO if subject.kind == "ServiceAccount" or _is_system(subject.name) else Level.WARNING
             problem = Problem(f'{subject.kind} "{subject.name}" matches nobody: {why}', place, _hint(subject, possible))
             yield Finding(level, RULE, problem)

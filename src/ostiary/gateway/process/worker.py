@@ -20,7 +20,7 @@ from ostiary.gateway.config.reload import changes_that_need_a_restart
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.snapshots import Snapshot
-from ostiary.gateway.process.app import App
+from ostiary.gateway.process.app.app import App
 from ostiary.gateway.process.health import HealthReport
 from ostiary.gateway.process.listener import BACKLOG, server_context, server_limits
 from ostiary.gateway.siblings.channel import Siblings

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.process.background import BackgroundTasks
+from ostiary.gateway.process.app.background import BackgroundTasks
 
 
 @pytest.mark.parametrize(

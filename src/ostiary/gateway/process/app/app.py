@@ -25,9 +25,9 @@ from ostiary.gateway.doors.webhooks.handler import WebhookHandler
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.login.routes import Login
-from ostiary.gateway.process.audit_setup import open_auditor
-from ostiary.gateway.process.background import BackgroundTasks
-from ostiary.gateway.process.shared import Shared, open_shared
+from ostiary.gateway.process.app.audit_setup import open_auditor
+from ostiary.gateway.process.app.background import BackgroundTasks
+from ostiary.gateway.process.app.shared import Shared, open_shared
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.siblings import messages as sibling_news

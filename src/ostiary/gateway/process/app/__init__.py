@@ -1,0 +1,1 @@
+"""What a worker opens for a configuration, and closes with it."""
