@@ -137,14 +137,14 @@ class Grant:
 
 @runtime_checkable
 class ListsGrants(Protocol):
-    """A provider that can tell its whole policy: who has which rule. Two policies can then be compared."""
+    """A provider that can list its whole policy: who has which rule. Two policies can then be compared."""
 
     def grants(self) -> tuple[Grant, ...]: ...
 
 
 @runtime_checkable
 class NamesSubjects(Protocol):
-    """A provider that can tell whom its policy names, and where: a line that can match nobody is told then."""
+    """A provider that can list the subjects of its policy, with places. Lines that can match nobody are reported."""
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]: ...
 

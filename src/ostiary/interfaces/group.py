@@ -27,7 +27,7 @@ class GroupProvider(Protocol):
     two flows as identity: return the memberships, or a `Redirect` after which `groups_from_provider` finishes at
     ``/auth/groups/provider``.
 
-    One instance serves all requests at once. Any exception closes the door: a token with silently missing groups
+    One instance serves all requests at once. Any exception refuses the login: a token with silently missing groups
     is never issued.
     """
 
@@ -53,8 +53,8 @@ class ListedGroup:
 class ListsGroups(Protocol):
     """A group provider that knows beforehand which groups there are, and all their members.
 
-    Then a line of policy or of the provider's own source that can match nobody is told. It may raise where its source
-    cannot be read.
+    Lines of a policy or of the provider's own source that can match nobody are then reported. It may raise if its
+    source cannot be read.
     """
 
     def listed_groups(self) -> tuple[ListedGroup, ...]: ...

@@ -43,8 +43,8 @@ class Redirect:
 
     The gateway keeps `remember` on the server until the browser returns (a PKCE verifier, a nonce), for one return and
     ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. The parameter
-    `state_name` of the URL must come back unchanged under the same name, or the provider is told of no memory; in SAML
-    it is called ``RelayState``.
+    `state_name` of the URL must come back unchanged under the same name; otherwise `LoginRequest.remembered` is empty.
+    In SAML it is called ``RelayState``.
     """
 
     url: str
@@ -63,8 +63,8 @@ class Challenge:
 class Identified:
     """A user, and what the provider wants to have again when the session is renewed: a refresh token, say.
 
-    The gateway seals `kept` with a secret that only the client has, so whoever reads its store cannot use it. It goes
-    with one session: other sessions of the same sign-in have none.
+    The gateway seals `kept` with a secret that only the client has, so a reader of its store cannot use it. It belongs
+    to one session: other sessions of the same sign-in have none.
     """
 
     user: UserInfo
@@ -101,7 +101,7 @@ class SignIn(Enum):
 class TellsSignIn(Protocol):
     """An identity provider that says beforehand how people sign in, so that a program knows what to offer.
 
-    One that does not say is taken for a `SignIn.REDIRECT`, since a browser can do all three.
+    For a provider without it, `SignIn.REDIRECT` is assumed, since a browser can do all three.
     """
 
     sign_in: SignIn
@@ -124,8 +124,8 @@ class Produces:
 class TellsWhatItProduces(Protocol):
     """An identity provider that can say beforehand whom it can sign in.
 
-    Then a line of policy that can match nobody is told, and the role that a cluster gives to the gateway names the
-    users. Of one that cannot say, every name is possible. It may raise where its source cannot be read.
+    Lines of a policy that can match nobody are then reported, and the role that a cluster gives to the gateway names
+    the users. For a provider without it, every name is possible. It may raise if its source cannot be read.
     """
 
     def produces(self) -> Produces: ...
@@ -204,7 +204,7 @@ class RenewalCheck(Enum):
 class TellsRenewalCheck(Protocol):
     """An identity provider that says who is asked at renewals.
 
-    One that does not say is taken for `RenewalCheck.ASKED` if it has `revalidate`, and else for `RenewalCheck.NOBODY`.
+    For a provider without it, `RenewalCheck.ASKED` is assumed if it has `revalidate`, and else `RenewalCheck.NOBODY`.
     """
 
     renewal_check: RenewalCheck

@@ -7,10 +7,10 @@ from typing import Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-# What is kept under a key: some numbers, none at first.
+# The numbers that are kept under a key; empty at first.
 State: TypeAlias = tuple[float, ...]
-# From the state and the time, in seconds on a clock that all who share the counts agree on: the new state, for how many
-# seconds it matters, and whatever the caller wants to know. Pure: it may be called again when somebody was quicker.
+# Takes the state and the time, in seconds on a clock that all processes share; returns the new state, for how many
+# seconds it matters, and a result for the caller. Pure: it is called again if another process changed the state first.
 Change: TypeAlias = Callable[[State, float], tuple[State, float, T]]
 
 NARROW = 6
@@ -22,12 +22,12 @@ class CountsFull(Exception):
 
 
 class SharedCounts(Protocol):
-    """Keeps a few numbers per key, for whoever counts together.
+    """Keeps a few numbers per key, for all processes that share the counts.
 
     A state has `NARROW` numbers, or with *wide* up to `WIDE`. It is forgotten when it no longer matters. There are
     bounds on how many are kept: when they are reached, narrow states that matter the least make room, and a new wide
-    one is refused with `CountsFull`. Nothing survives a restart of the gateway. If others cannot be asked, raise
-    `ProviderError`: the caller then refuses what it would have counted.
+    one is refused with `CountsFull`. Nothing survives a restart of the gateway. If the counts cannot be reached,
+    raise `ProviderError`: the caller then refuses what it would have counted.
     """
 
     async def update(self, key: str, change: Change[T], *, wide: bool = False) -> T:
@@ -37,7 +37,7 @@ class SharedCounts(Protocol):
 
 
 class ImmediateCounts(SharedCounts, Protocol):
-    """Counts that need not be waited for, because all who share them are on one machine."""
+    """Counts that can be updated without waiting, because all processes that share them are on one machine."""
 
     def update_now(self, key: str, change: Change[T], *, wide: bool = False) -> T:
         """As `update`. For what is counted with every request."""

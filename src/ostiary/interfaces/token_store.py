@@ -66,7 +66,7 @@ class RevocationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """Withdraws what it names, as far as that began before it: who signs in afterwards is in again.
+    """Withdraws what it names, if that began before it: a user who signs in afterwards has a new, valid session.
 
     TOKEN ends one token, the others end whole sessions. "Before" is a matter of `sequence`, the number that the store
     gives each revocation as it writes it down. With `at`, only sessions that began at that time or earlier end.
@@ -85,8 +85,8 @@ class Revocation:
 class RevocationBatch:
     """The revocations after some number, up to `head`, the last one there is.
 
-    If `complete` is False, some are no longer known, or times were corrected: whoever remembers anything must ask
-    about it again.
+    If `complete` is False, some are no longer known, or times were corrected: a reader must drop what it has
+    cached.
     """
 
     head: int
@@ -184,9 +184,9 @@ class RecordStore(Protocol):
     """A token store that also keeps what logins under way must remember, so that any worker can finish them.
 
     A record is found by the digest of a secret that only the client has; what is in it means nothing to the store. It
-    is gone the moment it expires. The latest `MOST_RECORDS` are kept, and older ones make room: who begins a million
-    logins pushes out other logins under way at worst. Records need not survive a crash. A gateway whose store is none
-    of these keeps them in the memory of each worker.
+    is gone the moment it expires. The latest `MOST_RECORDS` are kept, and older ones are dropped: a client that begins
+    a million logins can at worst end other logins under way. Records need not survive a crash. A gateway whose store
+    has no records keeps them in the memory of each worker.
     """
 
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
@@ -199,7 +199,7 @@ class RecordStore(Protocol):
         """What is kept under this key, which stays there."""
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
-        """What is kept under this key, and nobody else gets it: of many who take it at once, one does."""
+        """What is kept under this key, removed: of concurrent callers, exactly one gets it."""
 
 
 @runtime_checkable

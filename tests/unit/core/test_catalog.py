@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from ostiary.core import catalog
 from ostiary.errors import ConfigurationError
+from tests.unit.gateway import acme
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,22 @@ def test_a_provider_whose_library_is_missing_names_the_extras(
     with pytest.raises(ConfigurationError) as caught:
         catalog.load(plugin_type, name)
     assert caught.value.hint == f"pip install 'ostiary[{extras}]'"
+
+
+def test_endings_of_policy_files_lead_to_the_provider_that_declares_them() -> None:
+    endings = catalog.policy_endings()
+    assert (endings[".jsonl"], endings[".cedar"]) == ("abac", "cedar")
+
+
+def test_a_foreign_provider_may_have_an_ending_of_its_own_and_none_of_two_claims_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = (
+        "[ostiary.authorization]\nrego = acme:Rego\n"
+        "[ostiary.policy_file]\nrego = acme:Rego\ncedar = acme:Rego\nlost = acme:Gone\n"
+    )
+    acme.install(tmp_path, monkeypatch, points)
+    endings = catalog.policy_endings()
+    assert endings[".rego"] == "rego"
+    assert ".cedar" not in endings, "two providers claim it"
+    assert ".lost" not in endings, "no provider has this target"

@@ -25,30 +25,32 @@ class Flaw:
 
 def flaws(plugin_type: str, provider: object) -> tuple[Flaw, ...]:
     """What is wrong with *provider*, an instance or a class: members missing, misspelt, or of another shape."""
-    contract, optional = CONTRACTS[plugin_type], (*ABILITIES[plugin_type], *TRAITS[plugin_type])
-    missing = [name for name in members(contract) if raw_member(provider, name) is None]
-    if missing:
-        hint = next(_likely_names(provider, missing[:1], contract), None)
-        return (Flaw(f"it has no {missing[0]}", None if hint is None else f"did you mean {missing[0]} by {hint}?"),)
-    problems = [*_wrong_members(provider, contract)]
-    for protocol in optional:
-        present = [name for name in members(protocol) if raw_member(provider, name) is not None]
-        absent = [name for name in members(protocol) if name not in present]
-        if present and absent:
-            problems.append(
-                Flaw(f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing")
-            )
-        elif present:
-            problems += _wrong_members(provider, protocol)
-        else:
-            problems += [
-                Flaw(
-                    f"{_owner(provider)}.{name} is not an ability of the gateway's providers",
-                    _spelling_hint(absent, name),
+    contract = CONTRACTS[plugin_type]
+    missing = next((name for name in members(contract) if raw_member(provider, name) is None), None)
+    if missing is not None:
+        near = next(_near_names(provider, missing, contract), None)
+        return (Flaw(f"it has no {missing}", None if near is None else f"did you mean {missing} by {near}?"),)
+    optional = (*ABILITIES[plugin_type], *TRAITS[plugin_type])
+    return (
+        *_wrong_members(provider, contract),
+        *(flaw for each in optional for flaw in _optional_flaws(provider, each)),
+    )
+
+
+def _optional_flaws(provider: object, protocol: type) -> Iterator[Flaw]:
+    present = [name for name in members(protocol) if raw_member(provider, name) is not None]
+    absent = [name for name in members(protocol) if name not in present]
+    if present and absent:
+        yield Flaw(f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing")
+    elif present:
+        yield from _wrong_members(provider, protocol)
+    else:
+        for right_name in absent:
+            for name in _near_names(provider, right_name, protocol):
+                hint = (
+                    f"did you mean {right_name}? If it is for your own use, rename it, or begin it with an underscore"
                 )
-                for name in _likely_names(provider, absent, protocol)
-            ]
-    return tuple(problems)
+                yield Flaw(f"{_owner(provider)}.{name} is not an ability of the gateway's providers", hint)
 
 
 def _wrong_members(provider: object, protocol: type) -> Iterator[Flaw]:
@@ -149,19 +151,11 @@ def _owner(provider: object) -> str:
 # --- misspelt names ---
 
 
-def _likely_names(provider: object, absent: Iterable[str], protocol: type) -> Iterator[str]:
-    """Public names of *provider* that are nearly one of *absent*, and like it a method or a value."""
+def _near_names(provider: object, right_name: str, protocol: type) -> Iterator[str]:
+    """Public names of *provider* that are nearly *right_name*, and like it a method or a value."""
     for name in _public_names(provider):
-        if any(
-            is_misspelt(name, right_name) and _is_method(provider, name) == _is_method(protocol, right_name)
-            for right_name in absent
-        ):
+        if is_misspelt(name, right_name) and _is_method(provider, name) == _is_method(protocol, right_name):
             yield name
-
-
-def _spelling_hint(absent: Iterable[str], name: str) -> str:
-    right_name = next(each for each in absent if is_misspelt(name, each))
-    return f"did you mean {right_name}? If it is for your own use, rename it, or begin its name with an underscore"
 
 
 def _public_names(provider: object) -> Iterator[str]:

@@ -32,7 +32,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     if same and root.is_right_at("listen.address") and root.is_right_at("health.address"):
         problem("health probes need their own address, so that no request can be mistaken for a probe", "health")
     if config.listen.workers > 1 and not has_trait(config.store.instance, SharedBetweenProcesses):
-        message = f'several workers cannot share the store "{config.store.type}", which is for one process'
+        message = f'several workers cannot share the store "{config.store.type}": it does not say that processes can'
         problem(message, "store", f"use the type {DEFAULT_STORE_TYPE}, or one worker")
     needs_identity = bool(config.upstreams) or config.webhooks.token_review
     if not config.identity and needs_identity and root.is_right("identity"):

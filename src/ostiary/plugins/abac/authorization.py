@@ -127,7 +127,7 @@ class AbacAuthorization:
         return tuple(grant for policy in self._files.current.all for grant in _grants(policy))
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
-        """Of a line that names a user and a group both: it matches only who is both."""
+        """A line that names both a user and a group yields both, and applies only to that user in that group."""
         return tuple((subject, policy.place) for policy in self._files.current.all for subject in _subjects_in(policy))
 
     @staticmethod
@@ -145,7 +145,7 @@ class AbacAuthorization:
 
 def _grants(policy: PolicyLine) -> Iterator[Grant]:
     if policy.user and policy.group:
-        # Nobody has it by name alone, and a grant cannot say "if in that group".
+        # It needs both the user and the group, which a grant cannot express.
         return
     if not policy.user and not policy.group:
         return

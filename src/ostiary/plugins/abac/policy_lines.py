@@ -26,12 +26,12 @@ class PolicyLine:
     path: str = ""
 
     def allows(self, request: RequestInfo) -> bool:
-        """Whether whoever it names may do this."""
+        """Whether it allows *request* to the user or group that it names."""
         if self.readonly and request.verb not in READING:
             return False
         if not request.is_resource:
             return self._matches_path(request.path)
-        # A line for paths only has no resource, and a request must not match it by having none either.
+        # A line for paths only has an empty resource; a request with an empty resource must not match it.
         return (
             self.resource in (ANY, request.resource)
             and self.resource != ""
@@ -83,7 +83,7 @@ class PolicyLines:
         self.groups = frozenset(policy.group for policy in self.all if policy.group)
 
     def of(self, user: UserInfo) -> Iterator[PolicyLine]:
-        """Those that concern *user*. One that names a user and a group concerns who is both."""
+        """Those that apply to *user*. One with both a user and a group applies to that user in that group."""
         groups = (*user.groups, *implied_groups(user))
         for policy in self._of_user.get(user.username, ()):
             if not policy.group or policy.group in groups:

@@ -110,5 +110,5 @@ def _from_unversioned(line: _Unversioned, place: Place) -> PolicyLine:
 
 
 def _subject_of(user: str, group: str) -> tuple[str, str]:
-    # As in Kubernetes: a star in either place means everybody who is known, whatever stands in the other.
+    # As in Kubernetes: a star in either field means every authenticated user, whatever the other field says.
     return ("", AUTHENTICATED) if ANY in (user, group) else (user, group)

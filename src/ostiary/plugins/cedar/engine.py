@@ -63,7 +63,7 @@ class Slice:
 
 
 class CedarPolicies:
-    """A whole policy, by whom its statements concern. Never changed but for the slices it keeps ready."""
+    """A whole policy, indexed by principal. Only its cache of slices ever changes."""
 
     def __init__(self, policies: Iterable[CedarPolicy]) -> None:
         self.all = tuple(policies)
@@ -150,5 +150,5 @@ def _attributes(asked: RequestInfo) -> dict[str, str]:
 
 
 def path_of(asked: RequestInfo) -> str:
-    # A resource is the same by whatever path, and in a review it has none: all doors must decide alike.
+    # A review of a resource has no path. So no request for a resource has one: the webhook and the proxy decide alike.
     return "" if asked.is_resource else asked.path

@@ -118,7 +118,7 @@ class CedarAuthorization:
         return tuple((Subject(*policy.who), policy.place) for policy in policies if policy.who is not None)
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
-        """Tried out: each user and each group that a permit names, and somebody whom none names.
+        """Evaluates the request for each user and group that a permit names, and for a user that none names.
 
         A user is tried without groups, so a forbid for one of their groups is not seen.
         """

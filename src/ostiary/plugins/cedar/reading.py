@@ -118,7 +118,7 @@ def _read(text: str, place: Place, problems: list[Problem]) -> Body | None:
 
 
 def _id_of(body: Body, place: Place, taken: Container[str]) -> str:
-    """The policy's own id, or where it stands; the second one of a line is told by its number."""
+    """The policy's own id, or its place; a second policy in the same line gets a number."""
     if own := body.get("annotations", {}).get("id"):
         return str(own)
     numbered = (f"{place} ({number})" for number in count(2))

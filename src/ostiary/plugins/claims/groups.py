@@ -31,7 +31,7 @@ class ClaimedGroups:
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
         if request.path == RENEWAL:
-            # Nobody has said anything now, and a token without them would be a wrong one.
+            # No claims are presented at a renewal; a token without groups would be wrong.
             raise LoginRefused(
                 "this session has expired or was revoked: sign in again",
                 cause="groups cannot be looked up without an interactive sign-in",

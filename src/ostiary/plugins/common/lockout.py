@@ -82,7 +82,7 @@ class Lockout:
         try:
             yield attempt
         finally:
-            # Not the failures of the address after a success: who has an account could otherwise go on guessing others.
+            # A success does not clear the failures of the address: somebody with an account could keep guessing others.
             outcomes = (attempt.right, None if attempt.right else attempt.right)
             for tally, right in zip(tallies, outcomes, strict=True):
                 await self._update(tally, _close(right))
@@ -194,7 +194,7 @@ def _canonical(username: str) -> str:
 
 
 def _network(address: str) -> str:
-    """Who has one IPv6 address has its whole /64."""
+    """The network of an address: a host with one IPv6 address usually has its whole /64."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -102,7 +102,7 @@ class Outbound:
             await client.aclose()
 
     def failure(self, url: str, cause: str, hint: str | None = None) -> ProviderError:
-        """The error to raise when what came from *url* is no answer. Of the URL it tells the host alone."""
+        """The error to raise when *url* gave no usable answer. It names only the host of the URL."""
         return ProviderError(f"{self._system} is unavailable", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
 
     async def _answer(

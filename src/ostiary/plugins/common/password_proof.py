@@ -47,7 +47,7 @@ def basic_challenge(realm: str) -> str:
 
 
 def realm_of(setting: str, context: Context) -> str:
-    """What a client shows to a person who is asked; without the setting, the name of the provider."""
+    """The realm that a client shows in its password prompt; by default the name of the provider."""
     return setting or context.name or "ostiary"
 
 

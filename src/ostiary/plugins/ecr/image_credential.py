@@ -74,7 +74,7 @@ def parse_host(host: str) -> EcrRegistry | None:
 
 
 class EcrProvider:
-    """Override `role_for` or `session` to choose otherwise who asks."""
+    """Override `role_for` or `session` to use another identity."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._environ = os.environ if environ is None else environ

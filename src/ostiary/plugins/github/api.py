@@ -45,7 +45,7 @@ class GitHubAccount:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """As whom GitHub is asked: the header, and whether it is the person who is signing in."""
+    """The identity of a request to GitHub: its header, and whether it is the person who is signing in."""
 
     authorization: Secret
     is_person: bool

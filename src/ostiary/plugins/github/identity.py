@@ -216,7 +216,7 @@ class _HandOver:
     def put(self, uid: str, token: Secret) -> None:
         self._sweep()
         self._waiting.append((self._clock.monotonic() + HAND_OVER_SECONDS, uid, token))
-        # Nobody may come for it, if no policy names a group; then it must not stay either.
+        # If no policy names a group, the token is never taken; it must not stay either.
         asyncio.get_running_loop().call_later(HAND_OVER_SECONDS + 1, self._sweep)
 
     def take(self, uid: str) -> Secret | None:

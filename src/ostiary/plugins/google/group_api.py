@@ -33,7 +33,7 @@ from ostiary.plugins.common.outbound import HttpAnswer, Outbound, Rest, is_safe
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105
 ASSERTION_SECONDS = 600
-# A token is replaced this long before it ends, so that none ends on the way.
+# A token is replaced this long before it expires, so that none expires in flight.
 EARLY_SECONDS = 60.0
 NAME_SECONDS = 300.0
 NAMES = 4096
@@ -142,7 +142,7 @@ class Directory:
         group_path, member_path = (quote(address, safe="@") for address in (group, member))
         answer = await self._api.get(token, f"{self._base}/{group_path}/hasMember/{member_path}", also=(400,))
         if answer.status == 400:
-            # What it says of everybody outside the group's domain, who can still be a direct member.
+            # The answer for every address outside the group's domain, which can still be a direct member.
             answer = await self._api.get(token, f"{self._base}/{group_path}/members/{member_path}")
             return answer.status == 200 and answer.text("status") == "ACTIVE"
         return answer.status == 200 and _flag(answer, "isMember")
@@ -246,7 +246,7 @@ class GoogleServiceAccount:
         self._good_until = float("-inf")
 
     async def token(self) -> Secret:
-        """The current token; many who need a new one at once wait for one request."""
+        """The current token; concurrent callers that need a new one share one request."""
         async with self._lock:
             if self._token is None or self._clock.monotonic() >= self._good_until:
                 asked_at = self._clock.monotonic()

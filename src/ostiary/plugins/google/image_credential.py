@@ -64,7 +64,7 @@ class GoogleProvider:
         credentials, _ = google.auth.default(scopes=[SCOPE])
         credentials.refresh(google.auth.transport.requests.Request())
         expiry: datetime | None = credentials.expiry
-        # The library tells UTC without saying so.
+        # The library returns a naive datetime in UTC.
         remaining = timedelta(0) if expiry is None else expiry.replace(tzinfo=UTC) - self._clock.now()
         return Secret(str(credentials.token)), timedelta(seconds=int(remaining.total_seconds()))
 

@@ -87,7 +87,7 @@ class HttpAttributes:
 
     def request_info(self, line: RequestLine) -> RequestInfo:
         path = unquote(line.path, errors="strict")
-        # Few APIs tell a path from the same with a slash at its end, so neither do modifiers and templates.
+        # Few APIs distinguish a path from the same path with a trailing slash, so neither do modifiers and templates.
         bare = path.rstrip("/")
         applied = self._modifier_for(line, bare)
         modifier = applied.modifier if applied is not None else ""

@@ -107,7 +107,7 @@ class LdapDirectory:
         users = self._settings.users
         with open_connection(self._settings.server) as connection:
             if self._settings.account is None:
-                # The template says which entry it must be; who has bound as it may read it.
+                # The template names the entry; after a bind as that entry, it can be read.
                 if not connection.bind(fill(users.user_dn, username), password):
                     return None
                 return self._only(connection, username, users.filter)

@@ -111,7 +111,7 @@ class LdapIdentity:
         raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
 
     def _usable(self, found: DirectoryUser) -> UserInfo:
-        # Only who knows the password, or has a session, is told so much.
+        # Only somebody who knows the password, or has a session, learns this.
         if (why := why_unusable(found.entry, self._clock.now())) is not None:
             raise LoginRefused("this account is disabled or has expired", cause=why)
         return found.user

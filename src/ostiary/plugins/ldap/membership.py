@@ -77,10 +77,10 @@ def _search_by_name(
 
 
 def _walk_nested(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> Iterator[tuple[str, str]]:
-    """Groups from the farthest to the nearest, so that the shortest way is the one that is told."""
+    """Groups from the farthest to the nearest, so that the source of the shortest path wins."""
     visited: set[str] = set()
     levels: list[list[tuple[str, str]]] = []
-    # Whom to ask about, and how to call that as a source.
+    # The DN to search for, and how its groups are named as a source.
     frontier = [(user_dn, "")]
     while frontier:
         if len(levels) == MAX_LEVELS or len(visited) > MAX_GROUPS:

@@ -202,7 +202,7 @@ class MemoryTokenStore:
         }
         self._log = {number: _earlier(recorded, step) for number, recorded in self._log.items()}
         self._records.set_back(step)
-        # A number without a revocation: whoever follows them learns that nothing it remembers holds any more.
+        # A number without a revocation: a reader sees the gap, and drops everything that it has cached.
         self._head += 1
 
     # --- what is kept ---

@@ -46,7 +46,7 @@ _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 _AGAIN = "this sign-in cannot be completed: start again"
 _NOT_BELIEVED = "the response of the identity system is invalid"
 _ENDED = "this session has expired or was revoked: sign in again"
-# What the person is told, and what the operator, when the issuer does not take what we have (RFC 6749, 5.2).
+# The texts for the person and for the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
 _REFUSED = {
     "authorization_code": (_AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
     "refresh_token": (

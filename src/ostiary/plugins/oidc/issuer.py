@@ -56,7 +56,7 @@ class Issuer:
         self._keys_url = keys_url
         self._monotonic = clock.monotonic
         self._metadata: Cache[str, IssuerMetadata] = Cache(seconds=METADATA_SECONDS, clock=clock, entries=1)
-        # By generation: the keys at hand serve until newer ones have come, whatever goes wrong with fetching those.
+        # By generation: the current keys are used until newer ones have been fetched, even if fetching fails.
         self._keys: Cache[int, Keys] = Cache(seconds=KEYS_SECONDS, clock=clock, entries=2)
         self._generation = 0
         self._refetching = 0
@@ -191,7 +191,7 @@ def _endpoint(document: Mapping[str, object], name: str, *, plain: bool, optiona
     value = document.get(name)
     if value is None and optional:
         return ""
-    # An issuer elsewhere has no business with the ports of this machine, whither code and secret would go.
+    # An issuer elsewhere must not name an endpoint on this machine: code and secret would be sent there.
     if usable_url(value, plain=plain) is None:
         raise ValueError(f"its {name} is not a https URL")
     return str(value)

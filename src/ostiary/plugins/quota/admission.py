@@ -32,7 +32,7 @@ from ostiary.model import Attributes, RequestInfo
 BY = ("user", "namespace", "everyone")
 PARTS = 60
 KEY_LIMIT = 10_000
-# A client that is told to try again waits as long as it is told. Nobody is left waiting for longer than this.
+# The longest Retry-After: a client waits for as long as it says.
 LONGEST_RETRY = 60.0
 _QUANTITY = re.compile(r"([0-9]{1,18})(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _POWERS = {"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
@@ -181,8 +181,8 @@ def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
 class _LimitWindows:
     """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten.
 
-    Which of several equal requests is being settled is not told. So a refusal is taken for the oldest of them and a
-    success for the newest: whatever the truth is, what stays counted stays for long enough.
+    `settled` does not say which of several equal requests it is about. So a refusal settles the oldest of them and a
+    success the newest: in any case, what stays counted stays for long enough.
     """
 
     def __init__(self, limit: Limit, counts: ImmediateCounts, name: str) -> None:

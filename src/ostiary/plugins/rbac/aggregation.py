@@ -27,7 +27,7 @@ def aggregate_roles(roles: Iterable[Role]) -> tuple[Role, ...]:
     cluster = {role.name: role for role in all_roles if role.kind == CLUSTER_ROLE}
     parts = {name: _parts(role, cluster.values()) for name, role in cluster.items() if role.aggregates is not None}
     own = {name: role.rules for name, role in cluster.items()}
-    # Who keeps its rules is a role like any other to those that select it, so that they may have to give up theirs.
+    # A role that keeps its own rules can be selected by others, which then lose theirs.
     keeping = {name for name in parts if own[name]}
     while True:
         rules = _resolve_rules({name: own[name] for name in cluster if name in keeping or name not in parts}, parts)

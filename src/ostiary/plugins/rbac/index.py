@@ -37,7 +37,7 @@ MASTERS = "system:masters"
 
 # For so many users and namespaces it is remembered what they have. It is found again in a moment.
 MOST_SEEN, MOST_CHARACTERS = 8192, 4096
-# So many dangling bindings of a subject are told in a reason.
+# How many dangling bindings of a subject a reason lists.
 MOST_TOLD = 5
 
 K = TypeVar("K", str, tuple[str, str])
@@ -88,7 +88,7 @@ class BoundRole:
 class SubjectScope:
     """The grants of one subject in one namespace, or in the whole cluster.
 
-    `table` gives the position of the grant that allows something; whoever has the same roles shares it.
+    `table` gives the position of the grant that allows something; subjects with the same roles share it.
     `dangling` are bindings whose role does not exist.
     """
 

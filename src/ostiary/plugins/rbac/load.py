@@ -20,7 +20,7 @@ from ostiary.wire.rbac import Manifests, read_manifests, together
 
 EXTENSIONS = (".json", ".yaml", ".yml")
 Paths = Iterable[str | os.PathLike[str]]
-# How files look from outside: enough to tell that one has changed, and that one can now be read.
+# What stat says of the files: enough to notice that one has changed, or can now be read.
 Look = dict[str, Fingerprint | None]
 
 

@@ -158,7 +158,7 @@ class RbacAuthorization:
             # Comments and places do not decide anything, so decisions made before them still hold.
             changed = manifests != self._manifests
             self._manifests = manifests
-            # The index carries its revision, so nobody sees the one without the other.
+            # The index carries its revision, so a reader always gets both of the same policy.
             self._index = self._compile(manifests, self._index.revision + changed)
             if changed:
                 log.info("revision %d of the RBAC policy is in force", self._index.revision)
@@ -207,5 +207,5 @@ class RbacAuthorization:
             try:
                 self.check_now()
             except Exception:
-                # A bug in one look must not end all later ones without a word.
+                # A bug in one check must not silently end all later ones.
                 log.exception("the RBAC policy cannot be watched at this moment")

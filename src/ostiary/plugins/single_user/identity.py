@@ -35,7 +35,7 @@ class SingleUserIdentity:
         return cls(username=read_settings(SingleUserSettings, fields, context.directory).username)
 
     def produces(self) -> Produces:
-        # Otherwise it is whoever runs the gateway, who need not be the one who looks at its configuration.
+        # Without a name it is the user who runs the gateway, who may differ from the one who checks its configuration.
         return Produces(frozenset((self._user.username,)) if self._is_named else None, uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
@@ -43,7 +43,7 @@ class SingleUserIdentity:
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the client is not on the loopback"
             )
-        # A proxy on this machine lets in whom it likes, and they all come from the loopback.
+        # Requests through a proxy on this machine all come from the loopback, whoever sent them.
         if any(name in _OF_PROXIES for name, _ in request.headers):
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the request came through a proxy"

@@ -18,7 +18,7 @@ from ostiary.plugins.sqlite.schema import TABLES
 
 APPLICATION_ID = 0x6F737469
 VERSION = 2
-# How long to wait for those who prepare a store in the same folder.
+# How long to wait for other processes that prepare a store in the same folder.
 LOCK_SECONDS = 2.0
 # How long another process may hold the file before we give up.
 WAIT_SECONDS = 5.0
@@ -34,9 +34,9 @@ class NotOurs(Exception):
 
 @contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Nobody else prepares a store in this folder meanwhile: SQLite puts nobody in order who creates a file."""
+    """Lock the folder of the file: SQLite does not serialize processes that create a file."""
     folder = None
-    # A folder that we may not read, a file system that knows no such lock, somebody who never lets go: then without.
+    # Go on without the lock if the folder cannot be read, the file system has no locks, or another process keeps it.
     with suppress(OSError):
         folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _lock(folder)
@@ -64,7 +64,7 @@ def create_file(path: str) -> None:
     # One that exists is not opened: closing it would end the locks that SQLite holds on it for this process.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    # Whoever can write here can write themselves a session. A mounted volume's group is the operator's choice.
+    # Anybody who can write to it can give themselves a session. A mounted volume's group is the operator's choice.
     if os.stat(path).st_mode & stat.S_IWOTH:
         raise NotOurs("every user of this machine can write to the file", f"chmod 600 {path}")
 
@@ -85,7 +85,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_size_limit = 67108864")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Once more, now that nobody else can be creating them too.
+        # Checked again inside the transaction: another process may have created the tables meanwhile.
         version = _check_version(connection)
         if version == 0:
             for statement in TABLES:
@@ -141,6 +141,6 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    # The upper bits tell more, such as that the file is being recovered. What Python itself finds wrong has no code.
+    # The upper bits are an extended code, such as for recovery. Errors of the Python module itself have no code.
     code = getattr(error, "sqlite_errorcode", 0)
     return bool(code & 0xFF == sqlite3.SQLITE_BUSY)

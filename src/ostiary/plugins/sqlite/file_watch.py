@@ -19,7 +19,7 @@ _MANY_EVENTS = 64 * 1024
 
 
 def touch(path: str) -> None:
-    """Wake all who watch the file. Needs no space on the disk."""
+    """Wake every process that watches the file. Needs no space on the disk."""
     with suppress(OSError):
         os.utime(path)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ostiary.core.tokens import CLOCK_TOLERANCE
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
 
-# A row as sqlite3 returns it: what is in each column is told by the statement.
+# A row as sqlite3 returns it; its columns are those of the statement.
 Row: TypeAlias = Sequence[Any]
 
 # How long a revocation stays in the log: it also ends a session that was just about to begin.
@@ -102,7 +102,7 @@ def set_times_back(db: sqlite3.Connection, step: int, now: datetime) -> None:
         changes = ", ".join(f"{column} = max({column} - ?, ?)" for column in columns)
         db.execute(f"UPDATE {table} SET {changes}", (step, _EARLIEST) * len(columns))  # noqa: S608
     db.execute("UPDATE state SET latest = ?, steps = steps + 1", (micros(now),))
-    # A number without a revocation: whoever follows them learns that nothing it remembers holds any more.
+    # A number without a revocation: a reader sees the gap, and drops everything that it has cached.
     start_sequence(db, last_revocation(db) + 1)
 
 
@@ -156,7 +156,7 @@ def _is_kept(
 
 
 def undo(db: sqlite3.Connection, sequence: int) -> bool:
-    # The row stays, so that nobody takes the gap for one that was missed.
+    # The row stays: a gap in the numbers would mean a missed revocation.
     changed = db.execute("UPDATE revocations SET undone = 1 WHERE sequence = ? AND NOT undone", (sequence,))
     return changed.rowcount > 0
 

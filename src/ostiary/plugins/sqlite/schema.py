@@ -80,7 +80,7 @@ def is_alive(row: Row, now: int) -> bool:
 
 def decode_session(row: Row) -> Session:
     session_id, username, created_at, expires_at, body, sequence = row
-    # What is sealed came later: sessions of an earlier version have none.
+    # `sealed` was added later: sessions of an earlier version have none.
     uid, groups, extra, provider, sources, client, *sealed = json.loads(body)
     return Session(
         id=session_id,

@@ -35,7 +35,7 @@ from ostiary.plugins.sqlite.log import Row
 from ostiary.plugins.sqlite.settings import SqliteSettings
 from ostiary.plugins.sqlite.writer import Writer
 
-# How often the other processes' revocations are looked for where the system cannot tell that the file was touched.
+# How often to poll for revocations of other processes where the file cannot be watched.
 UNWATCHED_SECONDS = 0.25
 # A store with less space than this left is called full: ending a session takes some pages, too.
 LEAST_FREE_BYTES = 128 * 1024
@@ -135,7 +135,7 @@ class SqliteTokenStore:
         woken = asyncio.Event()
         self._waiting.add(woken)
         try:
-            # Only now that nothing can be missed: one that was written just before would wake nobody up.
+            # Checked after the watch is set: a revocation written before it would wake nobody.
             if (await self.revocations_after(None)).head == after:
                 async with asyncio.timeout(seconds if watched else min(seconds, UNWATCHED_SECONDS)):
                     await woken.wait()
@@ -151,7 +151,7 @@ class SqliteTokenStore:
         await self._write(lambda db: changes.heartbeat(db, now=now, seen=self._seen), announced=True)
 
     async def sweep(self) -> int:
-        """In small transactions, so that nobody who signs in meanwhile waits for long."""
+        """In small transactions, so that concurrent sign-ins do not wait for long."""
         swept, now = 0, self._clock.now()
         while True:
             deleted, more = await self._write(lambda db: changes.sweep(db, now=now, limit=SWEEP_BATCH))
@@ -271,7 +271,7 @@ class SqliteTokenStore:
         if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
             raise self._unavailable("the disk is full", "free disk space")
 
-    # --- who waits ---
+    # --- waiting for revocations ---
 
     def _is_watched(self) -> bool:
         if self._watch is None:

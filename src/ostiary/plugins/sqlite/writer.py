@@ -41,14 +41,14 @@ class Writer:
         self._connection = connection
         self._announce = announce
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        # A daemon: what was acknowledged is on the disk, so a program may end without a word to us.
+        # A daemon: what was acknowledged is on the disk, so a program may end without closing the store.
         self._thread = threading.Thread(target=self._run, name="ostiary-token-store", daemon=True)
         self._thread.start()
 
     async def run(self, work: Callable[[sqlite3.Connection], T], *, announced: bool = False) -> T:
         """Do *work* inside a transaction; returns when that is on the disk. All of the work counts, or none.
 
-        What is *announced* is told to other processes then. Cancelling the caller undoes neither.
+        With *announced*, other processes are notified then. Cancelling the caller undoes neither.
         """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put(_Job(work, result, announced))
@@ -86,13 +86,13 @@ class Writer:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
-                # Nobody else's work needs protection from this one, and every statement costs a turn of the GIL.
+                # No savepoint: there is no other work to protect, and every statement costs a turn of the GIL.
                 outcomes = [_WorkResult(batch[0].work(self._connection))]
             else:
                 outcomes = [self._do(job.work) for job in batch]
             self._connection.execute("COMMIT")
         except Exception as error:
-            # Nothing of it is on the disk, so nobody is told otherwise.
+            # Nothing of the batch is on the disk, so every job fails.
             self._roll_back()
             return [_WorkResult(error=error)] * len(batch)
         if any(job.announced for job in batch):
@@ -128,6 +128,6 @@ def _report(batch: Sequence[_Job], outcomes: Sequence[_WorkResult]) -> None:
             else:
                 job.result.set_exception(outcome.error)
 
-    # The loop may be gone by then, and those who waited with it.
+    # The event loop may be closed by then, and its callers gone.
     with suppress(RuntimeError):
         batch[0].result.get_loop().call_soon_threadsafe(report)

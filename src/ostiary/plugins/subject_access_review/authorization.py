@@ -152,7 +152,7 @@ class SubjectAccessReviewAuthorization:
             return cls("https://invalid.invalid")
 
     async def authorize(self, attributes: Attributes) -> Decision:
-        # All groups that count: the other side adds none to those that a review names.
+        # Implied groups are included: the other server adds none to those that a review names.
         question = replace(attributes, user=with_implied_groups(attributes.user))
         body = encode_review(question, api_version=self._api_version)
         try:
@@ -208,7 +208,7 @@ class SubjectAccessReviewAuthorization:
         try:
             return decode_status(answer, api_version=self._api_version)
         except ReviewError as error:
-            # The answer itself is not quoted: it may come from anybody who stands in between.
+            # The answer is not quoted: it may come from anything in between.
             raise self._failure(f"its answer cannot be used: {error}") from None
 
     def _headers(self) -> dict[str, str]:

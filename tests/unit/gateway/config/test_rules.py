@@ -54,7 +54,7 @@ def test_several_workers_need_a_store_that_says_it_can_be_shared(tmp_path: Path,
     with pytest.raises(ConfigurationError) as raised:
         read(tmp_path, store=store, workers=2)
     (problem,) = raised.value.problems
-    assert problem.message == f'several workers cannot share the store "{store}", which is for one process'
+    assert problem.message == f'several workers cannot share the store "{store}": it does not say that processes can'
     assert (problem.place.path, problem.hint) == ("store", "use the type sqlite, or one worker")
 
 
