@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.registry.credentials import Found
+from ostiary.registry.credentials import ImageCredential
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import load
 from tests.support.providers import ProviderScript
@@ -77,7 +77,7 @@ def podman_pull(image: str, authfile: Path, folder: Path, **env: str) -> Done:
         return run("podman", *storage, "pull", "--tls-verify=false", "--authfile", str(authfile), image, **env)
 
 
-def authfile_for(found: Found, registry: Registry, path: Path) -> Path:
+def authfile_for(found: ImageCredential, registry: Registry, path: Path) -> Path:
     from base64 import b64encode
 
     login = b64encode(f"{found.username}:{found.password.reveal()}".encode()).decode()

@@ -113,16 +113,16 @@ class ClusterAccess:
             return None
         latest = self.source.latest if self.source is not None else None
         certificate = latest.certificate if latest is not None else None
-        known = self._contexts.get(http2)
+        cached = self._contexts.get(http2)
         # Asked at every request, and nearly always nothing has changed: no lock, nothing compared but identity.
-        if known is not None and known[0][1] is certificate and self._clock.monotonic() < self._authorities_again_at:
-            return known[1]
+        if cached is not None and cached[0][1] is certificate and self._clock.monotonic() < self._authorities_again_at:
+            return cached[1]
         with self._lock:
             return self._renew(http2, (self._tls_settings(), certificate))
 
     def _renew(self, http2: bool, made_of: tuple[TlsSettings, ClientCertificate | None]) -> SealedContext:
-        known = self._contexts.get(http2)
-        context = known[1] if known is not None and known[0] == made_of else _build(*made_of)
+        cached = self._contexts.get(http2)
+        context = cached[1] if cached is not None and cached[0] == made_of else _build(*made_of)
         self._contexts[http2] = (made_of, context)
         return context
 

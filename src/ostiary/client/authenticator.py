@@ -66,13 +66,13 @@ class Authenticator:
 
     def get(self) -> Credential:
         """The credential to use now; waits for the plugin if it must run."""
-        found = self.current()
-        return wait(found) if isinstance(found, Future) else found
+        current = self.current()
+        return wait(current) if isinstance(current, Future) else current
 
     async def get_async(self) -> Credential:
         """`get` for an event loop."""
-        found = self.current()
-        return await wait_async(found) if isinstance(found, Future) else found
+        current = self.current()
+        return await wait_async(current) if isinstance(current, Future) else current
 
     def current(self) -> Credential | Future[Credential]:
         # Without the lock: the state is replaced whole, and most calls end right here.
@@ -96,7 +96,7 @@ class Authenticator:
                 self._state = rotation.after_rejection(self._state)
             return _or_none(run or self._start(rejection))
 
-    def accepted(self, credential: Credential) -> None:
+    def note_accepted(self, credential: Credential) -> None:
         state = self._state
         if state.credential is credential and not state.accepted:
             with self._runs.lock:
@@ -166,15 +166,15 @@ class Authenticator:
     def _settle(self, credential: Credential | None, error: BaseException | None) -> None:
         """Take the outcome of the run into the state. With the lock held."""
         if credential is not None:
-            self._state = self._succeeded(self._state, credential=credential)
+            self._state = self._state_after_success(self._state, credential=credential)
         elif isinstance(error, CredentialError) and error.code != THREAD_LIMIT_REACHED:
-            self._state = self._failed(self._state, error=error)
+            self._state = self._state_after_failure(self._state, error=error)
         # Anything else is not the plugin's failure, and nothing to back off from.
 
-    def _failed(self, state: State, *, error: CredentialError) -> State:
+    def _state_after_failure(self, state: State, *, error: CredentialError) -> State:
         return rotation.after_failure(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
 
-    def _succeeded(self, state: State, *, credential: Credential) -> State:
+    def _state_after_success(self, state: State, *, credential: Credential) -> State:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         if not rotation.is_expired(credential, now):
             return rotation.after_success(state, credential, now=now, monotonic=monotonic, jitter=self._jitter())
@@ -188,7 +188,7 @@ class Authenticator:
         after = new.certificate
         self._metrics.expires(self, after.not_after if after else None)
         if before is not None and before != after and before.not_before is not None:
-            self._metrics.rotated(age_seconds=(self._clock.now() - before.not_before).total_seconds())
+            self._metrics.record_rotation(age_seconds=(self._clock.now() - before.not_before).total_seconds())
 
 
 class OidcAuthenticator(Authenticator):
@@ -201,21 +201,21 @@ class OidcAuthenticator(Authenticator):
 
 def _or_none(run: Future[Credential]) -> Future[Credential | None]:
     """The same run for callers that have an answer to fall back on: a failure becomes None."""
-    softened: Future[Credential | None] = Future()
-    run.add_done_callback(lambda done: softened.set_result(None if done.exception() else done.result()))
-    return softened
+    optional_run: Future[Credential | None] = Future()
+    run.add_done_callback(lambda done: optional_run.set_result(None if done.exception() else done.result()))
+    return optional_run
 
 
-def shared(key: Hashable, make: Callable[[], Authenticator]) -> Authenticator:
+def shared_authenticator(key: Hashable, make: Callable[[], Authenticator]) -> Authenticator:
     """The one authenticator of this process for *key*, for as long as anybody holds it.
 
     Two clients of one user in one program then run its plugin once between them.
     """
     with _table_lock:
-        found = _table.get(key)
-        if found is None:
-            found = _table[key] = make()
-        return found
+        authenticator = _table.get(key)
+        if authenticator is None:
+            authenticator = _table[key] = make()
+        return authenticator
 
 
 _table_lock = threading.Lock()

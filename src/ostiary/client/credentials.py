@@ -11,7 +11,7 @@ import json
 from typing import Protocol, cast
 
 from ostiary.client.auth_provider.provider import OidcProvider, oidc_issuer
-from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared
+from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared_authenticator
 from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, check_api_version
 from ostiary.client.kubeconfig import AuthProvider, Cluster, ExecConfig, Selection, User
 from ostiary.client.metrics import ExecMetrics
@@ -61,7 +61,7 @@ def _oidc_authenticator(user: User, provider: AuthProvider, clock: Clock) -> Oid
         certificate = latest.certificate if latest is not None else None
         return OidcAuthenticator(OidcProvider(user, provider, clock=clock, certificate=certificate), clock=clock)
 
-    return cast("OidcAuthenticator", shared(("oidc", user, user.place.file, clock), make))
+    return cast("OidcAuthenticator", shared_authenticator(("oidc", user, user.place.file, clock), make))
 
 
 def _static_source(user: User, clock: Clock) -> LatestSource:
@@ -122,9 +122,9 @@ def _authenticator(
         config, user=selection.user.name, cluster=cluster, settings=settings, metrics=metrics, clock=clock
     )
     # The extension is part of the key even where the plugin is not told of it, as in client-go.
-    told = cluster and encode_info(ExecCredentialSpec(V1, interactive=False, cluster=cluster))
-    key = (config, told, json.dumps(selection.cluster.exec_extension), settings, metrics, clock)
-    return shared(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
+    encoded_info = cluster and encode_info(ExecCredentialSpec(V1, interactive=False, cluster=cluster))
+    key = (config, encoded_info, json.dumps(selection.cluster.exec_extension), settings, metrics, clock)
+    return shared_authenticator(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
 
 
 def cluster_info(cluster: Cluster) -> ClusterInfo:

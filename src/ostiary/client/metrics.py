@@ -40,13 +40,13 @@ ROTATION_AGE_BUCKETS = (
 class ExecMetrics(Protocol):
     """What is counted. Called from any thread; never raises and never waits."""
 
-    def called(self, *, code: int, call_status: str) -> None:
+    def record_call(self, *, code: int, call_status: str) -> None:
         """The plugin ended with *code*, or could not be started. Counted before its answer is read."""
 
     def policy(self, *, allowed: bool) -> None:
         """The policy let a run pass, or refused it. A refused run is not a call."""
 
-    def rotated(self, *, age_seconds: float) -> None:
+    def record_rotation(self, *, age_seconds: float) -> None:
         """A client certificate was replaced *age_seconds* after it became valid."""
 
     def expires(self, holder: object, not_after: datetime | None) -> None:
@@ -59,11 +59,11 @@ class ExecMetrics(Protocol):
 class NoMetrics:
     """Counts nothing."""
 
-    def called(self, *, code: int, call_status: str) -> None: ...
+    def record_call(self, *, code: int, call_status: str) -> None: ...
 
     def policy(self, *, allowed: bool) -> None: ...
 
-    def rotated(self, *, age_seconds: float) -> None: ...
+    def record_rotation(self, *, age_seconds: float) -> None: ...
 
     def expires(self, holder: object, not_after: datetime | None) -> None: ...
 
@@ -92,13 +92,13 @@ class PrometheusMetrics(PublishedMetrics):
         )
         self.publish()
 
-    def called(self, *, code: int, call_status: str) -> None:
+    def record_call(self, *, code: int, call_status: str) -> None:
         self._calls.labels(code=str(code), call_status=call_status).inc()
 
     def policy(self, *, allowed: bool) -> None:
         self._policy_calls.labels(status="allowed" if allowed else "denied").inc()
 
-    def rotated(self, *, age_seconds: float) -> None:
+    def record_rotation(self, *, age_seconds: float) -> None:
         self._rotation_age.observe(age_seconds)
 
     def expires(self, holder: object, not_after: datetime | None) -> None:
@@ -141,7 +141,7 @@ class Expiries:
     def _forget_the_gone(self) -> None:
         # Here and not in a callback of the weak reference: that would run in the middle of anything,
         # also of the loop above.
-        self._held = {key: held for key, held in self._held.items() if held[0]() is not None}
+        self._held = {key: certificate for key, certificate in self._held.items() if certificate[0]() is not None}
 
 
 # The metrics of this process: Prometheus's if `prometheus_client` is installed, else none.

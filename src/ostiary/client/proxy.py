@@ -110,15 +110,15 @@ def _matches(rule: str, host: str, port: str, address: Address | None) -> bool:
         return True
     if network := _network(rule):
         return address is not None and address in network
-    name, wanted = _split_host_port(rule)
-    if name.startswith("[") and name.endswith("]") and wanted is not None:
+    name, rule_port = _split_host_port(rule)
+    if name.startswith("[") and name.endswith("]") and rule_port is not None:
         name = name[1:-1]
     if not name:
         # Likely a slip of the pen. As in Go, it exempts nothing.
         return False
     if "%" not in name and (exempt := parse_address(name)) is not None:
-        return exempt == address and wanted in (None, "", port)
-    return address is None and _matches_domain(name, host) and wanted in (None, "", port)
+        return exempt == address and rule_port in (None, "", port)
+    return address is None and _matches_domain(name, host) and rule_port in (None, "", port)
 
 
 def _matches_domain(name: str, host: str) -> bool:

@@ -47,7 +47,7 @@ class CredentialSource(Protocol):
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
         """What to use instead of *rejected*; None when there is nothing better to try. Never raises."""
 
-    def accepted(self, credential: Credential) -> None:
+    def note_accepted(self, credential: Credential) -> None:
         """The server took *credential*."""
 
 
@@ -145,7 +145,7 @@ class Signing:
     def note(self, credential: Credential | None, status: int) -> None:
         """Tell the source if the server took *credential*. A re-sent request counts like the first."""
         if credential is not None and self._source is not None and status < SERVER_ERROR and status != UNAUTHORIZED:
-            self._source.accepted(credential)
+            self._source.note_accepted(credential)
 
     def sends_again(self, newer: Credential | None, *, replayable: bool) -> bool:
         return newer is not None and replayable and self._signer.retry_on_401

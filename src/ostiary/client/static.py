@@ -37,7 +37,7 @@ class FixedSource:
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | None:
         return None
 
-    def accepted(self, credential: Credential) -> None:
+    def note_accepted(self, credential: Credential) -> None:
         pass
 
 
@@ -81,7 +81,7 @@ class FileSource:
             latest = self._reread()
         return latest if latest is not rejected else None
 
-    def accepted(self, credential: Credential) -> None:
+    def note_accepted(self, credential: Credential) -> None:
         pass
 
     def _reread(self) -> Credential:

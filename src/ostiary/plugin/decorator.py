@@ -64,7 +64,7 @@ class Program:
     def answer(self, environ: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> str:
         """What a client that sets *environ* would be answered; raises what went wrong. For tests of plugins."""
         info = read_info(environ)
-        answer = answer_of(finished(self._function(info)), now=clock.now())
+        answer = answer_of(await_result(self._function(info)), now=clock.now())
         text = encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed)
         if not _is_utf8(text):
             raise unusable("its answer is not UTF-8 text", hint="return text that can be printed")
@@ -81,7 +81,7 @@ def _is_utf8(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def finished(result: object) -> object:
+def await_result(result: object) -> object:
     if not inspect.isawaitable(result):
         return result
     import asyncio

@@ -22,7 +22,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
-from ostiary.plugin.decorator import Program, finished
+from ostiary.plugin.decorator import Program, await_result
 from ostiary.wire.codec.go_json import go_json
 from ostiary.wire.credential_provider import (
     V1,
@@ -113,8 +113,8 @@ class ImageCredentials:
 
         Kept for the registry if the pattern is only a host, and for the image if it has a path.
         """
-        chosen = cache_key_type or (CacheKeyType.IMAGE if _path_of(pattern) else CacheKeyType.REGISTRY)
-        return cls(_basic_auth(username, password), chosen, cache, pattern)
+        key_type = cache_key_type or (CacheKeyType.IMAGE if _path_of(pattern) else CacheKeyType.REGISTRY)
+        return cls(_basic_auth(username, password), key_type, cache, pattern)
 
     @classmethod
     def none(
@@ -165,15 +165,18 @@ class ImageProgram(Program):
         self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK, stdin: bytes | None = None
     ) -> str:
         """What a kubelet that writes *stdin* would be answered; raises what went wrong. For tests of providers."""
-        asked = _request(_read_stdin() if stdin is None else stdin)
+        wire_request = _request(_read_stdin() if stdin is None else stdin)
         request = ImageRequest(
-            asked.image, asked.service_account_token, asked.service_account_annotations, asked.api_version
+            wire_request.image,
+            wire_request.service_account_token,
+            wire_request.service_account_annotations,
+            wire_request.api_version,
         )
-        response = _credentials(finished(self._provide(request))).response(request)
-        data = _encode(response, asked, clock)
+        response = _credentials(await_result(self._provide(request))).response(request)
+        data = _encode(response, wire_request, clock)
         try:
             # We take nothing on trust that the kubelet would refuse, least of all from ourselves.
-            decode_response(data, asked, now=clock.now())
+            decode_response(data, wire_request, now=clock.now())
         except ResponseRefused as refused:
             raise _unusable(refused.cause, hint=refused.hint) from None
         return data.decode()

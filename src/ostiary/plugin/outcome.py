@@ -93,8 +93,8 @@ def _moments(parts: list[Token | Certificate], now: datetime) -> Iterator[dateti
 
 def _ends(certificates: list[Certificate], pair: ClientCertificate | None) -> Iterator[datetime]:
     # Clients look at the answer's expiry alone. Without one they would go on with a certificate that has ended.
-    told = any(part.expires_in is not None or part.expires_at is not None for part in certificates)
-    if pair is not None and pair.not_after is not None and not told:
+    has_expiry = any(part.expires_in is not None or part.expires_at is not None for part in certificates)
+    if pair is not None and pair.not_after is not None and not has_expiry:
         yield pair.not_after
 
 

@@ -21,8 +21,8 @@ from ostiary.core.caching.flight import SingleFlight, landing
 from ostiary.core.caching.waiting import wait
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CredentialError
-from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
-from ostiary.registry.kubelet.provider import TOKEN_CACHE, Provider
+from ostiary.registry.credentials import Credentials, Provenance, RegistryLogin, SourceKind
+from ostiary.registry.kubelet.provider import TOKEN_CACHE, CredentialProvider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import CacheKeyType, Response
@@ -82,7 +82,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedAnswer:
     credentials: Credentials
     expires_at: float
 
@@ -94,7 +94,7 @@ class AnswerCache:
         self._clock = clock or SYSTEM_CLOCK
         self._limit = limit
         self._lock = threading.Lock()
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, CachedAnswer] = {}
         self._purged_at = float("-inf")
 
     def get(self, keys: Iterable[bytes]) -> Credentials | None:
@@ -121,7 +121,7 @@ class AnswerCache:
         """Keep *credentials*; for no time at all if *seconds* is zero or less. The oldest make room."""
         if seconds <= 0:
             return
-        entry = Entry(credentials, self._clock.monotonic() + seconds)
+        entry = CachedAnswer(credentials, self._clock.monotonic() + seconds)
         with self._lock:
             self._entries.pop(key, None)
             while len(self._entries) >= self._limit:
@@ -144,7 +144,7 @@ class AnswerCache:
         with self._lock:
             return list(self._entries)
 
-    def _drop(self, key: bytes, entry: Entry) -> None:
+    def _drop(self, key: bytes, entry: CachedAnswer) -> None:
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]
@@ -163,14 +163,14 @@ class AnswerCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProviderAnswer:
     """What a provider has for an image. `cached`: it was not run for this lookup, nor for one beside it."""
 
     credentials: Credentials
     cached: bool
 
 
-class _Run(Future[Credentials]):
+class _SharedRun(Future[Credentials]):
     """One run of a provider, and all who wait for it."""
 
     def __init__(self, target: Target, *, speaks_for_all: bool) -> None:
@@ -196,7 +196,7 @@ class CachedProvider:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: CredentialProvider,
         *,
         clock: Clock | None = None,
         metrics: RegistryMetrics | None = None,
@@ -206,37 +206,37 @@ class CachedProvider:
         self.config = provider.config
         self.cache = AnswerCache(clock=clock, limit=limit)
         self._metrics = metrics or NoRegistryMetrics()
-        self._source = Source(SourceKind.PROVIDER, provider.config.name)
-        self._runs: SingleFlight[_Run] = SingleFlight(thread_name="ostiary-credential-provider")
+        self._source = Provenance(SourceKind.PROVIDER, provider.config.name)
+        self._runs: SingleFlight[_SharedRun] = SingleFlight(thread_name="ostiary-credential-provider")
         self._expected: CacheKeyType | None = None
         _living.add(self)
 
-    def cached(self, target: Target) -> Credentials | None:
+    def get_cached(self, target: Target) -> Credentials | None:
         """What is kept for *target* and every service account alike: the way that most lookups take."""
-        found = self.cache.get(target.keys)
-        self._metrics.cache(self.config.name, hit=found is not None)
-        return found
+        credentials = self.cache.get(target.keys)
+        self._metrics.cache(self.config.name, hit=credentials is not None)
+        return credentials
 
-    def ask(self, target: Target, presented: Presented | None = None) -> Generator[Future[None], None, Answer]:
+    def ask(self, target: Target, presented: Presented | None = None) -> Generator[Future[None], None, ProviderAnswer]:
         """Yields what must be waited for and returns the answer; raises `CredentialError`."""
         account_key = self._account_key(presented)
         keys = target.keys_for(account_key)
-        found = self.cache.get(keys)
+        credentials = self.cache.get(keys)
         if presented is not None:
-            self._metrics.cache(self.config.name, hit=found is not None)
+            self._metrics.cache(self.config.name, hit=credentials is not None)
         narrow = False
-        while found is None:
+        while credentials is None:
             joined = self._join(target, keys, account_key, presented, narrow=narrow)
             if isinstance(joined, Credentials):
-                found = joined
+                credentials = joined
                 break
             while not joined.done():
                 yield joined.landed
             if joined.serves(target):
-                return Answer(wait(joined), cached=False)
+                return ProviderAnswer(wait(joined), cached=False)
             # The run was for another image and says nothing of ours. As with the kubelet, ours is its own now.
             narrow = True
-        return Answer(found, cached=True)
+        return ProviderAnswer(credentials, cached=True)
 
     def _account_key(self, presented: Presented | None) -> bytes:
         if presented is None:
@@ -254,7 +254,7 @@ class CachedProvider:
         presented: Presented | None,
         *,
         narrow: bool,
-    ) -> _Run | Credentials:
+    ) -> _SharedRun | Credentials:
         with self._runs.lock:
             kind = CacheKeyType.IMAGE if narrow else self._expected or CacheKeyType.REGISTRY
             # Two tokens of one account are two questions: the answer may depend on the token.
@@ -263,14 +263,14 @@ class CachedProvider:
             if run is not None:
                 return run
             # Again, now that no run can end: the one we wanted to join may be over.
-            kept = self.cache.get(keys)
-            if kept is not None:
-                return kept
-            run = _Run(target, speaks_for_all=self._expected is not None)
+            credentials = self.cache.get(keys)
+            if credentials is not None:
+                return credentials
+            run = _SharedRun(target, speaks_for_all=self._expected is not None)
             work = partial(self._ask_provider, run, account_key, presented)
             return self._runs.start(run, work, settle=partial(self._learn_kind, run), key=key)
 
-    def _ask_provider(self, run: _Run, account_key: bytes, presented: Presented | None) -> Credentials:
+    def _ask_provider(self, run: _SharedRun, account_key: bytes, presented: Presented | None) -> Credentials:
         response = self.provider.run(run.target.repository, presented)
         credentials = self._credentials(response, presented)
         run.kind = response.cache_key_type
@@ -278,11 +278,11 @@ class CachedProvider:
         self.cache.put(key, credentials, seconds=self._seconds(response))
         return credentials
 
-    def _learn_kind(self, run: _Run, credentials: Credentials | None, error: BaseException | None) -> None:
+    def _learn_kind(self, run: _SharedRun, credentials: Credentials | None, error: BaseException | None) -> None:
         self._expected = run.kind or self._expected
 
     def _credentials(self, response: Response, presented: Presented | None) -> Credentials:
-        logins = [(key, Login(basic.username, basic.password)) for key, basic in response.auth.items()]
+        logins = [(key, RegistryLogin(basic.username, basic.password)) for key, basic in response.auth.items()]
         account = presented.account if presented else None
         # Marked as what they will be from the next lookup on, which is when it must be quick.
         return Credentials(logins, self._source, service_account=account, cached=True)

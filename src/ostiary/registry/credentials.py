@@ -37,7 +37,7 @@ class SourceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Provenance:
     """Where a credential came from: the name of a provider or a helper, a file, or ``namespace/name``."""
 
     kind: SourceKind
@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class RegistryLogin:
     """What one entry of a docker config says."""
 
     username: str = ""
@@ -62,7 +62,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImageCredential:
     """A credential to try. `key` is the normalised key under which it stood.
 
     `service_account` is set when it was made for that account alone. `origin` is for `Keyring.report_rejected`.
@@ -71,7 +71,7 @@ class Found:
     username: str
     password: Secret
     key: str
-    source: Source
+    source: Provenance
     cached: bool = False
     email: str = ""
     identity_token: Secret = NO_SECRET
@@ -96,28 +96,28 @@ class Credentials:
 
     def __init__(
         self,
-        logins: Iterable[tuple[str, Login]],
-        source: Source,
+        logins: Iterable[tuple[str, RegistryLogin]],
+        source: Provenance,
         *,
         service_account: ServiceAccount | None = None,
         cached: bool = False,
     ) -> None:
         self.source = source
         self._common = (source, cached, service_account)
-        by_key: dict[bytes, list[Found]] = {}
+        by_key: dict[bytes, list[ImageCredential]] = {}
         for raw, login in logins:
             key = normalised_key(raw)
             # Two raw keys may become one: their logins stay in the order they came in.
             if key is not None:
-                by_key.setdefault(key, []).append(self._found(key, login))
+                by_key.setdefault(key, []).append(self._credential(key, login))
         self.keys = tuple(sorted(by_key, reverse=True))
         self._index = PatternIndex((key, tuple(by_key[key])) for key in self.keys)
         self._hub = tuple(by_key.get(OLD_DOCKER_HUB.encode(), ()))
-        self._memo: dict[str, tuple[Found, ...]] = {}
+        self._memo: dict[str, tuple[ImageCredential, ...]] = {}
 
-    def _found(self, key: bytes, login: Login) -> Found:
+    def _credential(self, key: bytes, login: RegistryLogin) -> ImageCredential:
         source, cached, account = self._common
-        return Found(
+        return ImageCredential(
             login.username,
             login.password,
             key.decode("utf-8", "surrogateescape"),
@@ -130,37 +130,37 @@ class Credentials:
             origin=self,
         )
 
-    def matching(self, repository: str) -> tuple[Found, ...]:
+    def matching(self, repository: str) -> tuple[ImageCredential, ...]:
         """Those whose key matches, best first."""
-        found = self._memo.get(repository)
-        if found is None:
-            found = tuple(one for under_key in self._index.find(repository) for one in under_key)
+        credentials = self._memo.get(repository)
+        if credentials is None:
+            credentials = tuple(credential for under_key in self._index.find(repository) for credential in under_key)
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
-            self._memo[repository] = found
-        return found
+            self._memo[repository] = credentials
+        return credentials
 
-    def find(self, repository: str) -> tuple[Found, ...]:
+    def find(self, repository: str) -> tuple[ImageCredential, ...]:
         """What the kubelet would try for *repository* if there were only these."""
-        return united([self], repository)
+        return unite([self], repository)
 
     @property
-    def for_docker_hub(self) -> tuple[Found, ...]:
+    def for_docker_hub(self) -> tuple[ImageCredential, ...]:
         """Those under Docker Hub's old address, which count for its images when nothing else matches."""
         return self._hub
 
 
-def united(blocks: Sequence[Credentials], repository: str) -> tuple[Found, ...]:
+def unite(blocks: Sequence[Credentials], repository: str) -> tuple[ImageCredential, ...]:
     """*blocks* as one: a longer key of a later block comes before a shorter one of an earlier block."""
     if len(blocks) == 1:
-        found = blocks[0].matching(repository)
+        credentials = blocks[0].matching(repository)
     else:
         # Sorting keeps the order of equal keys, also in reverse: the blocks' own order.
-        every = (one for block in blocks for one in block.matching(repository))
-        found = tuple(sorted(every, key=lambda one: one.key, reverse=True))
-    if not found and is_default_registry(repository):
-        return tuple(one for block in blocks for one in block.for_docker_hub)
-    return found
+        every = (credential for block in blocks for credential in block.matching(repository))
+        credentials = tuple(sorted(every, key=lambda credential: credential.key, reverse=True))
+    if not credentials and is_default_registry(repository):
+        return tuple(credential for block in blocks for credential in block.for_docker_hub)
+    return credentials
 
 
 def is_default_registry(image: str) -> bool:

@@ -3,7 +3,7 @@
     name -> each source -> each provider x pattern -> cache -> run -> each key of the answer -> the order of trying
 
 Made with the keyring's own parts, so that what is told is what happens. With ``run=False`` nothing is started.
-No password is part of an `Explanation`; it is plain data, for a person's screen or as JSON.
+No password is part of an `ImageExplanation`; it is plain data, for a person's screen or as JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, OstiaryError
-from ostiary.registry.cache import Answer, CachedProvider, Target
+from ostiary.registry.cache import CachedProvider, ProviderAnswer, Target
 from ostiary.registry.check.lint_reading import without_userinfo
-from ostiary.registry.credentials import Credentials, Found, united
+from ostiary.registry.credentials import Credentials, ImageCredential, unite
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret, secret_credentials
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.service_account import (
@@ -47,7 +47,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PatternVerdict:
     """Whether a pattern, or a key of an answer, matches the image; else the first reason why not."""
 
     pattern: str
@@ -73,14 +73,14 @@ class ProviderTrace:
     name: str
     where: str
     executable: str
-    patterns: tuple[Verdict, ...]
+    patterns: tuple[PatternVerdict, ...]
     outcome: str
     detail: str = ""
     hint: str = ""
     code: str = ""
     seconds: float | None = None
     cache: tuple[CacheState, ...] = ()
-    keys: tuple[Verdict, ...] = ()
+    keys: tuple[PatternVerdict, ...] = ()
 
     @property
     def matches(self) -> bool:
@@ -102,12 +102,12 @@ class SourceTrace:
     """A source that is no provider: a pull secret, or the node's docker configuration."""
 
     source: str
-    keys: tuple[Verdict, ...] = ()
+    keys: tuple[PatternVerdict, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CredentialCandidate:
     """A credential that is tried, without its secrets."""
 
     position: int
@@ -118,14 +118,14 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ImageExplanation:
     """The whole of it. `complete` is False if a provider that matches was not run."""
 
     image: Image
     config_hash: str
     sources: tuple[SourceTrace, ...]
     providers: tuple[ProviderTrace, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CredentialCandidate, ...]
     complete: bool
     conclusion: str
     config_files: tuple[str, ...] = ()
@@ -141,27 +141,29 @@ def explain(
     tokens: TokenSource | None = None,
     run: bool = True,
     clock: Clock = SYSTEM_CLOCK,
-) -> Explanation:
+) -> ImageExplanation:
     """Look *image* up, one source after the other, and tell about it; raises `ImageNameError`.
 
     *docker_config* and *tokens* are those of the keyring. Without *run* providers that are not in the cache
     are left alone.
     """
     name = parse_image_name(image)
-    telling = _Telling(keyring, Target(name.repository), pod, tokens, run, clock)
-    secrets, told_secrets = _secrets(pull_secrets, name.repository)
+    explainer = _Explainer(keyring, Target(name.repository), pod, tokens, run, clock)
+    secrets, secret_traces = _secrets(pull_secrets, name.repository)
     node = None if docker_config is None else docker_config.credentials()
-    traces = tuple(telling.provider(provider) for provider in keyring.providers)
-    answers = telling.answers
-    found = united(secrets, name.repository) + (node.find(name.repository) if node else ())
-    found += united(answers, name.repository) if answers else ()
-    sources = (*told_secrets, *(_told(node, name.repository) if node else ()))
-    candidates = tuple(_candidate(number, one) for number, one in enumerate(found, 1))
+    traces = tuple(explainer.provider(provider) for provider in keyring.providers)
+    answers = explainer.answers
+    credentials = unite(secrets, name.repository) + (node.find(name.repository) if node else ())
+    credentials += unite(answers, name.repository) if answers else ()
+    sources = (*secret_traces, *(_node_traces(node, name.repository) if node else ()))
+    candidates = tuple(_candidate(number, credential) for number, credential in enumerate(credentials, 1))
     complete = all(trace.outcome != "would-run" for trace in traces)
     conclusion = _conclusion(candidates, traces, complete)
     config = keyring.config
-    told = (_image(image, name), config.hash, sources, traces, candidates, complete, conclusion)
-    return Explanation(*told, config_files=tuple(printable(file) for file in config.files))
+    files = tuple(printable(file) for file in config.files)
+    return ImageExplanation(
+        _image(image, name), config.hash, sources, traces, candidates, complete, conclusion, config_files=files
+    )
 
 
 def _image(given: str, name: ImageName) -> Image:
@@ -171,7 +173,7 @@ def _image(given: str, name: ImageName) -> Image:
 # --- providers ---
 
 
-class _Telling:
+class _Explainer:
     """Asks one provider after the other. Answers are gathered in their order."""
 
     def __init__(
@@ -197,17 +199,17 @@ class _Telling:
             return trace
         trace = replace(trace, cache=tuple(self._cache(provider)))
         try:
-            presented = self._presented(provider)
+            presented = self._present(provider)
             if isinstance(presented, Skip):
                 return replace(trace, outcome="skipped", detail=presented.reason)
             if not self._run and not self._is_kept(provider):
                 return replace(trace, outcome="would-run", detail=OUTCOMES["would-run"])
-            return self._asked(trace, provider, presented)
+            return self._ask(trace, provider, presented)
         except OstiaryError as error:
             detail = error.cause or error.summary
             return replace(trace, outcome="failed", detail=detail, hint=error.hint or "", code=error.code)
 
-    def _presented(self, provider: CachedProvider) -> Presented | Skip | None:
+    def _present(self, provider: CachedProvider) -> Presented | Skip | None:
         attributes = provider.config.token_attributes
         if attributes is None or not wants_token(attributes, self._pod):
             return skip_without_account(attributes)
@@ -217,10 +219,10 @@ class _Telling:
             return None
         return present(attributes, self._pod, self._tokens)
 
-    def _asked(self, trace: ProviderTrace, provider: CachedProvider, presented: Presented | None) -> ProviderTrace:
-        began = self._clock.monotonic()
+    def _ask(self, trace: ProviderTrace, provider: CachedProvider, presented: Presented | None) -> ProviderTrace:
+        started_at = self._clock.monotonic()
         answer = _answer(provider, self._target, presented)
-        seconds = None if answer.cached else self._clock.monotonic() - began
+        seconds = None if answer.cached else self._clock.monotonic() - started_at
         self.answers.append(answer.credentials)
         outcome = "cached" if answer.cached else "ran"
         keys = tuple(_verdict(key, self._target.repository) for key in answer.credentials.keys)
@@ -239,27 +241,27 @@ class _Telling:
             yield CacheState(kind.value, self._target.bases[kind], provider.cache.seconds_left(key))
 
 
-def _answer(provider: CachedProvider, target: Target, presented: Presented | None) -> Answer:
+def _answer(provider: CachedProvider, target: Target, presented: Presented | None) -> ProviderAnswer:
     asking = provider.ask(target, presented)
     while True:
         try:
             wait(next(asking))
         except StopIteration as end:
-            answer: Answer = end.value
+            answer: ProviderAnswer = end.value
             return answer
 
 
-def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -> Verdict:
+def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -> PatternVerdict:
     text = pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace")
-    shown = printable(without_userinfo(text))
+    displayed = printable(without_userinfo(text))
     mismatch = why_not(pattern, repository, any_port=any_port)
     if mismatch is None:
-        return Verdict(shown, True)
+        return PatternVerdict(displayed, True)
     message = mismatch.message
     if "@" in text and mismatch.reason is Reason.PATTERN_UNPARSABLE:
         # Its parts cannot be told apart, and one of them may be a password that stands before the host.
-        shown, message = f"***@{printable(text.rpartition('@')[2])}", "the pattern cannot be parsed"
-    return Verdict(shown, False, mismatch.reason.value, message, mismatch.hint or "")
+        displayed, message = f"***@{printable(text.rpartition('@')[2])}", "the pattern cannot be parsed"
+    return PatternVerdict(displayed, False, mismatch.reason.value, message, mismatch.hint or "")
 
 
 # --- the other sources ---
@@ -267,46 +269,45 @@ def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -
 
 def _secrets(secrets: Sequence[PullSecret], repository: str) -> tuple[list[Credentials], list[SourceTrace]]:
     blocks: list[Credentials] = []
-    told: list[SourceTrace] = []
+    traces: list[SourceTrace] = []
     for secret in secrets:
         name = printable(f"secret {secret.namespace}/{secret.name}")
         try:
             read = secret_credentials([secret])
         except ConfigurationError as error:
             # To the kubelet this is the end of the whole lookup.
-            told.append(SourceTrace(name, error=f"{error.cause or error.summary}; the kubelet gives up here"))
+            traces.append(SourceTrace(name, error=f"{error.cause or error.summary}; the kubelet gives up here"))
             continue
         blocks += read
-        told += [_told_credentials(one, name, repository) for one in read] or [
+        traces += [_source_trace(credentials, name, repository) for credentials in read] or [
             SourceTrace(name, error="its type and the key of its data do not belong together, so it is skipped")
         ]
-    return blocks, told
+    return blocks, traces
 
 
-def _told(node: Credentials, repository: str) -> Iterator[SourceTrace]:
+def _node_traces(node: Credentials, repository: str) -> Iterator[SourceTrace]:
     file = node.source.name
     if file or node.keys:
-        yield _told_credentials(node, printable(f"file {file}"), repository)
+        yield _source_trace(node, printable(f"file {file}"), repository)
 
 
-def _told_credentials(credentials: Credentials, name: str, repository: str) -> SourceTrace:
+def _source_trace(credentials: Credentials, name: str, repository: str) -> SourceTrace:
     verdicts = tuple(_verdict(key, repository) for key in credentials.keys)
-    found = credentials.find(repository)
-    if found and not any(verdict.matches for verdict in verdicts):
+    if credentials.find(repository) and not any(verdict.matches for verdict in verdicts):
         verdicts = tuple(_for_the_hub(verdict) for verdict in verdicts)
     return SourceTrace(name, verdicts)
 
 
-def _for_the_hub(verdict: Verdict) -> Verdict:
+def _for_the_hub(verdict: PatternVerdict) -> PatternVerdict:
     if verdict.pattern != OLD_DOCKER_HUB:
         return verdict
-    return Verdict(verdict.pattern, True, message="it counts for Docker Hub because no other key matches")
+    return PatternVerdict(verdict.pattern, True, message="it counts for Docker Hub because no other key matches")
 
 
 # --- what comes of it ---
 
 
-def _candidate(position: int, found: Found) -> Candidate:
+def _candidate(position: int, found: ImageCredential) -> CredentialCandidate:
     form = "anonymous"
     if found.identity_token:
         form = "identity token"
@@ -314,10 +315,10 @@ def _candidate(position: int, found: Found) -> Candidate:
         form = "registry token"
     elif found.username or found.password:
         form = "username and password"
-    return Candidate(position, redact(found.username), printable(found.key), str(found.source), form)
+    return CredentialCandidate(position, redact(found.username), printable(found.key), str(found.source), form)
 
 
-def _conclusion(candidates: Sequence[Candidate], traces: Sequence[ProviderTrace], complete: bool) -> str:
+def _conclusion(candidates: Sequence[CredentialCandidate], traces: Sequence[ProviderTrace], complete: bool) -> str:
     failed = [trace.name for trace in traces if trace.outcome == "failed"]
     also = f"; not counting what failed: {', '.join(failed)}" if failed else ""
     if not complete:

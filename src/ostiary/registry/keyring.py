@@ -24,10 +24,10 @@ from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.process import DEFAULT_LIMITS, Limits
 from ostiary.errors import OstiaryError
-from ostiary.registry.cache import Answer, CachedProvider, Target
-from ostiary.registry.credentials import Credentials, Found, united
+from ostiary.registry.cache import CachedProvider, ProviderAnswer, Target
+from ostiary.registry.credentials import Credentials, ImageCredential, unite
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig
-from ostiary.registry.kubelet.provider import Provider
+from ostiary.registry.kubelet.provider import CredentialProvider
 from ostiary.registry.kubelet.service_account import (
     PodCoordinates,
     Skip,
@@ -38,7 +38,7 @@ from ostiary.registry.kubelet.service_account import (
 )
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.registry.matching.pattern_index import PatternIndex
-from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics, Verdict
+from ostiary.registry.metrics import LookupVerdict, NoRegistryMetrics, RegistryMetrics
 
 if TYPE_CHECKING:
     # Most callers have neither, and the docker credential helper starts at every pull.
@@ -76,21 +76,21 @@ class Lookup:
     """The credentials to try, in order. Empty: try without one, unless there were `failures`."""
 
     repository: str
-    found: tuple[Found, ...] = ()
+    found: tuple[ImageCredential, ...] = ()
     failures: tuple[ProviderFailure, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[ImageCredential]:
         return iter(self.found)
 
     def __len__(self) -> int:
         return len(self.found)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LookupVerdict:
         if self.found:
-            return Verdict.FOUND
-        return Verdict.FAILED if self.failures else Verdict.NONE
+            return LookupVerdict.FOUND
+        return LookupVerdict.FAILED if self.failures else LookupVerdict.NONE
 
 
 class Keyring:
@@ -122,7 +122,7 @@ class Keyring:
         self._metrics = metrics or NoRegistryMetrics()
         self._clock = clock or SYSTEM_CLOCK
         self._replacing = threading.Lock()
-        self._table = _Table(ProvidersConfig(()), ())
+        self._table = _ProviderTable(ProvidersConfig(()), ())
         self.replace(config)
 
     @property
@@ -142,8 +142,10 @@ class Keyring:
         """Put *config* into force, at once and whole. A provider that stays as it was keeps its cache."""
         with self._replacing:
             old = {provider.config: provider for provider in self._table.providers}
-            self._table = _Table(config, tuple(old.get(one) or self._provider(one) for one in config.providers))
-        self._metrics.configured(config.hash)
+            self._table = _ProviderTable(
+                config, tuple(old.get(each) or self._provider(each) for each in config.providers)
+            )
+        self._metrics.record_config(config.hash)
 
     def lookup(
         self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
@@ -173,7 +175,7 @@ class Keyring:
         # In a thread: it may run a helper.
         return await wait_async(in_thread(lambda: self._with_store(lookup), name="ostiary-docker-helper"))
 
-    def report_rejected(self, found: Found) -> bool:
+    def report_rejected(self, found: ImageCredential) -> bool:
         """The registry refused *found*: do not serve it from a cache again. Says whether it was in one.
 
         The next lookup runs its provider again. A newer answer that came meanwhile stays.
@@ -190,43 +192,47 @@ class Keyring:
         if self._docker_store is None:
             return lookup
         try:
-            found = self._docker_store.find(lookup.repository)
+            credential = self._docker_store.find(lookup.repository)
         except OstiaryError as error:
             return replace(lookup, failures=(*lookup.failures, ProviderFailure(DOCKER_STORE, error)))
-        return lookup if found is None else replace(lookup, found=(*lookup.found, found))
+        return lookup if credential is None else replace(lookup, found=(*lookup.found, credential))
 
     def _provider(self, config: ProviderConfig) -> CachedProvider:
         executable = os.path.join(self._bin_dir, config.name)
-        provider = Provider(config, executable, limits=self._limits, metrics=self._metrics, clock=self._clock)
+        provider = CredentialProvider(config, executable, limits=self._limits, metrics=self._metrics, clock=self._clock)
         return CachedProvider(provider, clock=self._clock, metrics=self._metrics)
 
-    def _inquire(self, image: str, pod: PodCoordinates | None, pull_secrets: Sequence[PullSecret]) -> _Inquiry | Lookup:
-        known = self._table.image(image)
+    def _inquire(
+        self, image_name: str, pod: PodCoordinates | None, pull_secrets: Sequence[PullSecret]
+    ) -> _Inquiry | Lookup:
+        image = self._table.image(image_name)
         node = None if self._docker_config is None else self._docker_config.credentials()
-        kept = [None if one.config.token_attributes else one.cached(known.target) for one in known.providers]
-        remembered = None if pull_secrets else known.recall(node, kept)
+        cached = [None if each.config.token_attributes else each.get_cached(image.target) for each in image.providers]
+        remembered = None if pull_secrets else image.recall(node, cached)
         if remembered is not None:
-            self._metrics.looked_up(remembered.verdict)
+            self._metrics.record_lookup(remembered.verdict)
             return remembered
-        repository = known.target.repository
-        before = united(_blocks_of(pull_secrets), repository) + (node.find(repository) if node else ())
+        repository = image.target.repository
+        before = unite(_blocks_of(pull_secrets), repository) + (node.find(repository) if node else ())
         questions = [
-            self._question(provider, known.target, pod) if found is None else _Question(provider, Answer(found, True))
-            for provider, found in zip(known.providers, kept, strict=True)
+            self._question(provider, image.target, pod)
+            if credentials is None
+            else _ProviderQuestion(provider, ProviderAnswer(credentials, True))
+            for provider, credentials in zip(image.providers, cached, strict=True)
         ]
         inquiry = _Inquiry(repository, before, questions, self._metrics)
-        if pull_secrets or None in kept:
+        if pull_secrets or None in cached:
             return inquiry
         lookup = inquiry.result()
-        known.remember(node, kept, lookup)
+        image.remember(node, cached, lookup)
         return lookup
 
-    def _question(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _Question:
+    def _question(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _ProviderQuestion:
         attributes = provider.config.token_attributes
         if wants_token(attributes, pod):
-            return _Question(provider, flow=self._ask_with_token(provider, target, pod))
+            return _ProviderQuestion(provider, flow=self._ask_with_token(provider, target, pod))
         skip = skip_without_account(attributes)
-        return _Question(provider, skip) if skip else _Question(provider, flow=provider.ask(target))
+        return _ProviderQuestion(provider, skip) if skip else _ProviderQuestion(provider, flow=provider.ask(target))
 
     def _ask_with_token(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _Flow:
         attributes = provider.config.token_attributes
@@ -242,7 +248,7 @@ class Keyring:
         return (yield from provider.ask(target, presented))
 
 
-class _Image:
+class _RememberedImage:
     """An image name, read once, the providers that match it, and what the last lookup found in the caches."""
 
     __slots__ = ("_memory", "providers", "target")
@@ -261,7 +267,7 @@ class _Image:
         self._memory = (node, kept, lookup)
 
 
-class _Table:
+class _ProviderTable:
     """The providers of one configuration, and which of them match an image. Replaced whole, never changed."""
 
     def __init__(self, config: ProvidersConfig, providers: tuple[CachedProvider, ...]) -> None:
@@ -271,24 +277,24 @@ class _Table:
             ((pattern, provider) for provider in providers for pattern in provider.config.match_images),
             any_port=lambda provider: provider.config.any_port,
         )
-        self._images: dict[str, _Image] = {}
+        self._images: dict[str, _RememberedImage] = {}
 
-    def image(self, name: str) -> _Image:
-        known = self._images.get(name)
-        if known is None:
+    def image(self, name: str) -> _RememberedImage:
+        image = self._images.get(name)
+        if image is None:
             repository = parse_image_name(name).repository
             # Several patterns of one provider may match.
-            known = _Image(repository, tuple(dict.fromkeys(self._index.find(repository))))
+            image = _RememberedImage(repository, tuple(dict.fromkeys(self._index.find(repository))))
             if len(self._images) >= IMAGE_LIMIT:
                 self._images.clear()
-            self._images[name] = known
-        return known
+            self._images[name] = image
+        return image
 
 
-_Flow = Generator[Future[None], None, Answer | Skip]
+_Flow = Generator[Future[None], None, ProviderAnswer | Skip]
 
 
-class _Question:
+class _ProviderQuestion:
     """What one provider is asked, and how far that is."""
 
     __slots__ = ("_flow", "_waits_for", "outcome", "provider")
@@ -296,9 +302,9 @@ class _Question:
     def __init__(
         self,
         provider: CachedProvider,
-        outcome: Answer | Skip | OstiaryError | None = None,
+        outcome: ProviderAnswer | Skip | OstiaryError | None = None,
         *,
-        flow: _Flow | Generator[Future[None], None, Answer] | None = None,
+        flow: _Flow | Generator[Future[None], None, ProviderAnswer] | None = None,
     ) -> None:
         self.provider = provider.config.name
         self.outcome = outcome
@@ -324,7 +330,11 @@ class _Inquiry:
     __slots__ = ("_before", "_metrics", "_questions", "_repository")
 
     def __init__(
-        self, repository: str, before: tuple[Found, ...], questions: list[_Question], metrics: RegistryMetrics
+        self,
+        repository: str,
+        before: tuple[ImageCredential, ...],
+        questions: list[_ProviderQuestion],
+        metrics: RegistryMetrics,
     ) -> None:
         self._repository = repository
         self._before = before
@@ -333,32 +343,34 @@ class _Inquiry:
 
     def pending(self) -> Future[None] | None:
         """Something whose end lets us go on, or None when every provider has been heard."""
-        waits_for = [one for question in self._questions if (one := question.advance()) is not None]
+        waits_for = [future for question in self._questions if (future := question.advance()) is not None]
         return _first_of(waits_for) if waits_for else None
 
     def result(self) -> Lookup:
-        answers: list[Answer] = []
+        answers: list[ProviderAnswer] = []
         failures: tuple[ProviderFailure, ...] = ()
         skipped: tuple[Skipped, ...] = ()
         for question in self._questions:
             outcome = question.outcome
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, ProviderAnswer):
                 answers.append(outcome)
             elif isinstance(outcome, Skip):
                 skipped += (Skipped(question.provider, outcome.reason),)
             elif isinstance(outcome, OstiaryError):
                 failures += (ProviderFailure(question.provider, outcome),)
                 log.warning("%s: %s", outcome.summary, outcome.cause, extra={"code": outcome.code})
-        lookup = Lookup(self._repository, self._before + self._united(answers), failures, skipped)
-        self._metrics.looked_up(lookup.verdict)
+        lookup = Lookup(self._repository, self._before + self._credentials(answers), failures, skipped)
+        self._metrics.record_lookup(lookup.verdict)
         return lookup
 
-    def _united(self, answers: list[Answer]) -> tuple[Found, ...]:
+    def _credentials(self, answers: list[ProviderAnswer]) -> tuple[ImageCredential, ...]:
         if not answers:
             return ()
-        found = united([answer.credentials for answer in answers], self._repository)
+        credentials = unite([answer.credentials for answer in answers], self._repository)
         fresh = [answer.credentials for answer in answers if not answer.cached]
-        return tuple(replace(one, cached=False) if one.origin in fresh else one for one in found) if fresh else found
+        if not fresh:
+            return credentials
+        return tuple(replace(each, cached=False) if each.origin in fresh else each for each in credentials)
 
 
 def _first_of(futures: Sequence[Future[None]]) -> Future[None]:

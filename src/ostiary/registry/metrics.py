@@ -27,7 +27,7 @@ LOOKUPS_TOTAL = "ostiary_image_lookups_total"
 DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-class Verdict(Enum):
+class LookupVerdict(Enum):
     """How the lookup of an image ended. FAILED: nothing was found, and a provider that might know was not heard."""
 
     FOUND = "found"
@@ -38,29 +38,29 @@ class Verdict(Enum):
 class RegistryMetrics(Protocol):
     """What is counted. Called from any thread; never raises and never waits."""
 
-    def ran(self, provider: str, *, seconds: float, failed: bool) -> None:
+    def record_run(self, provider: str, *, seconds: float, failed: bool) -> None:
         """A provider's process ended, or could not be started. *failed* says nothing of its answer."""
 
     def cache(self, provider: str, *, hit: bool) -> None:
         """An answer was looked for in the provider's cache."""
 
-    def looked_up(self, verdict: Verdict) -> None:
+    def record_lookup(self, verdict: LookupVerdict) -> None:
         """The lookup of an image is over."""
 
-    def configured(self, config_hash: str) -> None:
+    def record_config(self, config_hash: str) -> None:
         """A configuration is in force now."""
 
 
 class NoRegistryMetrics:
     """Counts nothing."""
 
-    def ran(self, provider: str, *, seconds: float, failed: bool) -> None: ...
+    def record_run(self, provider: str, *, seconds: float, failed: bool) -> None: ...
 
     def cache(self, provider: str, *, hit: bool) -> None: ...
 
-    def looked_up(self, verdict: Verdict) -> None: ...
+    def record_lookup(self, verdict: LookupVerdict) -> None: ...
 
-    def configured(self, config_hash: str) -> None: ...
+    def record_config(self, config_hash: str) -> None: ...
 
 
 class PrometheusRegistryMetrics(PublishedMetrics):
@@ -92,11 +92,11 @@ class PrometheusRegistryMetrics(PublishedMetrics):
         )
         # Looking up a series costs more than counting in it, and every lookup of an image counts twice.
         self._series: dict[tuple[str, bool], Counter] = {}
-        self._verdicts = {verdict: lookups.labels(verdict.value) for verdict in Verdict}
+        self._verdicts = {verdict: lookups.labels(verdict.value) for verdict in LookupVerdict}
         self._config_hash = ""
         self.publish()
 
-    def ran(self, provider: str, *, seconds: float, failed: bool) -> None:
+    def record_run(self, provider: str, *, seconds: float, failed: bool) -> None:
         if failed:
             self._errors.labels(provider).inc()
         self._duration.labels(provider).observe(seconds)
@@ -107,10 +107,10 @@ class PrometheusRegistryMetrics(PublishedMetrics):
             series = self._series[provider, hit] = self._cache.labels(provider, "hit" if hit else "miss")
         series.inc()
 
-    def looked_up(self, verdict: Verdict) -> None:
+    def record_lookup(self, verdict: LookupVerdict) -> None:
         self._verdicts[verdict].inc()
 
-    def configured(self, config_hash: str) -> None:
+    def record_config(self, config_hash: str) -> None:
         self._config_hash = config_hash
 
     def read_at_scrape(self) -> Iterable[Metric]:

@@ -13,8 +13,8 @@ CONFIG_VARIABLE, BIN_DIR_VARIABLE = "OSTIARY_REGISTRY_CONFIG", "OSTIARY_REGISTRY
 
 def config_path() -> str:
     """Where the configuration is, or would be."""
-    if given := os.environ.get(CONFIG_VARIABLE):
-        return given
+    if path := os.environ.get(CONFIG_VARIABLE):
+        return path
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(home, "ostiary", "registry.yaml")
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 
-from ostiary.client.authenticator import Authenticator, shared
+from ostiary.client.authenticator import Authenticator, shared_authenticator
 from ostiary.client.connection import Connection
 from ostiary.client.exec.plugin import ExecPlugin
 from ostiary.client.kubeconfig import ExecConfig
@@ -353,7 +353,7 @@ def test_waves_in_turn_run_the_plugin_once_each_as_long_as_the_server_takes_what
 ) -> None:
     credential = authenticator.get()
     for _ in range(3):
-        authenticator.accepted(credential)
+        authenticator.note_accepted(credential)
         newer = replaced(authenticator, credential)
         assert newer is not None
         credential = newer
@@ -445,11 +445,11 @@ def test_an_authenticator_that_nobody_holds_is_forgotten(plugin: PluginScript) -
         made.append(1)
         return Authenticator(ExecPlugin(config, user="dev"))
 
-    held = shared("a key", make)
-    assert shared("a key", make) is held
+    held = shared_authenticator("a key", make)
+    assert shared_authenticator("a key", make) is held
     del held
     gc.collect()
-    shared("a key", make)
+    shared_authenticator("a key", make)
     assert len(made) == 2
 
 

@@ -51,9 +51,9 @@ def published(registry: CollectorRegistry, clock: FakeClock) -> PrometheusMetric
 
 
 def use_all(published: ExecMetrics) -> None:
-    published.called(code=0, call_status=NO_ERROR)
+    published.record_call(code=0, call_status=NO_ERROR)
     published.policy(allowed=True)
-    published.rotated(age_seconds=1)
+    published.record_rotation(age_seconds=1)
 
 
 def test_the_published_names_are_those_of_client_go_and_no_others(
@@ -101,11 +101,11 @@ def test_the_same_names_cannot_be_published_twice(published: PrometheusMetrics, 
 
 def test_calls_are_counted_by_exit_code_and_status(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
     for code in (0, 1, 2, 0) * 2:
-        published.called(code=code, call_status=PLUGIN_EXECUTION_ERROR if code else NO_ERROR)
+        published.record_call(code=code, call_status=PLUGIN_EXECUTION_ERROR if code else NO_ERROR)
     for _ in ("bare", "./relative", "/absolute"):
-        published.called(code=1, call_status=PLUGIN_NOT_FOUND_ERROR)
-    published.called(code=1, call_status=CLIENT_INTERNAL_ERROR)
-    published.called(code=-1, call_status=PLUGIN_EXECUTION_ERROR)
+        published.record_call(code=1, call_status=PLUGIN_NOT_FOUND_ERROR)
+    published.record_call(code=1, call_status=CLIENT_INTERNAL_ERROR)
+    published.record_call(code=-1, call_status=PLUGIN_EXECUTION_ERROR)
 
     def count(code: str, call_status: str) -> float | None:
         return registry.get_sample_value(CALL_TOTAL, {"code": code, "call_status": call_status})
@@ -125,7 +125,7 @@ def test_calls_from_many_threads_are_all_counted(published: PrometheusMetrics, r
     def call() -> None:
         together.wait()
         for _ in range(100):
-            published.called(code=0, call_status=NO_ERROR)
+            published.record_call(code=0, call_status=NO_ERROR)
 
     threads = [threading.Thread(target=call) for _ in range(8)]
     for thread in threads:
@@ -227,8 +227,8 @@ def test_equal_holders_are_still_two(published: PrometheusMetrics, registry: Col
 def test_the_age_of_a_replaced_certificate_falls_into_the_buckets_of_client_go(
     published: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
-    published.rotated(age_seconds=3600)
-    published.rotated(age_seconds=200_000_000)
+    published.record_rotation(age_seconds=3600)
+    published.record_rotation(age_seconds=200_000_000)
 
     samples = [sample for family in registry.collect() for sample in family.samples]
     buckets = {
@@ -271,8 +271,8 @@ def test_without_prometheus_client_nothing_is_counted_and_nothing_fails(tmp_path
     code = """
 from ostiary.client.metrics import default_metrics
 made = default_metrics()
-made.called(code=0, call_status="no_error"); made.policy(allowed=True)
-made.rotated(age_seconds=1); made.expires(made, None)
+made.record_call(code=0, call_status="no_error"); made.policy(allowed=True)
+made.record_rotation(age_seconds=1); made.expires(made, None)
 print(type(made).__name__)
 """
     assert in_a_new_process(code, PYTHONPATH=str(tmp_path)) == "NoMetrics"

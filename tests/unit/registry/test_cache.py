@@ -17,16 +17,16 @@ import pytest
 from ostiary.errors import CredentialError, PluginFailed
 from ostiary.model import Secret
 from ostiary.registry.cache import (
-    Answer,
     AnswerCache,
     CachedProvider,
+    ProviderAnswer,
     Target,
     cache_key,
     service_account_key,
 )
-from ostiary.registry.credentials import Credentials, Login, Source, SourceKind
+from ostiary.registry.credentials import Credentials, Provenance, RegistryLogin, SourceKind
 from ostiary.registry.keyring import Keyring
-from ostiary.registry.kubelet.provider import Provider
+from ostiary.registry.kubelet.provider import CredentialProvider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.registry.metrics import NoRegistryMetrics
 from ostiary.testing import FakeClock
@@ -105,7 +105,7 @@ def test_a_target_is_looked_for_by_image_then_registry_then_for_all() -> None:
 
 
 def some_credentials(name: str = "u") -> Credentials:
-    return Credentials([("r.io", Login(name))], Source(SourceKind.PROVIDER, "p"))
+    return Credentials([("r.io", RegistryLogin(name))], Provenance(SourceKind.PROVIDER, "p"))
 
 
 @pytest.fixture(params=[b"", service_account_key(ACCOUNT, {})], ids=["plain", "service account"])
@@ -196,24 +196,26 @@ def script(tmp_path: Path) -> ProviderScript:
 
 
 def cached_provider(script: ProviderScript, clock: FakeClock, **fields: Any) -> CachedProvider:
-    provider = Provider(script.config(**fields), str(script.path), clock=clock)
+    provider = CredentialProvider(script.config(**fields), str(script.path), clock=clock)
     return CachedProvider(provider, clock=clock)
 
 
-Flow = Generator[Future[None], None, Answer]
+Flow = Generator[Future[None], None, ProviderAnswer]
 
 
-def finish(flow: Flow) -> Answer:
+def finish(flow: Flow) -> ProviderAnswer:
     """Drive a flow to its end, as a thread would."""
     while True:
         try:
             next(flow).result(timeout=60)
         except StopIteration as end:
-            answer: Answer = end.value
+            answer: ProviderAnswer = end.value
             return answer
 
 
-def ask(provider: CachedProvider, image: str = "test.registry.io/foo", presented: Presented | None = None) -> Answer:
+def ask(
+    provider: CachedProvider, image: str = "test.registry.io/foo", presented: Presented | None = None
+) -> ProviderAnswer:
     return finish(provider.ask(Target(image), presented))
 
 
@@ -411,7 +413,7 @@ class Meddling(NoRegistryMetrics):
 def test_a_run_that_ends_while_another_lookup_decides_is_not_repeated(script: ProviderScript, clock: FakeClock) -> None:
     metrics = Meddling()
     config = script.config(token_attributes=token_attributes())
-    provider = CachedProvider(Provider(config, str(script.path)), clock=clock, metrics=metrics)
+    provider = CachedProvider(CredentialProvider(config, str(script.path)), clock=clock, metrics=metrics)
     presented = Presented(ACCOUNT, Secret("token"))
     metrics.meddle = lambda: ask(provider, presented=presented)
     assert ask(provider, presented=presented).cached

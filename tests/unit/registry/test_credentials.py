@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from ostiary.model import Secret
 from ostiary.registry.credentials import (
     Credentials,
-    Found,
-    Login,
-    Source,
+    ImageCredential,
+    Provenance,
+    RegistryLogin,
     SourceKind,
     is_default_registry,
     normalised_key,
-    united,
+    unite,
 )
 from ostiary.registry.matching.image_match import matches
 
-SOURCE = Source(SourceKind.FILE, "test")
-LOGIN = Login("foo", Secret("bar"), "foo@bar.baz")
+SOURCE = Provenance(SourceKind.FILE, "test")
+LOGIN = RegistryLogin("foo", Secret("bar"), "foo@bar.baz")
 
 
 def credentials(*keys: str) -> Credentials:
     """Under each key a login whose username is the key."""
-    return Credentials([(key, Login(key, Secret("x"))) for key in keys], SOURCE)
+    return Credentials([(key, RegistryLogin(key, Secret("x"))) for key in keys], SOURCE)
 
 
-def names(found: tuple[Found, ...]) -> list[str]:
+def names(found: tuple[ImageCredential, ...]) -> list[str]:
     return [one.username for one in found]
 
 
@@ -113,8 +113,8 @@ def test_which_images_are_of_the_default_registry(image: str, is_default: bool) 
     assert is_default_registry(image) is is_default
 
 
-GRACE = Login("grace", Secret("squash"), "grace@example.com")
-ADA = Login("ada", Secret("smash"), "ada@example.com")
+GRACE = RegistryLogin("grace", Secret("squash"), "grace@example.com")
+ADA = RegistryLogin("ada", Secret("smash"), "ada@example.com")
 
 
 @pytest.mark.parametrize(
@@ -140,34 +140,34 @@ def test_every_key_that_matches_is_found_the_longest_first(image: str, expected:
         (GRACE, "f949b3837a1eb733a951b6aeda0b3327c09ec50c917de9ca35818e8fbf567e29"),
         (ADA, "353258b53f5e9a57b059eab3f05312fc35bbeb874f08ce101e7bf0bf46977423"),
         (
-            Login("rex", Secret("tiny arms"), "rex@example.com"),
+            RegistryLogin("rex", Secret("tiny arms"), "rex@example.com"),
             "899748fec74c8dd761845fca727f4249b05be275ff24026676fcd4351f656363",
         ),
         (
-            Login("user", Secret("password")),
+            RegistryLogin("user", Secret("password")),
             "a55436fc140d516560d072c5fe8700385ce9f41629abf65c1edcbcb39fac691d",
         ),
     ],
 )
-def test_a_credential_has_the_hash_that_the_kubelet_records(login: Login, expected: str) -> None:
+def test_a_credential_has_the_hash_that_the_kubelet_records(login: RegistryLogin, expected: str) -> None:
     (found,) = Credentials([("r.io", login)], SOURCE).find("r.io/x")
     assert found.hash == expected
 
 
 def test_the_hash_knows_nothing_of_tokens_which_the_kubelet_does_not_read() -> None:
-    tokens = Login("user", Secret("password"), identity_token=Secret("t"), registry_token=Secret("r"))
+    tokens = RegistryLogin("user", Secret("password"), identity_token=Secret("t"), registry_token=Secret("r"))
     (found,) = Credentials([("r.io", tokens)], SOURCE).find("r.io/x")
     assert found.hash == "a55436fc140d516560d072c5fe8700385ce9f41629abf65c1edcbcb39fac691d"
 
 
 def test_the_hash_of_a_password_that_is_not_text_is_that_of_gos_replacement() -> None:
-    (found,) = Credentials([("r.io", Login("a", Secret("\udcff\ufffd")))], SOURCE).find("r.io/x")
+    (found,) = Credentials([("r.io", RegistryLogin("a", Secret("\udcff\ufffd")))], SOURCE).find("r.io/x")
     spelled = '{"username":"a","password":"\\ufffd\ufffd"}'.encode()
     assert found.hash == hashlib.sha256(spelled).hexdigest()
 
 
 def test_the_hash_spells_special_characters_as_go_does() -> None:
-    (found,) = Credentials([("r.io", Login("a", Secret("<&>")))], SOURCE).find("r.io/x")
+    (found,) = Credentials([("r.io", RegistryLogin("a", Secret("<&>")))], SOURCE).find("r.io/x")
     spelled = b'{"username":"a","password":"\\u003c\\u0026\\u003e"}'
     assert found.hash == hashlib.sha256(spelled).hexdigest()
 
@@ -224,15 +224,15 @@ def test_two_spellings_of_one_key_stay_in_the_order_they_came_in() -> None:
 
 
 def test_a_longer_key_of_a_later_block_comes_first_and_equal_keys_keep_the_order_of_the_blocks() -> None:
-    first = Credentials([("r.io", Login("first"))], SOURCE)
-    second = Credentials([("r.io/team", Login("longer")), ("r.io", Login("second"))], SOURCE)
-    assert names(united([first, second], "r.io/team/app")) == ["longer", "first", "second"]
+    first = Credentials([("r.io", RegistryLogin("first"))], SOURCE)
+    second = Credentials([("r.io/team", RegistryLogin("longer")), ("r.io", RegistryLogin("second"))], SOURCE)
+    assert names(unite([first, second], "r.io/team/app")) == ["longer", "first", "second"]
 
 
 def test_secrets_do_not_show_in_a_credential() -> None:
-    (found,) = Credentials([("r.io", Login("u", Secret("canary"), identity_token=Secret("canary")))], SOURCE).find(
-        "r.io"
-    )
+    (found,) = Credentials(
+        [("r.io", RegistryLogin("u", Secret("canary"), identity_token=Secret("canary")))], SOURCE
+    ).find("r.io")
     assert "canary" not in repr(found)
 
 

@@ -13,7 +13,7 @@ import pytest
 from ostiary.errors import ImageNameError
 from ostiary.model import Secret
 from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret, parse_config_json
-from ostiary.registry.explain import Explanation, ProviderTrace, explain
+from ostiary.registry.explain import ImageExplanation, ProviderTrace, explain
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
@@ -34,7 +34,7 @@ def keyring(script: ProviderScript, *configs: ProviderConfig, clock: FakeClock |
     return Keyring(providers_config(*(configs or (script.config(),))), bin_dir=script.bin_dir, clock=clock)
 
 
-def only(told: Explanation) -> ProviderTrace:
+def only(told: ImageExplanation) -> ProviderTrace:
     (trace,) = told.providers
     return trace
 

@@ -18,14 +18,14 @@ import trio
 
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
-from ostiary.registry.credentials import Login, SourceKind
+from ostiary.registry.credentials import RegistryLogin, SourceKind
 from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret
 from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
 from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
-from ostiary.registry.metrics import Verdict
+from ostiary.registry.metrics import LookupVerdict
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import ProviderDialect
 from tests.support.providers import ProviderScript, providers_config, token_attributes
@@ -95,7 +95,7 @@ def test_a_provider_that_does_not_match_is_not_run(tmp_path: Path) -> None:
     script = provider(tmp_path)
     lookup = keyring(script.config("other.registry.io"), tmp_path=tmp_path).lookup("test.registry.io/foo")
     assert (lookup.found, lookup.failures, script.runs) == ((), (), 0)
-    assert lookup.verdict is Verdict.NONE
+    assert lookup.verdict is LookupVerdict.NONE
 
 
 def test_without_providers_nothing_is_found(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_provider_that_fails_takes_nothing_from_the_others(tmp_path: Path, cap
 
 def test_failing_is_told_apart_from_having_nothing(tmp_path: Path) -> None:
     bad = provider(tmp_path).exit(1)
-    assert keyring(bad.config(), tmp_path=tmp_path).lookup("test.registry.io/foo").verdict is Verdict.FAILED
+    assert keyring(bad.config(), tmp_path=tmp_path).lookup("test.registry.io/foo").verdict is LookupVerdict.FAILED
 
 
 def test_providers_run_side_by_side(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_rejected_credential_of_a_file_has_the_file_read_again(tmp_path: Path,
 
 
 def node(name: str = "default") -> DockerConfig:
-    return DockerConfig({"test.registry.io": Login(name, Secret("default-password"))}, file="/config.json")
+    return DockerConfig({"test.registry.io": RegistryLogin(name, Secret("default-password"))}, file="/config.json")
 
 
 def secret(kind: str, key: str, content: object, name: str = "pull") -> PullSecret:

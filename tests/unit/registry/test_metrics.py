@@ -14,9 +14,9 @@ from ostiary.registry.metrics import (
     DURATION,
     ERRORS_TOTAL,
     LOOKUPS_TOTAL,
+    LookupVerdict,
     NoRegistryMetrics,
     PrometheusMetrics,
-    Verdict,
     default_metrics,
 )
 from tests.support.providers import ProviderScript, providers_config
@@ -41,7 +41,7 @@ def lines(registry: CollectorRegistry, name: str) -> list[str]:
 def test_durations_are_counted_in_the_kubelets_buckets(
     published: PrometheusMetrics, registry: CollectorRegistry, seconds: float, below: float
 ) -> None:
-    published.ran("test-plugin", seconds=seconds, failed=False)
+    published.record_run("test-plugin", seconds=seconds, failed=False)
     bounds = ["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "+Inf"]
     expected = [f"# TYPE {DURATION} histogram"]
     for bound in bounds:
@@ -54,8 +54,8 @@ def test_durations_are_counted_in_the_kubelets_buckets(
 
 def test_failed_runs_are_counted_by_provider(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
     for name in ("a", "b", "a"):
-        published.ran(name, seconds=1, failed=True)
-    published.ran("c", seconds=1, failed=False)
+        published.record_run(name, seconds=1, failed=True)
+    published.record_run("c", seconds=1, failed=False)
     assert lines(registry, ERRORS_TOTAL) == [
         f"# TYPE {ERRORS_TOTAL} counter",
         f'{ERRORS_TOTAL}{{plugin_name="a"}} 2.0',
@@ -65,12 +65,12 @@ def test_failed_runs_are_counted_by_provider(published: PrometheusMetrics, regis
 
 def test_only_the_latest_configuration_is_shown(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
     for number in range(3):
-        published.configured(f"sha256:{number}")
+        published.record_config(f"sha256:{number}")
     assert lines(registry, CONFIG_INFO) == [f"# TYPE {CONFIG_INFO} gauge", f'{CONFIG_INFO}{{hash="sha256:2"}} 1.0']
 
 
 def test_every_figure_is_explained(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    published.ran("a", seconds=1, failed=True)
+    published.record_run("a", seconds=1, failed=True)
     assert all(family.documentation for family in registry.collect())
 
 
@@ -81,10 +81,10 @@ def test_a_name_that_is_taken_is_noticed(published: PrometheusMetrics, registry:
 
 def test_without_a_registry_nothing_is_counted_and_nothing_fails() -> None:
     none = NoRegistryMetrics()
-    none.ran("a", seconds=1, failed=True)
+    none.record_run("a", seconds=1, failed=True)
     none.cache("a", hit=True)
-    none.looked_up(Verdict.FOUND)
-    none.configured("x")
+    none.record_lookup(LookupVerdict.FOUND)
+    none.record_config("x")
 
 
 def test_there_is_one_default_for_the_process() -> None:
@@ -112,4 +112,4 @@ def test_a_lookup_counts_runs_failures_hits_and_verdicts(
     assert value(ERRORS_TOTAL, plugin_name="wrong") is None, "an answer that cannot be used is not a failed run"
     assert value(CACHE_TOTAL, plugin_name="good", result="hit") == 1
     assert value(CACHE_TOTAL, plugin_name="good", result="miss") == 1
-    assert [value(LOOKUPS_TOTAL, verdict=verdict.value) for verdict in Verdict] == [2, 1, 2]
+    assert [value(LOOKUPS_TOTAL, verdict=verdict.value) for verdict in LookupVerdict] == [2, 1, 2]

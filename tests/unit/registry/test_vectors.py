@@ -10,7 +10,7 @@ from ostiary.core.go.duration import format_duration, parse_duration
 from ostiary.core.go.text import bytes_of
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
-from ostiary.registry.credentials import Credentials, Login, Source, SourceKind, united
+from ostiary.registry.credentials import Credentials, Provenance, RegistryLogin, SourceKind, unite
 from ostiary.registry.docker.config import parse_config_json, parse_dockercfg
 from ostiary.registry.kubelet.config import loads
 from ostiary.registry.kubelet.model import ProviderConfig, TokenAttributes
@@ -169,16 +169,18 @@ def test_every_docker_config_has_the_logins_that_the_kubelet_reads() -> None:
     replay("docker-config", docker_difference)
 
 
-def login_of(entry: dict[str, str]) -> tuple[str, Login]:
-    return entry["key"], Login(entry.get("username", ""), Secret(entry.get("password", "")), entry.get("email", ""))
+def login_of(entry: dict[str, str]) -> tuple[str, RegistryLogin]:
+    return entry["key"], RegistryLogin(
+        entry.get("username", ""), Secret(entry.get("password", "")), entry.get("email", "")
+    )
 
 
 def keyring_difference(vector: Vector) -> str | None:
-    source = Source(SourceKind.FILE, "config.json")
+    source = Provenance(SourceKind.FILE, "config.json")
     blocks = [Credentials([login_of(entry) for entry in entries], source) for entries in vector["maps"]]
     actual = [
         without_empty({"username": one.username, "password": one.password.reveal(), "email": one.email})
-        for one in united(blocks, vector["image"])
+        for one in unite(blocks, vector["image"])
     ]
     expected = [without_empty(entry) for entry in vector.get("credentials") or []]
     return compared(actual, expected) and f"{vector['image']!r}, {vector['maps']}: {actual}, not {expected}"

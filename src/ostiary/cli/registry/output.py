@@ -15,9 +15,9 @@ from ostiary.core.go.text import bytes_of
 from ostiary.core.text import printable
 from ostiary.registry.check.lint import Lint
 from ostiary.registry.check.lint_reading import LintFinding, Severity
-from ostiary.registry.check.probe import Answered, Probe
-from ostiary.registry.credentials import Found
-from ostiary.registry.explain import Candidate, Explanation, ProviderTrace, SourceTrace, Verdict
+from ostiary.registry.check.probe import Answered, ProbeResult
+from ostiary.registry.credentials import ImageCredential
+from ostiary.registry.explain import CredentialCandidate, ImageExplanation, PatternVerdict, ProviderTrace, SourceTrace
 from ostiary.registry.keyring import Lookup
 
 WIDTH = 10
@@ -62,7 +62,7 @@ def print_lookup(lookup: Lookup, *, as_json: bool) -> None:
         _print_rows(_found_rows(credential))
 
 
-def _found_rows(found: Found) -> Iterator[tuple[str, str]]:
+def _found_rows(found: ImageCredential) -> Iterator[tuple[str, str]]:
     if found.username or found.password:
         yield _text_or_base64("username", found.username, " (base64)")
         yield _text_or_base64("password", found.password.reveal(), " (base64)")
@@ -80,7 +80,7 @@ def _text_or_base64(name: str, text: str, suffix: str) -> tuple[str, str]:
         return f"{name}{suffix}", b64encode(data).decode("ascii")
 
 
-def _found_json(found: Found) -> dict[str, object]:
+def _found_json(found: ImageCredential) -> dict[str, object]:
     fields = {
         "username": found.username,
         "password": found.password.reveal(),
@@ -94,7 +94,7 @@ def _found_json(found: Found) -> dict[str, object]:
 # --- explain ---
 
 
-def print_explanation(told: Explanation) -> None:
+def print_explanation(told: ImageExplanation) -> None:
     print(f"image {told.image.given}")
     config = ", ".join((*told.config_files, told.config_hash)) if told.config_hash else "none"
     _print_rows([("looked up", told.image.repository), ("config", config)])
@@ -107,7 +107,7 @@ def print_explanation(told: Explanation) -> None:
         print(f"  {_candidate(candidate)}")
 
 
-def _candidate(candidate: Candidate) -> str:
+def _candidate(candidate: CredentialCandidate) -> str:
     user = f" of {candidate.username}" if candidate.username else ""
     return f"{candidate.position}. {candidate.form}{user}, under {candidate.key}, from {candidate.source}"
 
@@ -144,7 +144,7 @@ def _provider_rows(trace: ProviderTrace) -> Iterator[tuple[str, str]]:
     yield "where", trace.where
 
 
-def _print_verdicts(name: str, verdicts: Iterable[Verdict]) -> None:
+def _print_verdicts(name: str, verdicts: Iterable[PatternVerdict]) -> None:
     for verdict in verdicts:
         parts = [f"{verdict.pattern}  {'matches' if verdict.matches else 'does not match'}"]
         parts += [text for text in (verdict.message, f"hint: {verdict.hint}" if verdict.hint else "") if text]
@@ -173,7 +173,7 @@ def _print_finding(finding: LintFinding) -> None:
 # --- probe ---
 
 
-def print_probe(told: Probe) -> None:
+def print_probe(told: ProbeResult) -> None:
     print(f"{told.registry} for {told.repository}: {told.message}")
     for attempt in told.attempts:
         verdict = paint(attempt.answered.value, ANSWER_STYLES[attempt.answered], sys.stdout)

@@ -49,15 +49,15 @@ def session(connection: ClusterAccess, **options: Any) -> aiohttp.ClientSession:
     given here see each request once, before it is signed; those of a single request replace ours, so
     such a request needs ``sign(connection)`` among them.
     """
-    connector = _checked(connection, options).pop("connector", None) or Connector(connection)
+    connector = _check(connection, options).pop("connector", None) or Connector(connection)
     options.setdefault("read_bufsize", LINE_BYTES)
     middlewares = (*options.pop("middlewares", ()), sign(connection))
     base = URL(connection.server + "/")
-    made = aiohttp.ClientSession(base, connector=connector, middlewares=middlewares, **options)
+    client = aiohttp.ClientSession(base, connector=connector, middlewares=middlewares, **options)
     # By itself aiohttp takes a path with a leading slash for one of the host, and so would ask somebody else's
     # cluster behind the same address. There is no public way to say otherwise, and the class is not to be derived from.
-    made._build_url = partial(_below, base)  # type: ignore[method-assign]
-    return made
+    client._build_url = partial(_below, base)  # type: ignore[method-assign]
+    return client
 
 
 def _below(base: URL, given: str | URL) -> URL:
@@ -75,7 +75,7 @@ def sign(connection: ClusterAccess) -> ClientMiddlewareType:
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         if not _is_server(connection, request.url):
             return await handler(request)
-        return await send_signed_async(connection, _Carrier(connection, request, handler))
+        return await send_signed_async(connection, _AiohttpCarrier(connection, request, handler))
 
     return middleware
 
@@ -110,7 +110,7 @@ class Connector(aiohttp.TCPConnector):
         if acquired.protocol is not None:
             if acquired.protocol not in self._dialled:
                 self._dialled.add(acquired.protocol)
-            acquired.add_callback(partial(_released, acquired.protocol))
+            acquired.add_callback(partial(_on_release, acquired.protocol))
         return acquired
 
     def _current_context(self) -> SealedContext | None:
@@ -150,7 +150,7 @@ class Connector(aiohttp.TCPConnector):
         return super()._get_ssl_context(req)
 
 
-class _Carrier:
+class _AiohttpCarrier:
     """One request as aiohttp knows it."""
 
     __slots__ = ("_handler", "_own", "_request")
@@ -202,7 +202,7 @@ class _Hidden(str):
         return "'***'"
 
 
-def _released(protocol: ResponseHandler) -> None:
+def _on_release(protocol: ResponseHandler) -> None:
     # A connection that will not be used again: a stream that was left early, or one of an older context.
     if protocol.should_close and not protocol.upgraded:
         protocol.force_close()
@@ -237,11 +237,11 @@ def _proxy(address: str | None) -> tuple[URL | None, dict[str, str]]:
         )
     if url.user is None:
         return url, {}
-    told = b64encode(f"{url.user}:{url.password or ''}".encode()).decode("ascii")
-    return url.with_user(None), {"Proxy-Authorization": _Hidden("Basic " + told)}
+    user_and_password = b64encode(f"{url.user}:{url.password or ''}".encode()).decode("ascii")
+    return url.with_user(None), {"Proxy-Authorization": _Hidden("Basic " + user_and_password)}
 
 
-def _checked(connection: ClusterAccess, options: dict[str, Any]) -> dict[str, Any]:
+def _check(connection: ClusterAccess, options: dict[str, Any]) -> dict[str, Any]:
     refused = [name for name in DECIDED_BY_THE_CONNECTION if name in options]
     if refused:
         raise ConfigurationError(

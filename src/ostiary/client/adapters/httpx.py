@@ -47,18 +47,18 @@ def client(connection: ClusterAccess, *, library: ModuleType | None = None, **op
     *library* is the module to use: httpx when it is None, or httpx2. *options* are those of `httpx.Client`,
     except for TLS, the proxy and the address, which the connection decides.
     """
-    library = _chosen(library)
-    signed = transport(connection, library=library, **_shared(options))
-    made: httpx.Client = library.Client(base_url=connection.server, transport=signed, **options)
-    return made
+    library = _library(library)
+    signed = transport(connection, library=library, **_transport_options(options))
+    client: httpx.Client = library.Client(base_url=connection.server, transport=signed, **options)
+    return client
 
 
 def async_client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.AsyncClient:
     """`client` for an event loop, asyncio's or trio's."""
-    library = _chosen(library)
-    signed = async_transport(connection, library=library, **_shared(options))
-    made: httpx.AsyncClient = library.AsyncClient(base_url=connection.server, transport=signed, **options)
-    return made
+    library = _library(library)
+    signed = async_transport(connection, library=library, **_transport_options(options))
+    client: httpx.AsyncClient = library.AsyncClient(base_url=connection.server, transport=signed, **options)
+    return client
 
 
 def transport(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.BaseTransport:
@@ -67,19 +67,19 @@ def transport(connection: ClusterAccess, *, library: ModuleType | None = None, *
     It may be a client's only transport, or be mounted: what is not meant for the cluster goes as a plain
     client would send it.
     """
-    made: httpx.BaseTransport = _bound_to(_chosen(library)).transport(connection, options)
-    return made
+    client: httpx.BaseTransport = _classes_for(_library(library)).transport(connection, options)
+    return client
 
 
 def async_transport(
     connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any
 ) -> httpx.AsyncBaseTransport:
     """`transport` for an event loop."""
-    made: httpx.AsyncBaseTransport = _bound_to(_chosen(library)).async_transport(connection, options)
-    return made
+    client: httpx.AsyncBaseTransport = _classes_for(_library(library)).async_transport(connection, options)
+    return client
 
 
-def _chosen(library: ModuleType | None) -> ModuleType:
+def _library(library: ModuleType | None) -> ModuleType:
     if library is not None:
         return library
     with needing("httpx", purpose="this client"):
@@ -88,7 +88,7 @@ def _chosen(library: ModuleType | None) -> ModuleType:
         return httpx
 
 
-def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
+def _transport_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a client's *options* that its transports need as well."""
     _check(options)
     return {name: options[name] for name in FOR_TRANSPORTS if name in options}
@@ -111,7 +111,7 @@ class _SignedTransport:
     """What the threaded and the async transport share: what goes where, and with which headers."""
 
     library: ModuleType
-    """httpx or httpx2; set by `_bound_to`."""
+    """httpx or httpx2; set by `_classes_for`."""
     inner: str
     plain: str
 
@@ -137,11 +137,11 @@ class _SignedTransport:
         trusted = False if context is None else context
         return kind(**{**self._options, "verify": trusted, "trust_env": False, "proxy": self._proxy})
 
-    def _unsigned(self) -> Any:
+    def _plain_client(self) -> Any:
         """A client as the library makes it: the environment's proxies and authorities, and nothing of ours."""
         with self._lock:
             if self._elsewhere is None:
-                self._elsewhere = getattr(self.library, self.plain)(**_shared(self._options))
+                self._elsewhere = getattr(self.library, self.plain)(**_transport_options(self._options))
             return self._elsewhere
 
     def _all(self) -> list[Any]:
@@ -181,7 +181,7 @@ class _Transport(_SignedTransport):
 
     def handle_request(self, request: Any) -> Any:
         if not self.is_server(request.url):
-            return self._unsigned().send(request, stream=True, auth=None)
+            return self._plain_client().send(request, stream=True, auth=None)
         return send_signed(self.connection, HttpxCarrier(self, request))
 
     def deliver(self, request: Any) -> Any:
@@ -208,7 +208,7 @@ class _AsyncTransport(_SignedTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         if not self.is_server(request.url):
-            return await self._unsigned().send(request, stream=True, auth=None)
+            return await self._plain_client().send(request, stream=True, auth=None)
         return await send_signed_async(self.connection, AsyncHttpxCarrier(self, request))
 
     async def deliver(self, request: Any) -> Any:
@@ -260,7 +260,7 @@ class _Bound(NamedTuple):
 
 
 @cache
-def _bound_to(library: ModuleType) -> _Bound:
+def _classes_for(library: ModuleType) -> _Bound:
     """Our classes as those of *library*, which knows a stream and a transport by their base class."""
     stream = type("SignedStream", (AnswerStream, library.SyncByteStream), {})
     async_stream = type("AsyncSignedStream", (AsyncAnswerStream, library.AsyncByteStream), {})

@@ -45,11 +45,11 @@ class HttpxCarrier(_HttpxRequest):
         return self._transport.deliver(self._transport.sign(self._request, headers))
 
     def discard(self, answer: Any) -> None:
-        left = DRAINED_BYTES
+        bytes_left = DRAINED_BYTES
         with closing(answer.stream), suppress(self._transport.library.TransportError):
             for part in answer.stream:
-                left -= len(part)
-                if left < 0:
+                bytes_left -= len(part)
+                if bytes_left < 0:
                     break
 
 
@@ -58,12 +58,12 @@ class AsyncHttpxCarrier(_HttpxRequest):
         return await self._transport.deliver(self._transport.sign(self._request, headers))
 
     async def discard(self, answer: Any) -> None:
-        left = DRAINED_BYTES
+        bytes_left = DRAINED_BYTES
         async with aclosing(answer.stream), aclosing(aiter(answer.stream)) as parts:
             with suppress(self._transport.library.TransportError):
                 async for part in parts:
-                    left -= len(part)
-                    if left < 0:
+                    bytes_left -= len(part)
+                    if bytes_left < 0:
                         break
 
 

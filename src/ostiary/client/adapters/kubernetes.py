@@ -68,13 +68,13 @@ class ApiClient(kubernetes.client.ApiClient):
             return transport(method, url, *args, **options)
         headers = args[0] if args else options.get("header_params")
         call = partial(transport, method, url, *args, **options)
-        answer = send_signed(self._connection, _Stream(self._connection, headers or {}, call))
+        answer = send_signed(self._connection, _StreamCall(self._connection, headers or {}, call))
         if isinstance(answer, ApiException):
             raise answer
         return answer
 
 
-class _Stream:
+class _StreamCall:
     """A `Carrier`: one call of `kubernetes.stream`. Its answer is what the call returned or raised."""
 
     # A command that is rejected at the handshake has not begun.
@@ -103,8 +103,8 @@ class _Stream:
         return getattr(answer.__context__, "status_code", None) or SERVER_ERROR
 
     def headers(self, answer: Any) -> Mapping[str, Sequence[str]]:
-        said: Mapping[str, str] = getattr(answer.__context__, "resp_headers", None) or {}
-        return {name: [value] for name, value in said.items()}
+        headers_received: Mapping[str, str] = getattr(answer.__context__, "resp_headers", None) or {}
+        return {name: [value] for name, value in headers_received.items()}
 
     def discard(self, answer: Any) -> None:
         """The library has closed the connection."""

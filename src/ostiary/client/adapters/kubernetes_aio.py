@@ -24,15 +24,15 @@ def api_client(connection: ClusterAccess, *, library: str, **options: Any) -> An
     `ostiary.client.adapters.aiohttp.session`. Closing the client closes its session.
     """
     client = _module(library, "client")
-    return _signed(client.ApiClient(_configuration(connection, client)), connection, options)
+    return _sign(client.ApiClient(_configuration(connection, client)), connection, options)
 
 
 def ws_api_client(connection: ClusterAccess, *, library: str, heartbeat: float | None = None, **options: Any) -> Any:
     """`api_client` for what needs a WebSocket: ``connect_get_namespaced_pod_exec`` and its like."""
-    made = _module(library, "stream").WsApiClient(
+    client = _module(library, "stream").WsApiClient(
         _configuration(connection, _module(library, "client")), heartbeat=heartbeat
     )
-    return _signed(made, connection, options)
+    return _sign(client, connection, options)
 
 
 def _module(library: str, name: str) -> Any:
@@ -48,7 +48,7 @@ def _configuration(connection: ClusterAccess, client: Any) -> Any:
     return configuration
 
 
-def _signed(made: Any, connection: ClusterAccess, options: dict[str, Any]) -> Any:
+def _sign(made: Any, connection: ClusterAccess, options: dict[str, Any]) -> Any:
     unused = made.rest_client.pool_manager
     if unused is not None:
         # kubernetes_asyncio has made a session already. It never had a connection, so nothing needs closing

@@ -17,17 +17,17 @@ from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.urllib3 import absolute, pool_manager
 
 
-def session(connection: ClusterAccess, **options: Any) -> Session:
+def session(connection: ClusterAccess, **options: Any) -> ClusterSession:
     """A `requests.Session` that is signed in to the cluster: ``session.get("/api/v1/pods")``.
 
     *options* are those of `requests.adapters.HTTPAdapter`, for the cluster alone (`max_retries`,
     `pool_maxsize`, ...). `verify`, `cert` and `proxies` have no effect on the cluster: the kubeconfig
     says how it is trusted and reached.
     """
-    return Session(connection, **options)
+    return ClusterSession(connection, **options)
 
 
-class Session(requests.Session):
+class ClusterSession(requests.Session):
     """A session for one cluster. Paths are relative to the cluster's address."""
 
     def __init__(self, connection: ClusterAccess, **options: Any) -> None:

@@ -102,7 +102,7 @@ class ServerPool(HTTPConnectionPool):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> BaseHTTPResponse:
-        request = _Request(self, method, url, body, self.headers if headers is None else headers, options)
+        request = _Urllib3Carrier(self, method, url, body, self.headers if headers is None else headers, options)
         return send_signed(self._connection, request)
 
     def send(self, method: str, url: str, body: Any, headers: HTTPHeaderDict, **options: Any) -> BaseHTTPResponse:
@@ -167,7 +167,7 @@ class _RetiringPool(HTTPConnectionPool):
                         idle.close()
 
 
-class _Request:
+class _Urllib3Carrier:
     """A `Carrier`: one request as urllib3 knows it."""
 
     def __init__(

@@ -16,7 +16,7 @@ ID_TOKEN, REFRESH_TOKEN = "id-token", "refresh-token"
 
 def write_tokens(path: str, user_name: str, tokens: OidcTokens) -> None:
     """Put *tokens* into the kubeconfig at *path*, under kubectl's lock; every other byte stays as it is."""
-    with _locked(path):
+    with _lock(path):
         text = _read_text(path)
         config = cast("dict[str, Any]", parse(text, file=path, dialect=CLIENTCMD).value)
         users = config.get("users") if isinstance(config, dict) else None
@@ -41,7 +41,7 @@ def _read_text(path: str) -> str:
 
 
 @contextmanager
-def _locked(path: str) -> Iterator[None]:
+def _lock(path: str) -> Iterator[None]:
     lock = f"{path}.lock"
     os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:

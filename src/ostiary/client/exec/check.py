@@ -83,10 +83,10 @@ def check(
         )
     infos = list(_proposed_infos() if as_proposed else _shipped_infos(versions, cluster))
     evidence = _PluginExamination(command, env or {}, infos, seconds, clock).evidence()
-    return Report(command[0], len(evidence.runs), judge(evidence), _said(evidence, env or {}))
+    return Report(command[0], len(evidence.runs), judge(evidence), _stderr_of(evidence, env or {}))
 
 
-def _said(evidence: PluginEvidence, env: Mapping[str, str]) -> str:
+def _stderr_of(evidence: PluginEvidence, env: Mapping[str, str]) -> str:
     """What a plugin that failed says about it, without what stood on stdout in any run: that may be the token."""
     failed = next((run for run in evidence.runs if not run.printed), None)
     if failed is None:
@@ -143,7 +143,7 @@ class _PluginExamination:
         return runs
 
     def _run(self, info: ExecCredentialSpec) -> PluginRun:
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         outcome = self._start(find_program(self._command[0]), self._command, info, self._limits)
         return PluginRun(
             api_version=info.api_version,
@@ -151,7 +151,7 @@ class _PluginExamination:
             as_proposed=info.as_proposed,
             ending=outcome.ending,
             exit_code=outcome.exit_code,
-            seconds=self._clock.monotonic() - began,
+            seconds=self._clock.monotonic() - started_at,
             ended_at=self._clock.now(),
             stdout=outcome.stdout,
             stderr=outcome.stderr_tail,
@@ -201,7 +201,7 @@ class _PluginExamination:
                 # Without a terminal it ended in time, so a terminal is what it waits for.
                 return replace(evidence, asked_on_terminal=True)
             return replace(
-                evidence, asked_on_terminal=terminal.used(), left_something_behind=is_held(terminal.stdout_pipe())
+                evidence, asked_on_terminal=terminal.is_used(), left_something_behind=is_held(terminal.stdout_pipe())
             )
 
 
@@ -229,10 +229,10 @@ class _EmptyTerminal:
         self._shown = b""
 
     def while_waiting(self, seconds: float) -> None:
-        if self.used():
+        if self.is_used():
             raise _UsedTheTerminal
 
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         return bool(self._lines()[2])
 
     def stdout_pipe(self) -> int | None:

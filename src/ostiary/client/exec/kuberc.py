@@ -38,9 +38,9 @@ def from_kuberc(
         message = "a kuberc file was given, but the environment disables kuberc"
         file = os.fspath(path)
         raise _kuberc_invalid(file, [Problem(message, Place(file), "unset KUBERC and KUBECTL_KUBERC")])
-    chosen = path or variables.get("KUBERC")
-    file = os.fspath(chosen or _default_kuberc(variables, home))
-    if not chosen and not _is_there(file):
+    given_path = path or variables.get("KUBERC")
+    file = os.fspath(given_path or _default_kuberc(variables, home))
+    if not given_path and not _is_there(file):
         return AllowAll()
     preference = _first_preference(file)
     return AllowAll() if preference is None else _policy_in(preference, file)
@@ -110,13 +110,13 @@ def _policy_in(preference: Mapping[object, object], file: str) -> PluginPolicy:
 
 def _misplaced_fields(preference: Mapping[object, object], file: str) -> Iterator[Problem]:
     """Fields that kubectl would ignore, although their writer meant to restrict something."""
-    known = (POLICY_FIELD, ALLOWLIST_FIELD)
+    policy_fields = (POLICY_FIELD, ALLOWLIST_FIELD)
     for name in map(str, preference):
-        if name in known and preference["apiVersion"] != KUBERC_V1BETA1:
+        if name in policy_fields and preference["apiVersion"] != KUBERC_V1BETA1:
             hint = f"write apiVersion: {KUBERC_V1BETA1}"
             yield Problem(f"unknown field in {preference['apiVersion']}", Place(file, name), hint)
-        elif name not in known and name.lower().startswith("cred"):
-            yield Problem("unknown field", Place(file, name), f"did you mean {' or '.join(known)}?")
+        elif name not in policy_fields and name.lower().startswith("cred"):
+            yield Problem("unknown field", Place(file, name), f"did you mean {' or '.join(policy_fields)}?")
 
 
 def _entries_in(value: object, at: Place) -> tuple[list[str] | None, list[Problem]]:

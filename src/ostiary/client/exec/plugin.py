@@ -117,9 +117,9 @@ class ExecPlugin:
                 "standard input is not a terminal", hint="run this in a terminal, or sign in there first"
             )
         if terminal.stdin_unavailable:
-            said = f": {terminal.message}" if terminal.message else ""
+            reason = f": {terminal.message}" if terminal.message else ""
             raise self._not_interactive(
-                f"standard input is unavailable{said}", hint="sign in with another command first"
+                f"standard input is unavailable{reason}", hint="sign in with another command first"
             )
         return True
 
@@ -131,7 +131,7 @@ class ExecPlugin:
         """Run the command once; raises a `CredentialError` that says what went wrong and what to do."""
         interactive = self.is_interactive()
         plan = self._plan(interactive, rejection)
-        executable = self._permitted(plan)
+        executable = self._permit(plan)
         outcome = self._start(executable, plan, interactive=interactive)
         return self._credential(outcome)
 
@@ -142,9 +142,11 @@ class ExecPlugin:
     # --- the steps of a run ---
 
     def _plan(self, interactive: bool, rejection: Rejection | None) -> Plan:
-        told = None if rejection is None else (rejection.status, rejection.headers)
+        rejection_parts = None if rejection is None else (rejection.status, rejection.headers)
         as_proposed = self._settings.as_proposed and self.config.api_version == V1ALPHA1
-        info = encode_info(ExecCredentialSpec(self.config.api_version, interactive, self._cluster, told, as_proposed))
+        info = encode_info(
+            ExecCredentialSpec(self.config.api_version, interactive, self._cluster, rejection_parts, as_proposed)
+        )
         return Plan(
             command=self.config.command,
             executable=find_executable(self.config.command),
@@ -154,7 +156,7 @@ class ExecPlugin:
             place=self.config.place,
         )
 
-    def _permitted(self, plan: Plan) -> str:
+    def _permit(self, plan: Plan) -> str:
         try:
             executable = self._settings.policy.check(plan)
         except CredentialError:
@@ -185,9 +187,9 @@ class ExecPlugin:
             # A NUL in an argument or a variable, which no process can be given.
             raise self._could_not_start(OSError(errno.EINVAL, "")) from None
         if outcome.ending is Ending.EXITED and outcome.exit_code == 0:
-            self._metrics.called(code=0, call_status=NO_ERROR)
+            self._metrics.record_call(code=0, call_status=NO_ERROR)
             return outcome
-        raise self._failed(outcome)
+        raise self._failure(outcome)
 
     def _credential(self, outcome: Outcome) -> Credential:
         try:
@@ -213,7 +215,7 @@ class ExecPlugin:
 
     def _could_not_start(self, error: OSError) -> CredentialError:
         if error.errno == errno.E2BIG:
-            self._metrics.called(code=1, call_status=CLIENT_INTERNAL_ERROR)
+            self._metrics.record_call(code=1, call_status=CLIENT_INTERNAL_ERROR)
             return CredentialError(
                 **self._parts(
                     f"{self._name} cannot be started: its environment is larger than the system allows",
@@ -222,7 +224,7 @@ class ExecPlugin:
                 ),
                 code="exec-plugin-environment-too-large",
             )
-        self._metrics.called(code=1, call_status=PLUGIN_NOT_FOUND_ERROR)
+        self._metrics.record_call(code=1, call_status=PLUGIN_NOT_FOUND_ERROR)
         if error.errno == errno.ENOENT:
             cause, code = f"{self._name} {self._missing()}", "exec-plugin-not-found"
         else:
@@ -242,11 +244,11 @@ class ExecPlugin:
             return "it is neither a program of this system nor a script that begins with #!"
         return "install it, or correct exec.command in the kubeconfig"
 
-    def _failed(self, outcome: Outcome) -> PluginFailed:
+    def _failure(self, outcome: Outcome) -> PluginFailed:
         code, what, hint = self._ending(outcome)
         exit_code = outcome.exit_code if outcome.ending is Ending.EXITED else -1
-        self._metrics.called(code=exit_code, call_status=PLUGIN_EXECUTION_ERROR)
-        parts = self._parts(f"{self._name} {what}{self._said(outcome)}", hint=hint)
+        self._metrics.record_call(code=exit_code, call_status=PLUGIN_EXECUTION_ERROR)
+        parts = self._parts(f"{self._name} {what}{self._stderr_of(outcome)}", hint=hint)
         return PluginFailed(**parts, exit_code=exit_code, code=code)
 
     def _ending(self, outcome: Outcome) -> tuple[str, str, str]:
@@ -268,7 +270,7 @@ class ExecPlugin:
             return "exec-plugin-killed", f"was ended by signal {-outcome.exit_code}", run_by_hand
         return "exec-plugin-failed", f"failed with exit code {outcome.exit_code}", run_by_hand
 
-    def _said(self, outcome: Outcome) -> str:
+    def _stderr_of(self, outcome: Outcome) -> str:
         """The end of its stderr, without anything that also stood on stdout or in its environment."""
         secrets = [value for _, value in self.config.env]
         secrets += outcome.stdout.decode("utf-8", "replace").split()

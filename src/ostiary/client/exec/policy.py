@@ -69,7 +69,7 @@ class DenyAll:
     """No command may run."""
 
     def check(self, plan: Plan) -> str:
-        raise _refused(
+        raise _refusal(
             plan,
             f"the plugin policy of this program is {DENY_ALL}",
             hint="use another way to sign in, or a policy that allows this command",
@@ -101,7 +101,7 @@ class Allowlist:
             path = spelled if os.sep in spelled else _clean(plan.executable)
             permitted = self._permits(spelled, path)
         if not permitted:
-            raise _refused(
+            raise _refusal(
                 plan,
                 f"{path!r} is not on the plugin allowlist of this program",
                 hint="add it to the allowlist if you trust it",
@@ -142,12 +142,12 @@ class Pinned:
 
     def check(self, plan: Plan) -> str:
         path = _path_to_examine(self.policy, plan)
-        wanted = {self.pins[name] for name in (plan.command, path) if name in self.pins}
-        if not wanted:
-            raise _refused(plan, f"{path!r} has no pinned SHA-256", hint="pin the version that you trust")
+        pinned_digests = {self.pins[name] for name in (plan.command, path) if name in self.pins}
+        if not pinned_digests:
+            raise _refusal(plan, f"{path!r} has no pinned SHA-256", hint="pin the version that you trust")
         digest = _sha256(plan, path)
-        if wanted != {digest}:
-            raise _refused(
+        if pinned_digests != {digest}:
+            raise _refusal(
                 plan,
                 f"{path!r} has the SHA-256 {digest}, which is not the pinned one",
                 hint="if you updated it on purpose, pin the new version",
@@ -178,17 +178,17 @@ class Trusted:
             for step, status in _way_to(path):
                 self._judge(plan, step, status)
         except OSError as error:
-            raise _refused(plan, f"{path!r} cannot be examined: {error.strerror}") from None
+            raise _refusal(plan, f"{path!r} cannot be examined: {error.strerror}") from None
 
     def _judge(self, plan: Plan, step: str, status: os.stat_result) -> None:
         if status.st_uid not in (0, os.geteuid()):
-            raise _refused(
+            raise _refusal(
                 plan,
                 f"{step!r} belongs to the user id {status.st_uid}, who is neither root nor you",
                 hint="move it to a directory that you own, or change its owner",
             )
         if _others_can_change(status):
-            raise _refused(plan, f"{step!r} can be changed by other users", hint=f"chmod go-w {shlex.quote(step)}")
+            raise _refusal(plan, f"{step!r} can be changed by other users", hint=f"chmod go-w {shlex.quote(step)}")
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,10 @@ class Confirm:
         except PluginRefused:
             raise
         except Exception as error:
-            raise _refused(plan, "the permission check failed") from error
+            raise _refusal(plan, "the permission check failed") from error
         # Identity: a coroutine that nobody awaited, or the text "no", is true as well.
         if answer is not True:
-            raise _refused(plan, "permission denied")
+            raise _refusal(plan, "permission denied")
         return path
 
 
@@ -249,11 +249,11 @@ def _spelling(command: str) -> str:
 def _is_found_at(path: str, entry: str) -> bool:
     if os.path.basename(entry) != os.path.basename(path):
         return False
-    found = find_executable(entry)
-    return found is not None and _clean(found) == path
+    executable = find_executable(entry)
+    return executable is not None and _clean(executable) == path
 
 
-def _refused(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefused:
+def _refusal(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefused:
     return PluginRefused(f"exec plugin {plan.command!r} was not run", cause=cause, where=plan.place, hint=hint)
 
 
@@ -263,7 +263,7 @@ def _refused(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefuse
 def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
     path = policy.check(plan)
     if plan.executable is None or not os.path.lexists(path):
-        raise _refused(
+        raise _refusal(
             plan,
             f"{path!r} was not found, so it cannot be examined",
             hint="install it, or correct exec.command in the kubeconfig",
@@ -278,8 +278,8 @@ def _sha256(plan: Plan, path: str) -> str:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _refused(plan, f"{path!r} cannot be read: {error.strerror}") from None
-    raise _refused(plan, f"{path!r} is not a regular file")
+        raise _refusal(plan, f"{path!r} cannot be read: {error.strerror}") from None
+    raise _refusal(plan, f"{path!r} is not a regular file")
 
 
 def _way_to(path: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -323,8 +323,8 @@ def policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list
             return [Problem(f"the policy is {ALLOWLIST}, but there is no allowlist", at)]
         return _allowlist_problems(entries, at)
     if kind not in ("", ALLOW_ALL, DENY_ALL):
-        known = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
-        return [Problem(f"unknown plugin policy {kind!r}", at, known)]
+        hint = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
+        return [Problem(f"unknown plugin policy {kind!r}", at, hint)]
     if entries is not None:
         # Whoever writes a list expects it to restrict something.
         return [Problem(f"there is an allowlist, but the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]

@@ -62,7 +62,7 @@ def judge(evidence: PluginEvidence) -> tuple[Finding, ...]:
 # --- which runs a rule is about ---
 
 
-def _printed(run: PluginRun) -> bool:
+def _has_printed(run: PluginRun) -> bool:
     return run.printed
 
 
@@ -128,7 +128,7 @@ def _cluster_info(spoils: Callable[[PluginRun, PluginRun], bool], seen: str) -> 
     return judge_evidence
 
 
-def _seen(look: Callable[[PluginEvidence], bool | None], seen: str) -> Judgement:
+def _if(look: Callable[[PluginEvidence], bool | None], seen: str) -> Judgement:
     def judge_evidence(evidence: PluginEvidence) -> Wrong | None:
         is_broken = look(evidence)
         if is_broken is None:
@@ -265,25 +265,25 @@ RULES: tuple[Rule[PluginEvidence], ...] = (
          each(ended_well, check_speed(SLOW_SECONDS))),
     Rule("needs-no-stdin", "it works with nothing on stdin", FAIL,
          "stdin is /dev/null unless spec.interactive is true: do not read it",
-         _seen(lambda evidence: evidence.needs_stdin, "it works only when it can read lines from stdin")),
+         _if(lambda evidence: evidence.needs_stdin, "it works only when it can read lines from stdin")),
     Rule("asks-nobody", "it asks nobody when spec.interactive is false", FAIL,
          "use the terminal only if spec.interactive is true; else fail and say what to do",
-         _seen(lambda evidence: evidence.asked_on_terminal, "it used the terminal, although nobody may be there")),
+         _if(lambda evidence: evidence.asked_on_terminal, "it used the terminal, although nobody may be there")),
     Rule("leaves-nothing-behind", "no child process keeps its stdout open", FAIL,
          "start helpers with stdout and stderr redirected: kubectl waits until stdout is closed by all",
-         _seen(lambda evidence: evidence.left_something_behind, "a child process still held stdout after it exited")),
+         _if(lambda evidence: evidence.left_something_behind, "a child process still held stdout after it exited")),
     Rule("output-size", "it prints no more than a credential", FAIL, _TO_STDERR,
          each(ended_in_time, check_output_size)),
     Rule("prints-an-answer", "it prints something on stdout", FAIL,
          "print one ExecCredential object on stdout; a Python file with @exec_plugin must also call main()",
          each(ended_well, check_prints)),
     Rule("is-utf-8", "stdout is UTF-8", WARN, "print JSON in UTF-8, or in ASCII with escapes",
-         each(_printed, lambda run: wrong_if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
+         each(_has_printed, lambda run: wrong_if(not run.is_utf8, "stdout holds bytes that are not UTF-8"))),
     Rule("has-no-bom", "stdout begins without a byte order mark", WARN, "write UTF-8 without its byte order mark",
-         each(_printed, lambda run: wrong_if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
-    Rule("no-text-before", "there is no text before the object", FAIL, _TO_STDERR, each(_printed, check_before)),
-    Rule("no-text-after", "there is no text after the object", FAIL, _TO_STDERR, each(_printed, check_after)),
-    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, each(_printed, check_one_object)),
+         each(_has_printed, lambda run: wrong_if(run.stdout.startswith(BOM), "stdout begins with a byte order mark"))),
+    Rule("no-text-before", "there is no text before the object", FAIL, _TO_STDERR, each(_has_printed, check_before)),
+    Rule("no-text-after", "there is no text after the object", FAIL, _TO_STDERR, each(_has_printed, check_after)),
+    Rule("one-object-on-stdout", "stdout is one object", FAIL, _TO_STDERR, each(_has_printed, check_one_object)),
     Rule("is-json", "the object is JSON", WARN, "print JSON: kubectl takes YAML, and other clients refuse it",
          each(_is_object, lambda run: wrong_if(not _is_json(run), "it is YAML"))),
     Rule("no-duplicate-keys", "there are no duplicate keys", WARN, "print each key once: clients use different ones",

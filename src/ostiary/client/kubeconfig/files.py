@@ -58,16 +58,16 @@ def merge(configs: Iterable[Kubeconfig]) -> Kubeconfig:
     """Of entries with one name the first counts, whole; so does the first current-context that is set."""
     merged = Kubeconfig()
     for config in configs:
-        chosen = merged if merged.current_context else config
+        first_that_chooses = merged if merged.current_context else config
         merged = Kubeconfig(
-            current_context=chosen.current_context,
+            current_context=first_that_chooses.current_context,
             contexts={**config.contexts, **merged.contexts},
             clusters={**config.clusters, **merged.clusters},
             users={**config.users, **merged.users},
             files=merged.files + config.files,
             missing_files=merged.missing_files + config.missing_files,
             unknown_fields=merged.unknown_fields + config.unknown_fields,
-            current_context_place=chosen.current_context_place,
+            current_context_place=first_that_chooses.current_context_place,
         )
     return merged
 

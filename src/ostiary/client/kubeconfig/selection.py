@@ -84,9 +84,9 @@ def _warn_of_unknown(config: Kubeconfig, selection: Selection) -> None:
     if user.name and user.name not in config.users and not (user.has_header or user.has_certificate):
         log.warning("user %r is not in the kubeconfig: requests go out without a credential", user.name)
     context = config.contexts.get(selection.context_name)
-    chosen = [part.place for part in (context, selection.cluster, user) if part is not None]
+    entries = [part.place for part in (context, selection.cluster, user) if part is not None]
     for place in config.unknown_fields:
-        if any(_is_in_entry(place, entry) for entry in chosen):
+        if any(_is_in_entry(place, entry) for entry in entries):
             log.warning("the kubeconfig has an unknown field, which takes no effect: %s", printable(str(place)))
 
 
@@ -111,23 +111,23 @@ def select(
     an exec plugin. Raises `ConfigurationError` with everything that is wrong with the choice.
     """
     name = context or config.current_context
-    chosen = config.contexts.get(name, Context(name))
-    cluster_name, user_name = cluster or chosen.cluster, user or chosen.user
+    entry = config.contexts.get(name, Context(name))
+    cluster_name, user_name = cluster or entry.cluster, user or entry.user
     problems = [
         *_context_problems(config, context, needed=not (cluster or overrides.server)),
         *_asked_problems(config, "user", user, config.users),
         *_asked_problems(config, "cluster", cluster, config.clusters),
     ]
     if not problems and not overrides.server and cluster_name not in config.clusters:
-        problems.append(_cluster_problem(config, chosen))
+        problems.append(_cluster_problem(config, entry))
     if problems:
         raise ConfigurationError("no cluster is configured", problems=problems, code="config-not-found")
     selection = Selection(
         context_name=name,
-        cluster=config.clusters.get(cluster_name, Cluster(cluster_name, place=chosen.place)),
+        cluster=config.clusters.get(cluster_name, Cluster(cluster_name, place=entry.place)),
         # A context may name a user that is not there: kubectl then goes on without credentials.
-        user=config.users.get(user_name, User(user_name, place=chosen.place)),
-        namespace=chosen.namespace or DEFAULT_NAMESPACE,
+        user=config.users.get(user_name, User(user_name, place=entry.place)),
+        namespace=entry.namespace or DEFAULT_NAMESPACE,
     )
     return _check(apply_overrides(selection, overrides), policy_problems)
 

@@ -112,7 +112,7 @@ class _ProviderExamination:
         return questions
 
     def _run(self, request: Request, purpose: RunPurpose) -> ProviderRun:
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         executable, argv = self._start
         stdin = b"" if purpose is RunPurpose.NOTHING else encode_request(request)
         outcome = run_program(executable, argv, env=self._env, stdin=stdin, limits=self._limits)
@@ -129,7 +129,7 @@ class _ProviderExamination:
             purpose=purpose,
             ending=outcome.ending,
             exit_code=outcome.exit_code,
-            seconds=self._clock.monotonic() - began,
+            seconds=self._clock.monotonic() - started_at,
             ended_at=self._clock.now(),
             holds_stdout=is_held(pipe) if outcome.ending is Ending.EXITED else None,
             stdout=outcome.stdout,

@@ -57,19 +57,19 @@ def lint(path: str | os.PathLike[str], *, bin_dir: str | os.PathLike[str] | None
     else:
         problems = ()
     findings = [_load_finding(problem) for problem in problems]
-    written = WrittenProviders()
+    contents = WrittenProviders()
     try:
         files = tuple(config_files(os.fspath(path)))
     except ConfigurationError:
         files = ()
     for file in files:
-        written.read(file)
-    findings += written.findings
-    findings += [finding for pattern in written.patterns for finding in pattern_findings(pattern)]
-    findings += overlap_findings(written.patterns)
-    findings += [finding for provider in written.providers for finding in _provider_findings(provider)]
+        contents.read(file)
+    findings += contents.findings
+    findings += [finding for pattern in contents.patterns for finding in pattern_findings(pattern)]
+    findings += overlap_findings(contents.patterns)
+    findings += [finding for provider in contents.providers for finding in _provider_findings(provider)]
     if bin_dir is not None:
-        findings += _binary_findings(written.providers, os.fspath(bin_dir))
+        findings += _binary_findings(contents.providers, os.fspath(bin_dir))
     return Lint(files, not problems, tuple(sorted(dict.fromkeys(findings), key=_position(files))))
 
 

@@ -37,9 +37,9 @@ def star_in_path(pattern: WrittenPattern, address: ImageAddress) -> LintFinding 
         return None
     head, _, path = pattern.text.partition("/")
     # A star may also be written as an escape, and then there is none to cut at.
-    kept = f"{head}/{path.partition('*')[0].partition('%')[0]}"
+    prefix = f"{head}/{path.partition('*')[0].partition('%')[0]}"
     message = f'"{pattern.shown}" never matches: in a path, * stands for itself, and no image has it in its name'
-    fix = f'write "{printable(head if kept == f"{head}/" else kept)}": a path matches all that begins with it'
+    fix = f'write "{printable(head if prefix == f"{head}/" else prefix)}": a path matches all that begins with it'
     return LintFinding(Severity.ERROR, "star-in-path", pattern.place, message, fix)
 
 

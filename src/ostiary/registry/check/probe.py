@@ -29,7 +29,7 @@ from ostiary.core.text import fits_token_header, printable
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.credentials import Found
+from ostiary.registry.credentials import ImageCredential
 from ostiary.registry.matching.image_name import DOCKER_HUB, ImageName
 from ostiary.wire.www_authenticate import ChallengeError, WwwChallenge, parse_challenges
 
@@ -45,7 +45,7 @@ _ERROR_CODE = re.compile(r"[A-Z][A-Z_]{2,40}")
 
 
 class Answered(Enum):
-    """What the registry made of a credential. NOT_TRIED: it was not sent, and `Attempt.message` says why."""
+    """What the registry made of a credential. NOT_TRIED: it was not sent, and `CredentialAttempt.message` says why."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -54,7 +54,7 @@ class Answered(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class CredentialAttempt:
     """One credential at the registry. `username` and `source` are empty where none was used."""
 
     username: str
@@ -65,7 +65,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeResult:
     """`reached` is False if the registry could not be asked at all, and `message` then says why."""
 
     registry: str
@@ -73,7 +73,7 @@ class Probe:
     challenge: str
     reached: bool
     message: str
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[CredentialAttempt, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -92,11 +92,11 @@ class ProbeSettings:
 
 def probe(
     image: ImageName,
-    credentials: Sequence[Found],
+    credentials: Sequence[ImageCredential],
     *,
     settings: ProbeSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Probe:
+) -> ProbeResult:
     """Try each of *credentials* for *image*; without any, try without one, as the kubelet does.
 
     What goes wrong at the registry is part of the result. Raises `ConfigurationError` for an image without a
@@ -112,7 +112,7 @@ class _Unanswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _RegistryReply:
     status: int
     challenges: tuple[WwwChallenge, ...] = ()
     # A token may be in it.
@@ -135,9 +135,9 @@ class _Answer:
 
     def __str__(self) -> str:
         errors = self.fields().get("errors")
-        codes = [one.get("code") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
-        known = [code for code in codes if isinstance(code, str) and _ERROR_CODE.fullmatch(code)]
-        return f"HTTP {self.status}" + (f" ({', '.join(known)})" if known else "")
+        codes = [error.get("code") for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+        known_codes = [code for code in codes if isinstance(code, str) and _ERROR_CODE.fullmatch(code)]
+        return f"HTTP {self.status}" + (f" ({', '.join(known_codes)})" if known_codes else "")
 
 
 class _Probing:
@@ -154,12 +154,12 @@ class _Probing:
         )
         self._scope = f"repository:{image.path}:pull"
 
-    def probe(self, credentials: Sequence[Found]) -> Probe:
+    def probe(self, credentials: Sequence[ImageCredential]) -> ProbeResult:
         try:
             answer = self._first_contact()
         except _Unanswered as error:
             return self._result("", False, f"the registry is unavailable: {error}")
-        challenge = _chosen(answer.challenges)
+        challenge = _preferred(answer.challenges)
         if answer.is_good:
             shown, message = "none", "it requires no credential at /v2/"
         elif answer.status != 401:
@@ -168,15 +168,17 @@ class _Probing:
             return self._result("", False, "it asks for a proof of identity that is neither Basic nor Bearer")
         else:
             shown, message = challenge.scheme, f"it asks for {challenge.scheme.capitalize()}"
-        wanted: Sequence[Found | None] = credentials or (None,)
+        wanted: Sequence[ImageCredential | None] = credentials or (None,)
         attempts = tuple(self._attempt(found, challenge) for found in wanted)
         return self._result(shown, True, message, attempts)
 
-    def _result(self, challenge: str, reached: bool, message: str, attempts: tuple[Attempt, ...] = ()) -> Probe:
+    def _result(
+        self, challenge: str, reached: bool, message: str, attempts: tuple[CredentialAttempt, ...] = ()
+    ) -> ProbeResult:
         registry = f"{self._base.scheme}://{self._base.netloc}"
-        return Probe(registry, self._image.repository, challenge, reached, message, attempts)
+        return ProbeResult(registry, self._image.repository, challenge, reached, message, attempts)
 
-    def _first_contact(self) -> _Answer:
+    def _first_contact(self) -> _RegistryReply:
         """Without a credential. On this machine a registry may speak plain HTTP, as docker too takes it."""
         try:
             return self._request("GET", self._base)
@@ -190,16 +192,16 @@ class _Probing:
 
     # --- one credential ---
 
-    def _attempt(self, found: Found | None, challenge: WwwChallenge | None) -> Attempt:
+    def _attempt(self, found: ImageCredential | None, challenge: WwwChallenge | None) -> CredentialAttempt:
         try:
             answered, message = self._try(found, challenge)
         except _Unanswered as error:
             answered, message = Answered.FAILED, str(error)
         if found is None:
-            return Attempt("", "", "", answered, message)
-        return Attempt(redact(found.username), printable(found.key), str(found.source), answered, message)
+            return CredentialAttempt("", "", "", answered, message)
+        return CredentialAttempt(redact(found.username), printable(found.key), str(found.source), answered, message)
 
-    def _try(self, found: Found | None, challenge: WwwChallenge | None) -> tuple[Answered, str]:
+    def _try(self, found: ImageCredential | None, challenge: WwwChallenge | None) -> tuple[Answered, str]:
         if challenge is None:
             return self._judge(None)
         if challenge.scheme == "basic":
@@ -215,7 +217,7 @@ class _Probing:
             return Answered.NOT_TRIED, why_not
         return self._try_token(found, realm, challenge.parameters.get("service", ""))
 
-    def _try_token(self, found: Found | None, realm: SplitResult, service: str) -> tuple[Answered, str]:
+    def _try_token(self, found: ImageCredential | None, realm: SplitResult, service: str) -> tuple[Answered, str]:
         answer = self._ask_for_token(found, realm, service)
         host = printable(realm.netloc)
         if answer.status in (400, 401, 403):
@@ -228,7 +230,7 @@ class _Probing:
             return Answered.FAILED, f"{host} answered without a usable token"
         return self._judge(_bearer(Secret(token)))
 
-    def _ask_for_token(self, found: Found | None, realm: SplitResult, service: str) -> _Answer:
+    def _ask_for_token(self, found: ImageCredential | None, realm: SplitResult, service: str) -> _RegistryReply:
         wanted = {"service": service, "scope": self._scope} if service else {"scope": self._scope}
         if found is not None and found.identity_token:
             grant = {"grant_type": "refresh_token", "client_id": CLIENT_ID}
@@ -282,7 +284,7 @@ class _Probing:
 
     def _request(
         self, method: str, url: SplitResult, authorization: Secret | None = None, *, form: bytes | None = None
-    ) -> _Answer:
+    ) -> _RegistryReply:
         """One request and its answer; redirections are not followed, for they would carry the credential along."""
         headers = {"Accept": MANIFEST_TYPES if method == "HEAD" else "application/json", "User-Agent": CLIENT_ID}
         if authorization is not None:
@@ -297,7 +299,7 @@ class _Probing:
             reason = _reason(reason_of(error))
         else:
             if reply.is_whole:
-                return _Answer(reply.status, _challenges(reply.headers), reply.body)
+                return _RegistryReply(reply.status, _challenges(reply.headers), reply.body)
             reason = f"it answered with more than {LARGEST_BODY} bytes"
         # Raised outside of the handler: an exception of http.client may carry what was sent.
         raise _Unanswered(f"{printable(url.netloc)}: {reason}")
@@ -330,14 +332,14 @@ def _challenges(headers: Message) -> tuple[WwwChallenge, ...]:
         return ()
 
 
-def _chosen(challenges: Sequence[WwwChallenge]) -> WwwChallenge | None:
+def _preferred(challenges: Sequence[WwwChallenge]) -> WwwChallenge | None:
     def of(scheme: str) -> Iterator[WwwChallenge]:
         return (challenge for challenge in challenges if challenge.scheme == scheme)
 
     return next(of("bearer"), None) or next(of("basic"), None)
 
 
-def _basic(found: Found) -> Secret:
+def _basic(found: ImageCredential) -> Secret:
     pair = bytes_of(f"{found.username}:{found.password.reveal()}")
     return Secret(f"Basic {b64encode(pair).decode()}")
 

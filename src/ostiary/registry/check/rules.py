@@ -70,12 +70,12 @@ def _was_given_a_request(run: ProviderRun) -> bool:
     return run.purpose is not RunPurpose.NOTHING
 
 
-def _printed(run: ProviderRun) -> bool:
+def _has_printed(run: ProviderRun) -> bool:
     return _was_given_a_request(run) and run.printed
 
 
 def _is_object(run: ProviderRun) -> bool:
-    return _printed(run) and "one-object-on-stdout" not in run.broken
+    return _has_printed(run) and "one-object-on-stdout" not in run.broken
 
 
 def _is_usable(run: ProviderRun) -> bool:
@@ -297,8 +297,8 @@ RULES: tuple[Rule[ProviderEvidence], ...] = (
          "print a CredentialProviderResponse even if there is no credential: without auth",
          each(lambda run: _was_given_a_request(run) and ended_well(run), check_prints)),
     Rule("nothing-around", "there is no text before or after the JSON object", FAIL, _TO_STDERR,
-         each(_printed, _check_surroundings)),
-    Rule("one-object-on-stdout", "stdout is one JSON object", FAIL, _TO_STDERR, each(_printed, _check_json)),
+         each(_has_printed, _check_surroundings)),
+    Rule("one-object-on-stdout", "stdout is one JSON object", FAIL, _TO_STDERR, each(_has_printed, _check_json)),
     Rule("api-version", "it answers in the apiVersion it was asked for", FAIL, "",
          each(_is_object, _wire("api-version"))),
     Rule("kind", "its kind is CredentialProviderResponse", FAIL, "", each(_is_object, _wire("kind"))),

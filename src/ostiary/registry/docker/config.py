@@ -22,7 +22,7 @@ from ostiary.core.go.text import bytes_of, decode_base64, text_of
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Secret
-from ostiary.registry.credentials import Credentials, Found, Login, Source, SourceKind
+from ostiary.registry.credentials import Credentials, ImageCredential, Provenance, RegistryLogin, SourceKind
 
 CONFIG_JSON, DOCKERCFG = "config.json", ".dockercfg"
 # The type of a secret, the key of its data, and whether the logins stand under ``auths`` there.
@@ -44,7 +44,7 @@ log = logging.getLogger("ostiary.registry")
 class DockerConfig:
     """The logins of a file by their raw keys, and the helpers that docker's clients would ask."""
 
-    logins: Mapping[str, Login] = field(default_factory=dict)
+    logins: Mapping[str, RegistryLogin] = field(default_factory=dict)
     helpers: Mapping[str, str] = field(default_factory=dict)
     store: str = ""
     file: str | None = None
@@ -69,15 +69,15 @@ def parse_config_json(data: bytes, *, file: str | None = None, for_docker: bool 
 
     Only what the kubelet reads has to have the right type. *for_docker*: also what docker's own tools read.
     """
-    return _Reading(file, for_docker=for_docker).config_json(data)
+    return _DockerConfigReading(file, for_docker=for_docker).config_json(data)
 
 
 def parse_dockercfg(data: bytes, *, file: str | None = None, for_docker: bool = False) -> DockerConfig:
     """Read a ``.dockercfg``: the logins without anything around them."""
-    return _Reading(file, for_docker=for_docker).dockercfg(data)
+    return _DockerConfigReading(file, for_docker=for_docker).dockercfg(data)
 
 
-class _Reading:
+class _DockerConfigReading:
     """One pass over a file. One mistake makes the whole file unusable, and all of them are told.
 
     As in Go, the names of fields are compared without regard to case, while the names of registries are not. Of a
@@ -90,7 +90,7 @@ class _Reading:
         self._problems: list[Problem] = []
 
     def config_json(self, data: bytes) -> DockerConfig:
-        logins: dict[str, Login] = {}
+        logins: dict[str, RegistryLogin] = {}
         helpers: dict[str, str] = {}
         store = ""
         for name, node, path in self._fields(self._root(data), ""):
@@ -103,10 +103,10 @@ class _Reading:
             elif name == "credsstore":
                 text = self._text(node, path, is_read=self._for_docker)
                 store = store if text is None else text
-        return self._finished(DockerConfig(logins, helpers, store, self._file))
+        return self._finish(DockerConfig(logins, helpers, store, self._file))
 
     def dockercfg(self, data: bytes) -> DockerConfig:
-        return self._finished(DockerConfig(self._logins(self._root(data), ""), file=self._file))
+        return self._finish(DockerConfig(self._logins(self._root(data), ""), file=self._file))
 
     def _root(self, data: bytes) -> Node:
         try:
@@ -119,7 +119,7 @@ class _Reading:
             problems = (Problem("it is not a JSON object", Place(self._file)),)
         raise self._unusable(problems, "config-syntax")
 
-    def _finished(self, config: DockerConfig) -> DockerConfig:
+    def _finish(self, config: DockerConfig) -> DockerConfig:
         if self._problems:
             raise self._unusable(self._problems, "config-invalid")
         return config
@@ -135,10 +135,10 @@ class _Reading:
             together.clear()
         together.update(more)
 
-    def _logins(self, node: Node, path: str) -> dict[str, Login]:
+    def _logins(self, node: Node, path: str) -> dict[str, RegistryLogin]:
         return {key: self._login(entry, join(path, key)) for key, entry in self._entries(node, path, is_read=True)}
 
-    def _login(self, node: Node, path: str) -> Login:
+    def _login(self, node: Node, path: str) -> RegistryLogin:
         texts = dict.fromkeys((*_ENTRY_FIELDS, *_TOKEN_FIELDS), "")
         self._entries(node, path, is_read=True)
         for name, value, value_path in self._fields(node, path):
@@ -154,7 +154,7 @@ class _Reading:
                 hint = "it is base64 of username:password; docker login writes it"
                 self._problem(str(error), join(path, "auth"), node, hint)
         tokens = (Secret(texts[name]) for name in _TOKEN_FIELDS)
-        return Login(username, Secret(password), texts["email"], *tokens)
+        return RegistryLogin(username, Secret(password), texts["email"], *tokens)
 
     def _entries(self, node: Node, path: str, *, is_read: bool) -> Iterable[tuple[str, Node]]:
         if is_read and not isinstance(node.value, (dict, type(None))):
@@ -191,7 +191,7 @@ def decode_auth(text: str) -> tuple[str, str]:
     return text_of(username), text_of(password)
 
 
-def encode_login(login: Login) -> dict[str, str]:
+def encode_login(login: RegistryLogin) -> dict[str, str]:
     """An entry as docker and the kubelet write it. It holds the password."""
     pair = bytes_of(f"{login.username}:{login.password.reveal()}")
     fields = {
@@ -224,7 +224,7 @@ def _secret_credentials(secret: PullSecret) -> Credentials | None:
     name = f"{secret.namespace}/{secret.name}"
     where = printable(f"secret {name}, {key}")
     config = parse_config_json(data, file=where) if has_auths else parse_dockercfg(data, file=where)
-    return Credentials(config.logins.items(), Source(SourceKind.SECRET, name))
+    return Credentials(config.logins.items(), Provenance(SourceKind.SECRET, name))
 
 
 # --- the node's own file ---
@@ -274,22 +274,22 @@ class NodeDockerConfig:
         self._kept: tuple[Credentials, float] | None = None
 
     def credentials(self) -> Credentials:
-        kept, now = self._kept, self._clock.monotonic()
-        if kept is not None and now < kept[1]:
-            return kept[0]
+        cached, now = self._kept, self._clock.monotonic()
+        if cached is not None and now < cached[1]:
+            return cached[0]
         with self._lock:
-            if self._kept is None or self._kept is kept:
+            if self._kept is None or self._kept is cached:
                 config = self._read()
-                source = Source(SourceKind.FILE, config.file or "")
+                source = Provenance(SourceKind.FILE, config.file or "")
                 self._kept = (Credentials(config.logins.items(), source), now + self._lifetime)
             return self._kept[0]
 
-    def forget(self, found: Found) -> bool:
+    def forget(self, found: ImageCredential) -> bool:
         """Read the file again next time, if *found* is what it said last."""
-        kept = self._kept
-        if kept is None or found.origin is not kept[0]:
+        cached = self._kept
+        if cached is None or found.origin is not cached[0]:
             return False
         with self._lock:
-            if self._kept is kept:
+            if self._kept is cached:
                 self._kept = None
         return True

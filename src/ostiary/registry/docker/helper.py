@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ostiary.errors import OstiaryError
-    from ostiary.registry.credentials import Found
+    from ostiary.registry.credentials import ImageCredential
     from ostiary.registry.keyring import Lookup
     from ostiary.registry.kubelet.model import ProvidersConfig
 
@@ -69,9 +69,9 @@ def _get() -> int:
         return _not_found()
     failures: list[OstiaryError] = []
     for lookup in _look_up(image):
-        found = next((one for one in lookup if _is_login(one)), None)
-        if found is not None:
-            return _answer(json.dumps({"ServerURL": server, **_login_fields(found)}))
+        credential = next((each for each in lookup if _is_login(each)), None)
+        if credential is not None:
+            return _answer(json.dumps({"ServerURL": server, **_login_fields(credential)}))
         failures += [failure.error for failure in lookup.failures]
     for error in failures:
         _tell(error)
@@ -165,18 +165,18 @@ def parts_of(registry: str, config: ProvidersConfig) -> list[str]:
     from ostiary.registry.matching.image_match import matches
     from ostiary.registry.matching.image_name import parse_image_name
 
-    found: dict[str, None] = {}
-    for provider, pattern in ((one, pattern) for one in config.providers for pattern in one.match_images):
+    parts: dict[str, None] = {}
+    for provider, pattern in ((each, pattern) for each in config.providers for pattern in each.match_images):
         host, _, path = pattern.partition("/")
         part = f"{registry}/{path.strip('/')}"
         try:
             is_of_registry = matches(host, registry, any_port=provider.any_port)
             if path.strip("/") and is_of_registry and parse_image_name(part).repository == part:
-                found[part] = None
+                parts[part] = None
         except ImageNameError:
             # A star in a path, say, which no image has.
             continue
-    return list(found)
+    return list(parts)
 
 
 def _read_server() -> str:
@@ -187,12 +187,12 @@ def _read_server() -> str:
 # --- what is answered ---
 
 
-def _is_login(found: Found) -> bool:
+def _is_login(found: ImageCredential) -> bool:
     # A provider may answer with nothing at all for "without a credential".
     return bool(found.identity_token or found.username or found.password)
 
 
-def _login_fields(found: Found) -> dict[str, str]:
+def _login_fields(found: ImageCredential) -> dict[str, str]:
     from ostiary.registry.docker.helper_protocol import TOKEN_USERNAME
 
     if found.identity_token:

@@ -25,7 +25,7 @@ from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, ConfigurationError, PluginFailed, PluginNotFound
 from ostiary.model import Place, Problem, Secret
-from ostiary.registry.credentials import Found, Login, Source, SourceKind
+from ostiary.registry.credentials import ImageCredential, Provenance, RegistryLogin, SourceKind
 from ostiary.registry.docker.config import DOCKERCFG, DockerConfig, parse_config_json, parse_dockercfg
 from ostiary.registry.docker.helper_protocol import HUB_NAMES, HUB_SERVER, NOT_FOUND, PREFIX, TOKEN_USERNAME
 from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB, parse_image_name
@@ -44,7 +44,7 @@ class DockerHelper:
         self._limits = limits
         self._path = path
 
-    def get(self, server: str) -> Login | None:
+    def get(self, server: str) -> RegistryLogin | None:
         """The login for *server*, or None if it has none; raises `CredentialError` if it cannot say."""
         outcome = self._run(server)
         # By the protocol a helper's messages stand on stdout, where a password may stand too: only the one
@@ -56,7 +56,7 @@ class DockerHelper:
         raise PluginFailed(
             self._summary(server),
             exit_code=outcome.exit_code if outcome.ending is Ending.EXITED else -1,
-            cause=f"{self.name} {self._ending(outcome)}{_said(outcome)}",
+            cause=f"{self.name} {self._ending(outcome)}{_stderr_of(outcome)}",
             hint=f"run it by hand to see why: echo {printable(server)} | {self.name} get",
             code="docker-helper-failed",
         )
@@ -83,7 +83,7 @@ class DockerHelper:
                 code="docker-helper-not-found",
             ) from None
 
-    def _login(self, stdout: bytes, server: str) -> Login | None:
+    def _login(self, stdout: bytes, server: str) -> RegistryLogin | None:
         username, secret = (_text(_object(stdout), name) for name in ("Username", "Secret"))
         if username is None or secret is None:
             raise AnswerInvalid(
@@ -95,8 +95,8 @@ class DockerHelper:
         if not username and not secret:
             return None
         if username == TOKEN_USERNAME:
-            return Login(identity_token=Secret(secret))
-        return Login(username, Secret(secret))
+            return RegistryLogin(identity_token=Secret(secret))
+        return RegistryLogin(username, Secret(secret))
 
     def _ending(self, outcome: Outcome) -> str:
         if outcome.ending is Ending.TIMED_OUT:
@@ -111,7 +111,7 @@ class DockerHelper:
         return f'no credential for "{printable(server)}"'
 
 
-def _said(outcome: Outcome) -> str:
+def _stderr_of(outcome: Outcome) -> str:
     secrets = outcome.stdout.decode("utf-8", "replace").split()
     text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
     return f"; it said:\n{text}" if text else ""
@@ -119,10 +119,10 @@ def _said(outcome: Outcome) -> str:
 
 def _object(stdout: bytes) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(stdout.decode("utf-8"))
+        value = json.loads(stdout.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _text(fields: Mapping[str, Any] | None, name: str) -> str | None:
@@ -141,23 +141,23 @@ class DockerStore:
         self._file = None if file is None else os.fspath(file)
         self._limits = limits
 
-    def find(self, image: str) -> Found | None:
+    def find(self, image: str) -> ImageCredential | None:
         """The login for *image*; raises `ConfigurationError` for a broken file, `CredentialError` for a helper."""
         repository = parse_image_name(image).repository
         for config in self._configs():
-            found = self._find_in(config, repository)
-            if found is not None:
-                return found
+            credential = self._find_in(config, repository)
+            if credential is not None:
+                return credential
         return None
 
     def _configs(self) -> Iterator[DockerConfig]:
-        chosen = self._file or os.environ.get("REGISTRY_AUTH_FILE")
-        for path in [chosen] if chosen else auth_files():
+        given_path = self._file or os.environ.get("REGISTRY_AUTH_FILE")
+        for path in [given_path] if given_path else auth_files():
             try:
                 with open(path, "rb") as file:
                     data = file.read()
             except FileNotFoundError:
-                if path == chosen:
+                if path == given_path:
                     raise _unreadable(path, "it does not exist") from None
                 continue
             except OSError as error:
@@ -166,24 +166,24 @@ class DockerStore:
             parse = parse_dockercfg if os.path.basename(path) == DOCKERCFG else parse_config_json
             yield parse(data, file=path, for_docker=True)
 
-    def _find_in(self, config: DockerConfig, repository: str) -> Found | None:
+    def _find_in(self, config: DockerConfig, repository: str) -> ImageCredential | None:
         registry = repository.partition("/")[0]
         server = HUB_SERVER if registry == DOCKER_HUB else registry
         for name in (registry, *_other_names(registry), server):
             if suffix := config.helpers.get(name):
                 return self._ask(suffix, server, registry)
-        if config.store and (found := self._ask(config.store, server, registry)):
-            return found
+        if config.store and (credential := self._ask(config.store, server, registry)):
+            return credential
         for key in (*_walk(repository), *_same_registry(config, registry)):
             login = config.logins.get(key)
             if login:
-                return _found(login, key, Source(SourceKind.FILE, config.file or ""))
+                return _credential_of(login, key, Provenance(SourceKind.FILE, config.file or ""))
         return None
 
-    def _ask(self, suffix: str, server: str, registry: str) -> Found | None:
+    def _ask(self, suffix: str, server: str, registry: str) -> ImageCredential | None:
         helper = DockerHelper(suffix, limits=self._limits)
         login = helper.get(server)
-        return None if login is None else _found(login, registry, Source(SourceKind.HELPER, helper.name))
+        return None if login is None else _credential_of(login, registry, Provenance(SourceKind.HELPER, helper.name))
 
 
 def auth_files() -> list[str]:
@@ -208,15 +208,15 @@ def _walk(repository: str) -> Iterator[str]:
 
 
 def _same_registry(config: DockerConfig, registry: str) -> Iterator[str]:
-    wanted = _normalised(registry)
-    return (key for key in config.logins if "://" in key or "/" not in key if _normalised(_host(key)) == wanted)
+    registry_key = _registry_key(registry)
+    return (key for key in config.logins if "://" in key or "/" not in key if _registry_key(_host(key)) == registry_key)
 
 
 def _host(key: str) -> str:
     return key.partition("://")[2].partition("/")[0] if "://" in key else key.partition("/")[0]
 
 
-def _normalised(registry: str) -> str:
+def _registry_key(registry: str) -> str:
     return OLD_DOCKER_HUB if registry in HUB_NAMES else registry
 
 
@@ -224,8 +224,8 @@ def _other_names(registry: str) -> tuple[str, ...]:
     return HUB_NAMES if registry in HUB_NAMES else ()
 
 
-def _found(login: Login, key: str, source: Source) -> Found:
-    return Found(
+def _credential_of(login: RegistryLogin, key: str, source: Provenance) -> ImageCredential:
+    return ImageCredential(
         login.username,
         login.password,
         key,

@@ -54,9 +54,9 @@ def _unknown_kind(fields: Fields, kind: str, version: str) -> Problem:
     for name, value in (("apiVersion", version), ("kind", kind)):
         if not value:
             return Problem(f"there is no {name}", fields.place(name), hint)
-    known = kind == KIND or kind in PROPOSAL_KINDS
+    is_known_kind = kind == KIND or kind in PROPOSAL_KINDS
     message = f'no kind "{printable(kind)}" is registered for version "{printable(version)}"'
-    return Problem(message, fields.place("apiVersion" if known else "kind"), hint)
+    return Problem(message, fields.place("apiVersion" if is_known_kind else "kind"), hint)
 
 
 _FIELD_HINTS = {

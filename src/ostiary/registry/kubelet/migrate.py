@@ -28,17 +28,23 @@ class _Quoted(str):
     """Text of the configuration, always written in quotes: a bare ``*``, ``y`` or ``5`` is no text in YAML."""
 
 
-class _Dumper(yaml.SafeDumper):
+class _MigrationDumper(yaml.SafeDumper):
     pass
 
 
-_Dumper.add_representer(_Quoted, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+_MigrationDumper.add_representer(
+    _Quoted, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
 
 
 def migrate(config: ProvidersConfig) -> str:
     """The YAML of *config* as v1. A provider of the proposal's dialect must be taught the protocol of today."""
-    fields = {"apiVersion": CONFIG_V1, "kind": KIND, "providers": [_provider(one) for one in config.providers]}
-    text = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    fields = {
+        "apiVersion": CONFIG_V1,
+        "kind": KIND,
+        "providers": [_provider(provider) for provider in config.providers],
+    }
+    text = yaml.dump(fields, Dumper=_MigrationDumper, sort_keys=False, allow_unicode=True, width=float("inf"))
     proposed = any(provider.dialect is ProviderDialect.PROPOSAL for provider in config.providers)
     return _PROPOSAL_NOTE + text if proposed else text
 

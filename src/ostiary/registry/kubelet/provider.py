@@ -29,7 +29,7 @@ _JSON_VALUE = re.compile(r'"((?:[^"\\]|\\.){4,}+)"(?!\s*:)')
 TOKEN_CACHE = "Token"  # noqa: S105
 
 
-class Provider:
+class CredentialProvider:
     """A configured provider and its executable, ready to be run any number of times, from any thread."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Provider:
         )
 
     def _start(self, request: Request) -> Outcome:
-        began, failed = self._clock.monotonic(), True
+        started_at, failed = self._clock.monotonic(), True
         try:
             outcome = run(
                 self.executable,
@@ -90,9 +90,9 @@ class Provider:
             # A NUL in an argument or a variable, which no process can be given.
             raise self._could_not_start(request.image, OSError(errno.EINVAL, "")) from None
         finally:
-            self._metrics.ran(self.config.name, seconds=self._clock.monotonic() - began, failed=failed)
+            self._metrics.record_run(self.config.name, seconds=self._clock.monotonic() - started_at, failed=failed)
         if failed:
-            raise self._failed(request, outcome)
+            raise self._failure(request, outcome)
         return outcome
 
     def _check_token(self, response: Response, service_account: Presented | None) -> None:
@@ -113,20 +113,20 @@ class Provider:
         return f'credential provider "{printable(self.config.name)}"'
 
     def _could_not_start(self, image: str, error: OSError) -> PluginNotFound:
-        shown = printable(self.executable)
+        executable = printable(self.executable)
         if error.errno == errno.ENOENT:
-            code, cause = "credential-provider-not-found", f"{self._name}: {shown} does not exist"
+            code, cause = "credential-provider-not-found", f"{self._name}: {executable} does not exist"
             hint = "put the executable there, or correct the name in the configuration"
         else:
             code = "credential-provider-not-executable"
-            cause = f"{self._name}: {shown} cannot be executed: {os.strerror(error.errno or 0)}"
+            cause = f"{self._name}: {executable} cannot be executed: {os.strerror(error.errno or 0)}"
             hint = "it must be a program of this system, or a script that begins with #!, and executable (chmod +x)"
         return PluginNotFound(**self._parts(image, cause, hint=hint), code=code)
 
-    def _failed(self, request: Request, outcome: Outcome) -> PluginFailed:
+    def _failure(self, request: Request, outcome: Outcome) -> PluginFailed:
         code, what, hint = self._ending(outcome)
         exit_code = outcome.exit_code if outcome.ending is Ending.EXITED else -1
-        parts = self._parts(request.image, f"{self._name} {what}{self._said(request, outcome)}", hint=hint)
+        parts = self._parts(request.image, f"{self._name} {what}{self._stderr_of(request, outcome)}", hint=hint)
         return PluginFailed(**parts, exit_code=exit_code, code=code)
 
     def _ending(self, outcome: Outcome) -> tuple[str, str, str]:
@@ -141,7 +141,7 @@ class Provider:
             return "credential-provider-killed", f"was ended by signal {-outcome.exit_code}", by_hand
         return "credential-provider-failed", f"failed with exit code {outcome.exit_code}", by_hand
 
-    def _said(self, request: Request, outcome: Outcome) -> str:
+    def _stderr_of(self, request: Request, outcome: Outcome) -> str:
         """The end of its stderr, without anything that also stood on stdout, in its variables or in its token."""
         secrets = [value for _, value in self.config.env if value]
         stdout = outcome.stdout.decode("utf-8", "replace")

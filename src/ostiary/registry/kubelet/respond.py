@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from ostiary.core.go.text import is_text
 from ostiary.errors import AnswerInvalid
 from ostiary.registry.docker.helper_protocol import HUB_SERVER
-from ostiary.registry.kubelet.sources.config import AuthFile, Command, Helper, Source, TokenExchange
+from ostiary.registry.kubelet.sources.config import AuthFile, Command, Helper, LoginSource, TokenExchange
 from ostiary.registry.kubelet.sources.login_answer import identity_token_error, no_credential
 from ostiary.registry.matching.image_match import matches
 from ostiary.registry.matching.image_name import DOCKER_HUB
 from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, Request, Response
 
 if TYPE_CHECKING:
-    from ostiary.registry.credentials import Found, Login
+    from ostiary.registry.credentials import ImageCredential, RegistryLogin
 
 # The kubelet kills a provider after a minute, and only the provider: what we started must have ended before.
 LIMIT_SECONDS = 45.0
 
 
-def respond(request: Request, sources: Iterable[Source]) -> Response:
+def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
     """What *sources* say to *request*; raises `CredentialError` or `ConfigurationError`."""
     for source in sources:
         if not any(matches(pattern, request.image) for pattern in source.match_images):
@@ -41,7 +41,7 @@ def respond(request: Request, sources: Iterable[Source]) -> Response:
     return Response(CacheKeyType.IMAGE, timedelta(0))
 
 
-def _ask(source: Source, request: Request) -> tuple[BasicAuth, timedelta | None] | None:
+def _ask(source: LoginSource, request: Request) -> tuple[BasicAuth, timedelta | None] | None:
     """A login, and how long it holds if that is known."""
     registry = request.image.partition("/")[0]
     origin = source.origin
@@ -65,7 +65,7 @@ def _ask(source: Source, request: Request) -> tuple[BasicAuth, timedelta | None]
     return BasicAuth(login.username, login.password), None
 
 
-def _docker_login(origin: Helper | AuthFile, image: str, *, server: str) -> Login | Found | None:
+def _docker_login(origin: Helper | AuthFile, image: str, *, server: str) -> RegistryLogin | ImageCredential | None:
     from ostiary.core.process import Limits
     from ostiary.registry.docker.store import DockerHelper, DockerStore
 

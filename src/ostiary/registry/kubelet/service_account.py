@@ -91,32 +91,32 @@ def present(attributes: TokenAttributes, pod: PodCoordinates, tokens: TokenSourc
     try:
         account, annotations = tokens.service_account(pod.namespace, pod.service_account)
     except Exception as error:
-        raise _unavailable(pod, f"failed to get the service account: {_shown(error)}") from error
-    selected = _selected(attributes, annotations)
+        raise _unavailable(pod, f"failed to get the service account: {_reason_of(error)}") from error
+    selected = _select_annotations(attributes, annotations)
     if isinstance(selected, Skip):
         return selected
     try:
         token = tokens.token(account, pod=pod, audience=attributes.audience)
     except Exception as error:
         hint = f'see that this node may request tokens for the audience "{printable(attributes.audience)}"'
-        raise _unavailable(pod, f"failed to get service account token: {_shown(error)}", hint) from error
+        raise _unavailable(pod, f"failed to get service account token: {_reason_of(error)}", hint) from error
     return Presented(account, token, selected)
 
 
-def _selected(attributes: TokenAttributes, annotations: Mapping[str, str]) -> dict[str, str] | Skip:
+def _select_annotations(attributes: TokenAttributes, annotations: Mapping[str, str]) -> dict[str, str] | Skip:
     for key in attributes.required_annotation_keys:
         if key not in annotations:
             # This is how a workload stays out, so it must not look like a mistake.
             return Skip(f"required annotation {printable(key)} not found")
-    wanted = (*attributes.required_annotation_keys, *attributes.optional_annotation_keys)
-    return {key: annotations[key] for key in wanted if key in annotations}
+    keys = (*attributes.required_annotation_keys, *attributes.optional_annotation_keys)
+    return {key: annotations[key] for key in keys if key in annotations}
 
 
-def _shown(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     text = error.summary if isinstance(error, OstiaryError) else str(error)
     return redact(text) or type(error).__name__
 
 
 def _unavailable(pod: PodCoordinates, cause: str, hint: str | None = None) -> CredentialError:
-    shown = printable(f"{pod.namespace}/{pod.service_account}")
-    return CredentialError(f'no token for service account "{shown}"', cause=cause, hint=hint, code=CODE)
+    name = printable(f"{pod.namespace}/{pod.service_account}")
+    return CredentialError(f'no token for service account "{name}"', cause=cause, hint=hint, code=CODE)

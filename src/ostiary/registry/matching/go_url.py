@@ -46,8 +46,8 @@ def parse_address(text: str | bytes) -> ImageAddress:
     rest = rest.partition(b"?")[0]
     authority, slash, path = rest.partition(b"/")
     host = _host_of(authority)
-    path = _decoded(slash + path)
-    _decoded(fragment)
+    path = _decode(slash + path)
+    _decode(fragment)
     name, port = split_port(host)
     return ImageAddress(host, path, tuple(name.split(b".")), port)
 
@@ -71,7 +71,7 @@ def _host_of(authority: bytes) -> bytes:
     if at:
         if not _USERINFO.fullmatch(userinfo):
             raise UnparsableAddress("net/url: invalid userinfo")
-        _decoded(userinfo)
+        _decode(userinfo)
     return host
 
 
@@ -93,7 +93,7 @@ def _ip_literal(host: bytes) -> bytes:
         raise UnparsableAddress("missing ']' in host")
     _check_port(port)
     address, percent, zone = inner.partition(_PERCENT)
-    literal = _decoded_host(address) + (_decoded_zone(percent + zone) if percent else b"")
+    literal = _decoded_host(address) + (_decode_zone(percent + zone) if percent else b"")
     if not _is_ipv6(literal):
         raise UnparsableAddress("invalid IP-literal")
     return b"[" + literal + b"]" + port
@@ -112,7 +112,7 @@ def _is_ipv6(literal: bytes) -> bool:
 
 def _check_port(port: bytes) -> None:
     if not _OPTIONAL_PORT.fullmatch(port):
-        raise UnparsableAddress(f"invalid port {_quoted(port)} after host")
+        raise UnparsableAddress(f"invalid port {_quote(port)} after host")
 
 
 def _decoded_host(text: bytes) -> bytes:
@@ -121,24 +121,24 @@ def _decoded_host(text: bytes) -> bytes:
     for escape in _ESCAPE.finditer(text):
         if escape[1] and escape[1] < b"8" and escape[0] != _PERCENT:
             raise _bad_escape(escape[0])
-    return _decoded(text)
+    return _decode(text)
 
 
-def _decoded_zone(text: bytes) -> bytes:
+def _decode_zone(text: bytes) -> bytes:
     """Decoded; an escape must stand for what could have been written without it, or for a space."""
     _check_host_bytes(text)
     for escape in _ESCAPE.finditer(text):
         if escape[1] and escape[0] != _PERCENT and not _IN_ZONE.match(bytes.fromhex(escape[1].decode())):
             raise _bad_escape(escape[0])
-    return _decoded(text)
+    return _decode(text)
 
 
 def _check_host_bytes(text: bytes) -> None:
-    if found := _NOT_IN_HOST.search(text):
-        raise UnparsableAddress(f"invalid character {_quoted(found[0])} in host name")
+    if invalid := _NOT_IN_HOST.search(text):
+        raise UnparsableAddress(f"invalid character {_quote(invalid[0])} in host name")
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode(text: bytes) -> bytes:
     if b"%" not in text:
         return text
     for escape in _ESCAPE.finditer(text):
@@ -148,8 +148,8 @@ def _decoded(text: bytes) -> bytes:
 
 
 def _bad_escape(text: bytes) -> UnparsableAddress:
-    return UnparsableAddress(f"invalid URL escape {_quoted(text)}")
+    return UnparsableAddress(f"invalid URL escape {_quote(text)}")
 
 
-def _quoted(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     return '"' + printable(text.decode("utf-8", "replace")) + '"'

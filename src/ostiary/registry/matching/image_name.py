@@ -66,16 +66,16 @@ def parse_image_name(text: str) -> ImageName:
         raise _unusable(text, cause, "this is the id of an image; name its repository")
     domain, rest = _split_domain(text)
     _check_lower_case(text, rest.partition(":")[0])
-    found = _REFERENCE.fullmatch(f"{domain}/{rest}")
-    if found is None:
+    match = _REFERENCE.fullmatch(f"{domain}/{rest}")
+    if match is None:
         raise _unusable(text, "invalid reference format", _format_hint(text))
-    if len(found["path"]) > LONGEST_PATH:
+    if len(match["path"]) > LONGEST_PATH:
         raise _unusable(text, f"repository name must not be more than {LONGEST_PATH} characters")
-    digest = found["digest"] or ""
+    digest = match["digest"] or ""
     if digest:
         _check_digest(text, digest)
-    tag = found["tag"] or ("" if digest else DEFAULT_TAG)
-    return ImageName(found["domain"] or "", found["path"], tag, digest)
+    tag = match["tag"] or ("" if digest else DEFAULT_TAG)
+    return ImageName(match["domain"] or "", match["path"], tag, digest)
 
 
 def _split_domain(text: str) -> tuple[str, str]:
@@ -100,9 +100,9 @@ def _check_lower_case(text: str, repository: str) -> None:
 
 def _check_digest(text: str, digest: str) -> None:
     algorithm, _, encoded = digest.partition(":")
-    known = ", ".join(_HEX_DIGITS)
+    algorithms = ", ".join(_HEX_DIGITS)
     if algorithm not in _HEX_DIGITS:
-        raise _unusable(text, "unsupported digest algorithm", f"the algorithms are {known}")
+        raise _unusable(text, "unsupported digest algorithm", f"the algorithms are {algorithms}")
     if len(encoded) != _HEX_DIGITS[algorithm]:
         raise _unusable(text, "invalid checksum digest length", f"{algorithm} has {_HEX_DIGITS[algorithm]} hex digits")
     if encoded.lower() != encoded:
@@ -119,5 +119,5 @@ def _format_hint(text: str) -> str:
 
 def _unusable(text: str, cause: str, hint: str | None = None) -> ImageNameError:
     # A pasted URL may hold a password before its host.
-    shown = redact(text) if _SCHEME.match(text) else printable(text)
-    return ImageNameError(f'"{shown}" is not the name of an image', cause=cause, hint=hint)
+    displayed = redact(text) if _SCHEME.match(text) else printable(text)
+    return ImageNameError(f'"{displayed}" is not the name of an image', cause=cause, hint=hint)

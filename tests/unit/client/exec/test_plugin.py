@@ -42,13 +42,13 @@ class Counting:
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
 
-    def called(self, *, code: int, call_status: str) -> None:
+    def record_call(self, *, code: int, call_status: str) -> None:
         self.events.append(("call", code, call_status))
 
     def policy(self, *, allowed: bool) -> None:
         self.events.append(("policy", allowed))
 
-    def rotated(self, *, age_seconds: float) -> None:
+    def record_rotation(self, *, age_seconds: float) -> None:
         self.events.append(("rotated", age_seconds))
 
     def expires(self, holder: object, not_after: object) -> None:

@@ -17,15 +17,15 @@ import trustme
 
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.check.probe import LARGEST_BODY, Answered, Probe, ProbeSettings, probe
-from ostiary.registry.credentials import Found, Source, SourceKind
+from ostiary.registry.check.probe import LARGEST_BODY, Answered, ProbeResult, ProbeSettings, probe
+from ostiary.registry.credentials import ImageCredential, Provenance, SourceKind
 from ostiary.registry.matching.image_name import ImageName, parse_image_name
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 TOKEN = "t0ken-t0ken"
-SOURCE = Source(SourceKind.PROVIDER, "acme")
-GOOD = Found("robot", Secret(CANARY), "127.0.0.1", SOURCE)
-BAD = Found("robot", Secret("wrong-wrong"), "127.0.0.1", SOURCE)
+SOURCE = Provenance(SourceKind.PROVIDER, "acme")
+GOOD = ImageCredential("robot", Secret(CANARY), "127.0.0.1", SOURCE)
+BAD = ImageCredential("robot", Secret("wrong-wrong"), "127.0.0.1", SOURCE)
 
 
 class Registry:
@@ -140,7 +140,7 @@ def tls_registry(ca: trustme.CA) -> Iterator[Registry]:
         yield running
 
 
-def answers(told: Probe) -> list[Answered]:
+def answers(told: ProbeResult) -> list[Answered]:
     return [attempt.answered for attempt in told.attempts]
 
 
@@ -177,7 +177,7 @@ def test_a_token_is_asked_for_with_the_scope_of_the_image(registry: Registry) ->
 
 def test_an_identity_token_is_exchanged_in_the_body_of_a_post(registry: Registry) -> None:
     registry.scheme = "bearer"
-    found = Found("<token>", Secret(""), "k", SOURCE, identity_token=Secret(CANARY))
+    found = ImageCredential("<token>", Secret(""), "k", SOURCE, identity_token=Secret(CANARY))
     assert answers(probe(registry.image, [found], settings=plain())) == [Answered.ACCEPTED]
     ((path, authorization),) = [(path, word) for method, path, word in registry.seen if method == "POST"]
     assert path.startswith("/token ")
@@ -186,7 +186,7 @@ def test_an_identity_token_is_exchanged_in_the_body_of_a_post(registry: Registry
 
 def test_a_registry_token_is_used_as_it_is(registry: Registry) -> None:
     registry.scheme = "bearer"
-    found = Found("", Secret(""), "k", SOURCE, registry_token=Secret(TOKEN))
+    found = ImageCredential("", Secret(""), "k", SOURCE, registry_token=Secret(TOKEN))
     assert answers(probe(registry.image, [found], settings=plain())) == [Answered.ACCEPTED]
     assert not any(path.startswith("/token") for _, path, _ in registry.seen)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ostiary.core.go.text import bytes_of
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.registry.credentials import Login
+from ostiary.registry.credentials import RegistryLogin
 from ostiary.registry.docker.config import (
     NodeDockerConfig,
     decode_auth,
@@ -26,22 +26,25 @@ from ostiary.registry.docker.config import (
 )
 
 
-def entry(fields: object) -> Login:
+def entry(fields: object) -> RegistryLogin:
     return parse_dockercfg(json.dumps({"r.io": fields}).encode()).logins["r.io"]
 
 
 @pytest.mark.parametrize(
     ("fields", "login"),
     [
-        ({"username": "foo", "password": "bar", "email": "a@b.c"}, Login("foo", Secret("bar"), "a@b.c")),
-        ({"auth": "Zm9vOmJhcg==", "email": "a@b.c"}, Login("foo", Secret("bar"), "a@b.c")),
-        ({"username": "foo", "password": "bar", "auth": "cGluZzpwb25n"}, Login("ping", Secret("pong"))),
-        ({"auth": "Zm9vOmJhcg==", "identitytoken": "t"}, Login("foo", Secret("bar"), identity_token=Secret("t"))),
-        ({"unknown": 1}, Login()),
-        (None, Login()),
+        ({"username": "foo", "password": "bar", "email": "a@b.c"}, RegistryLogin("foo", Secret("bar"), "a@b.c")),
+        ({"auth": "Zm9vOmJhcg==", "email": "a@b.c"}, RegistryLogin("foo", Secret("bar"), "a@b.c")),
+        ({"username": "foo", "password": "bar", "auth": "cGluZzpwb25n"}, RegistryLogin("ping", Secret("pong"))),
+        (
+            {"auth": "Zm9vOmJhcg==", "identitytoken": "t"},
+            RegistryLogin("foo", Secret("bar"), identity_token=Secret("t")),
+        ),
+        ({"unknown": 1}, RegistryLogin()),
+        (None, RegistryLogin()),
     ],
 )
-def test_an_entry_is_read(fields: object, login: Login) -> None:
+def test_an_entry_is_read(fields: object, login: RegistryLogin) -> None:
     assert entry(fields) == login
 
 
@@ -87,7 +90,7 @@ def test_whatever_stands_in_an_auth_field_is_a_login_or_a_value_error(text: str)
 
 
 def test_an_entry_is_written_as_docker_does() -> None:
-    assert json.dumps(encode_login(Login("foo", Secret("bar"), "foo@example.com"))) == (
+    assert json.dumps(encode_login(RegistryLogin("foo", Secret("bar"), "foo@example.com"))) == (
         '{"username": "foo", "password": "bar", "email": "foo@example.com", "auth": "Zm9vOmJhcg=="}'
     )
 
@@ -103,7 +106,7 @@ def test_what_is_no_json_is_refused_and_not_quoted(data: bytes) -> None:
 def test_a_config_json_has_logins_and_helpers() -> None:
     text = b'{"auths": {"r.io": {"auth": "Zm9vOmJhcg=="}}, "credHelpers": {"q.io": "pass"}, "credsStore": "osx"}'
     config = parse_config_json(text, file="f")
-    assert config.logins == {"r.io": Login("foo", Secret("bar"))}
+    assert config.logins == {"r.io": RegistryLogin("foo", Secret("bar"))}
     assert (config.helpers, config.store, config.file) == ({"q.io": "pass"}, "osx", "f")
 
 
@@ -114,7 +117,7 @@ def test_a_config_json_has_logins_and_helpers() -> None:
 def test_the_names_of_fields_are_read_without_regard_to_case(name: str, entry_names: tuple[str, ...]) -> None:
     values = ("Zm9vOmJhcg==",) if len(entry_names) == 1 else ("foo", "bar")
     text = json.dumps({name: {"R.io": dict(zip(entry_names, values, strict=True))}})
-    assert parse_config_json(text.encode()).logins == {"R.io": Login("foo", Secret("bar"))}
+    assert parse_config_json(text.encode()).logins == {"R.io": RegistryLogin("foo", Secret("bar"))}
 
 
 def test_what_stands_twice_is_one_as_in_go() -> None:
@@ -122,7 +125,7 @@ def test_what_stands_twice_is_one_as_in_go() -> None:
     twice = '{"username": "c", "Username": "d", "username": null, "password": "p", "password": ""}'
     first = '{"a.io": {"username": "a"}, "b.io": {"username": "b", "email": "b"}}'
     text = f'{{"auths": {first}, "Auths": {{"b.io": {twice}}}}}'.encode()
-    assert parse_config_json(text).logins == {"a.io": Login("a"), "b.io": Login("d")}
+    assert parse_config_json(text).logins == {"a.io": RegistryLogin("a"), "b.io": RegistryLogin("d")}
     assert parse_config_json(text[:-1] + b', "auths": null}').logins == {}
     assert parse_config_json(b"null").logins == parse_dockercfg(b"null").logins == {}
 
@@ -141,7 +144,7 @@ def test_what_stands_twice_is_one_as_in_go() -> None:
 def test_a_field_that_the_kubelet_does_not_read_may_be_anything(field: str) -> None:
     entry = '{"auth": "Zm9vOmJhcg==", "identitytoken": 5, "registrytoken": {}}'
     text = f'{{"auths": {{"r.io": {entry}}}, {field}}}'
-    assert parse_config_json(text.encode()).logins == {"r.io": Login("foo", Secret("bar"))}
+    assert parse_config_json(text.encode()).logins == {"r.io": RegistryLogin("foo", Secret("bar"))}
 
 
 @pytest.mark.parametrize("field", ['"HttpHeaders": 5', '"httpheaders": {"a": 1}', '"auths": []', '"Auths": {"a": 5}'])

@@ -12,7 +12,7 @@ import pytest
 from ostiary.core.process import Limits
 from ostiary.errors import AnswerInvalid, ConfigurationError, CredentialError, PluginFailed, PluginNotFound
 from ostiary.model import Secret
-from ostiary.registry.credentials import Login, SourceKind
+from ostiary.registry.credentials import RegistryLogin, SourceKind
 from ostiary.registry.docker.store import DockerHelper, DockerStore, auth_files
 
 
@@ -46,13 +46,13 @@ NOTHING = "echo credentials not found in native keychain; exit 1"
 
 def test_a_helper_is_asked_with_the_server_on_stdin(folder: Path) -> None:
     helper(folder, answering("foo", "bar"))
-    assert DockerHelper("test").get("r.io") == Login("foo", Secret("bar"))
+    assert DockerHelper("test").get("r.io") == RegistryLogin("foo", Secret("bar"))
     assert asked(folder) == ["get r.io"]
 
 
 def test_the_username_token_means_an_identity_token(folder: Path) -> None:
     helper(folder, answering("<token>", "bar"))
-    assert DockerHelper("test").get("r.io") == Login(identity_token=Secret("bar"))
+    assert DockerHelper("test").get("r.io") == RegistryLogin(identity_token=Secret("bar"))
 
 
 @pytest.mark.parametrize("shell", [NOTHING, answering("", "")])
@@ -63,7 +63,7 @@ def test_having_nothing_is_not_failing(folder: Path, shell: str) -> None:
 
 def test_the_names_of_a_helpers_fields_are_read_without_regard_to_case(folder: Path) -> None:
     helper(folder, """echo '{"username": "u", "SECRET": "s"}'""")
-    assert DockerHelper("test").get("r.io") == Login("u", Secret("s"))
+    assert DockerHelper("test").get("r.io") == RegistryLogin("u", Secret("s"))
 
 
 def test_a_failure_does_not_quote_stdout(folder: Path) -> None:

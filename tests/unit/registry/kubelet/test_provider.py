@@ -14,7 +14,7 @@ import pytest
 from ostiary.core.process import Limits
 from ostiary.errors import AnswerInvalid, CredentialError, PluginFailed, PluginNotFound
 from ostiary.model import Secret
-from ostiary.registry.kubelet.provider import Provider
+from ostiary.registry.kubelet.provider import CredentialProvider
 from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, ProviderDialect
@@ -22,7 +22,7 @@ from tests.support.providers import ProviderScript, token_attributes
 
 IMAGE = "test.registry.io/foobar"
 ACCOUNT = ServiceAccount("ns", "builder", "uid-1")
-Make = Callable[..., Provider]
+Make = Callable[..., CredentialProvider]
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def script(tmp_path: Path) -> ProviderScript:
 
 @pytest.fixture
 def make(script: ProviderScript, clock: FakeClock) -> Make:
-    def made(*, limits: Limits | None = None, **fields: Any) -> Provider:
-        return Provider(script.config(**fields), str(script.path), limits=limits or Limits(), clock=clock)
+    def made(*, limits: Limits | None = None, **fields: Any) -> CredentialProvider:
+        return CredentialProvider(script.config(**fields), str(script.path), limits=limits or Limits(), clock=clock)
 
     return made
 

@@ -44,7 +44,7 @@ def run_command(command: Command, image: str, *, server: str, seconds: float) ->
         raise PluginFailed(
             no_credential(image),
             exit_code=outcome.exit_code if outcome.ending is Ending.EXITED else -1,
-            cause=f"the command {printable(program)} failed: {_ending(outcome)}{_said(outcome)}",
+            cause=f"the command {printable(program)} failed: {_ending(outcome)}{_stderr_of(outcome)}",
             hint="run it by hand to see why",
             code="docker-helper-failed",
         )
@@ -71,7 +71,7 @@ def _ending(outcome: Outcome) -> str:
     return f"exit code {outcome.exit_code}" if outcome.ending is Ending.EXITED else outcome.ending.value
 
 
-def _said(outcome: Outcome) -> str:
+def _stderr_of(outcome: Outcome) -> str:
     secrets = outcome.stdout.decode("utf-8", "replace").split()
     text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
     return f"; it said:\n{text}" if text else ""

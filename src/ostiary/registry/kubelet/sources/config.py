@@ -60,7 +60,7 @@ Origin = Helper | AuthFile | Command | TokenExchange
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LoginSource:
     """Where the logins of some images come from, and how long the kubelet may keep them."""
 
     match_images: tuple[str, ...]
@@ -69,7 +69,7 @@ class Source:
     cache_duration: timedelta | None = None
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Source, ...]:
+def load(path: str | os.PathLike[str]) -> tuple[LoginSource, ...]:
     """The sources of a configuration file; raises `ConfigurationError` with every mistake and its place.
 
     Paths in it are relative to the file: the kubelet's working directory is nobody's choice.
@@ -77,17 +77,17 @@ def load(path: str | os.PathLike[str]) -> tuple[Source, ...]:
     return _sources(read(path), os.path.dirname(os.path.abspath(path)))
 
 
-def loads(text: str | bytes, *, file: str | None = None) -> tuple[Source, ...]:
+def loads(text: str | bytes, *, file: str | None = None) -> tuple[LoginSource, ...]:
     """`load` from memory. There is no folder that a path could be relative to."""
     return _sources(parse(text, file=file), None)
 
 
-def _sources(document: Document, folder: str | None) -> tuple[Source, ...]:
+def _sources(document: Document, folder: str | None) -> tuple[LoginSource, ...]:
     reading = Reading(document)
     root = reading.root
-    for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if root.string(name) != wanted:
-            root.problem(f"it is not {wanted}", name, f"write {name}: {wanted}")
+    for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if root.string(name) != expected:
+            root.problem(f"it is not {expected}", name, f"write {name}: {expected}")
     sources = [_source(fields, folder) for fields in root.sections("sources")]
     if not sources:
         root.problem("there is no source", "sources", "list at least one under sources")
@@ -95,7 +95,7 @@ def _sources(document: Document, folder: str | None) -> tuple[Source, ...]:
     return tuple(source for source in sources if source is not None)
 
 
-def _source(fields: Fields, folder: str | None) -> Source | None:
+def _source(fields: Fields, folder: str | None) -> LoginSource | None:
     patterns = fields.strings("matchImages")
     if not patterns:
         fields.problem("matchImages is missing", "matchImages", "list the images this source is for")
@@ -112,7 +112,7 @@ def _source(fields: Fields, folder: str | None) -> Source | None:
         fields.ignore("cacheKeyType")
         return None
     (origin,) = origins
-    return Source(patterns, origin, _cache_key_type(fields, origin), duration)
+    return LoginSource(patterns, origin, _cache_key_type(fields, origin), duration)
 
 
 def _path(fields: Fields, key: str, folder: str | None) -> str | None:
@@ -150,8 +150,8 @@ def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
     if section is None:
         return None
     exchange = TokenExchange(
-        url=_required(section, "url"),
-        username=_required(section, "username"),
+        url=_required_text(section, "url"),
+        username=_required_text(section, "username"),
         form={
             name: text
             for name, key in (
@@ -176,7 +176,7 @@ def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
 _ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (_helper, _auth_file, _command, _token_exchange)
 
 
-def _required(fields: Fields, key: str) -> str:
+def _required_text(fields: Fields, key: str) -> str:
     text = fields.string(key)
     if not text:
         fields.problem(f"{key} is missing", key)
@@ -207,11 +207,11 @@ def _cache_key_type(fields: Fields, origin: Origin) -> CacheKeyType:
         hint = "use Image or Registry; Global would keep the login of one registry for the images of all others"
         fields.problem("unknown value", "cacheKeyType", hint)
         return default
-    chosen = CacheKeyType(text)
-    if chosen is CacheKeyType.REGISTRY and isinstance(origin, AuthFile):
+    key_type = CacheKeyType(text)
+    if key_type is CacheKeyType.REGISTRY and isinstance(origin, AuthFile):
         hint = "leave it out: the file may hold another login for another image of the same registry"
         fields.problem("an auth file is kept by image", "cacheKeyType", hint)
-    return chosen
+    return key_type
 
 
 def is_confidential(url: str) -> bool:

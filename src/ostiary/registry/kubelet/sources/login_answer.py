@@ -13,10 +13,10 @@ from ostiary.errors import AnswerInvalid
 def json_object(data: bytes) -> Mapping[str, Any]:
     """The JSON object in *data*; an empty one if there is none."""
     try:
-        found = json.loads(data.decode("utf-8"))
+        value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def no_credential(image: str) -> str:

@@ -63,8 +63,8 @@ def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth
     token = reply.get("access_token")
     if status != 200 or not isinstance(token, str) or not token:
         refusal = reply.get("error")
-        known = f": {refusal}" if refusal in EXCHANGE_ERRORS else ""
-        why = f"answered with status {status}{known}" if status != 200 else "answered without an access_token"
+        quoted_error = f": {refusal}" if refusal in EXCHANGE_ERRORS else ""
+        why = f"answered with status {status}{quoted_error}" if status != 200 else "answered without an access_token"
         raise _exchange_failed(request.image, exchange, why)
     return BasicAuth(exchange.username, Secret(token)), _lifetime(reply.get("expires_in"))
 
