@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from urllib3 import PoolManager
 
     from ostiary.client.adapters.kr8s import AsyncApi, SyncApi
+    from ostiary.client.adapters.kubernetes import ApiClient
 
 
 def connect(
@@ -83,26 +84,26 @@ class Connection(ClusterAccess):
 
             return async_client(self, **options)
 
-    def requests(self, **options: Any) -> Session:
+    def requests(self, **options: object) -> Session:
         """A `requests.Session`; paths are relative to the cluster's address."""
         with needing("requests", purpose="this client"):
             from ostiary.client.adapters.requests import session
 
             return session(self, **options)
 
-    def urllib3(self, **options: Any) -> PoolManager:
+    def urllib3(self, **options: object) -> PoolManager:
         with needing("urllib3", purpose="this client"):
             from ostiary.client.adapters.urllib3 import pool_manager
 
             return pool_manager(self, **options)
 
-    def aiohttp(self, **options: Any) -> ClientSession:
+    def aiohttp(self, **options: object) -> ClientSession:
         with needing("aiohttp", purpose="this client"):
             from ostiary.client.adapters.aiohttp import session
 
             return session(self, **options)
 
-    def kubernetes(self, **options: Any) -> Any:
+    def kubernetes(self, **options: object) -> ApiClient:
         """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
         with needing("kubernetes", purpose="this client"):
             from ostiary.client.adapters.kubernetes import api_client
@@ -123,26 +124,26 @@ class Connection(ClusterAccess):
 
             return api_client(self, library="kubernetes_asyncio")
 
-    def lightkube(self, **options: Any) -> LightkubeClient:
+    def lightkube(self, **options: object) -> LightkubeClient:
         with needing("lightkube", purpose="this client"):
             from ostiary.client.adapters.lightkube import client
 
             return client(self, **options)
 
-    def lightkube_async(self, **options: Any) -> LightkubeAsyncClient:
+    def lightkube_async(self, **options: object) -> LightkubeAsyncClient:
         with needing("lightkube", purpose="this client"):
             from ostiary.client.adapters.lightkube import async_client
 
             return async_client(self, **options)
 
-    def kr8s(self, **options: Any) -> SyncApi:
+    def kr8s(self, **options: object) -> SyncApi:
         """A `kr8s.Api`; close it, or use it in a ``with``."""
         with needing("kr8s", purpose="this client"):
             from ostiary.client.adapters.kr8s import sync_api
 
             return sync_api(self, **options)
 
-    async def kr8s_async(self, **options: Any) -> AsyncApi:
+    async def kr8s_async(self, **options: object) -> AsyncApi:
         with needing("kr8s", purpose="this client"):
             from ostiary.client.adapters.kr8s import api
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ostiary.client.access import ClusterAccess
@@ -35,13 +35,26 @@ from ostiary.errors import ConfigurationError, TransportError
 if TYPE_CHECKING:
     import httpx
 
+# A transport of the library and a client of it, threaded or async.
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class _AsyncClosable(Protocol):
+    async def aclose(self) -> None: ...
+
+
 # What a client has in common with its transports.
 FOR_TRANSPORTS = ("http1", "http2", "limits", "trust_env")
 # Each of these would lead requests past the connection's own settings.
 DECIDED_BY_THE_CONNECTION = ("base_url", "cert", "proxy", "transport", "verify")
 
 
-def client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.Client:
+def client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: object) -> httpx.Client:
     """An `httpx.Client` that is signed in to the cluster; ``get("/api")`` asks it.
 
     *library* is the module to use: httpx when it is None, or httpx2. *options* are those of `httpx.Client`,
@@ -53,7 +66,9 @@ def client(connection: ClusterAccess, *, library: ModuleType | None = None, **op
     return client
 
 
-def async_client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.AsyncClient:
+def async_client(
+    connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
+) -> httpx.AsyncClient:
     """`client` for an event loop, asyncio's or trio's."""
     library = _library(library)
     signed = async_transport(connection, library=library, **_transport_options(options))
@@ -61,7 +76,9 @@ def async_client(connection: ClusterAccess, *, library: ModuleType | None = None
     return client
 
 
-def transport(connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any) -> httpx.BaseTransport:
+def transport(
+    connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
+) -> httpx.BaseTransport:
     """A transport for a client of your own. *options* are those of `httpx.HTTPTransport`.
 
     It may be a client's only transport, or be mounted: what is not meant for the cluster goes as a plain
@@ -72,7 +89,7 @@ def transport(connection: ClusterAccess, *, library: ModuleType | None = None, *
 
 
 def async_transport(
-    connection: ClusterAccess, *, library: ModuleType | None = None, **options: Any
+    connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
 ) -> httpx.AsyncBaseTransport:
     """`transport` for an event loop."""
     client: httpx.AsyncBaseTransport = _classes_for(_library(library)).async_transport(connection, options)
@@ -88,13 +105,13 @@ def _library(library: ModuleType | None) -> ModuleType:
         return httpx
 
 
-def _transport_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _transport_options(options: Mapping[str, object]) -> dict[str, object]:
     """Those of a client's *options* that its transports need as well."""
     _check(options)
     return {name: options[name] for name in FOR_TRANSPORTS if name in options}
 
 
-def _check(options: Mapping[str, Any]) -> None:
+def _check(options: Mapping[str, object]) -> None:
     refused = [name for name in DECIDED_BY_THE_CONNECTION if name in options]
     if refused:
         raise ConfigurationError(
@@ -107,7 +124,7 @@ def _check(options: Mapping[str, Any]) -> None:
 # --- our transports ---
 
 
-class _SignedTransport:
+class _SignedTransport(Generic[T, C]):
     """What the threaded and the async transport share: what goes where, and with which headers."""
 
     library: ModuleType
@@ -115,7 +132,7 @@ class _SignedTransport:
     inner: str
     plain: str
 
-    def __init__(self, connection: ClusterAccess, options: dict[str, Any]) -> None:
+    def __init__(self, connection: ClusterAccess, options: dict[str, object]) -> None:
         _check(options)
         self.connection = connection
         self._options = options
@@ -123,7 +140,7 @@ class _SignedTransport:
         http2 = bool(options.get("http2"))
         self._transports = TransportRotation(lambda: connection.ssl_context(http2=http2), self._make)
         self._lock = threading.Lock()
-        self._elsewhere: Any = None
+        self._elsewhere: C | None = None
         # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
         address = self.library.URL(connection.server)
         self._usual = (address.raw_scheme, address.raw_host, address.port)
@@ -131,26 +148,27 @@ class _SignedTransport:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.connection!r}>"
 
-    def _make(self, context: SealedContext | None) -> Any:
+    def _make(self, context: SealedContext | None) -> T:
         kind = getattr(self.library, self.inner)
         # The context is all that is trusted; for a server without TLS there is nothing to verify.
         trusted = False if context is None else context
-        return kind(**{**self._options, "verify": trusted, "trust_env": False, "proxy": self._proxy})
+        transport = kind(**{**self._options, "verify": trusted, "trust_env": False, "proxy": self._proxy})
+        return cast("T", transport)
 
-    def _plain_client(self) -> Any:
+    def _plain_client(self) -> C:
         """A client as the library makes it: the environment's proxies and authorities, and nothing of ours."""
         with self._lock:
             if self._elsewhere is None:
                 self._elsewhere = getattr(self.library, self.plain)(**_transport_options(self._options))
             return self._elsewhere
 
-    def _all(self) -> list[Any]:
+    def _all(self) -> list[T | C]:
         """Whatever is open, for whoever closes this transport."""
         with self._lock:
             elsewhere, self._elsewhere = self._elsewhere, None
         return [*self._transports.close(), *([elsewhere] if elsewhere is not None else [])]
 
-    def is_server(self, url: Any) -> bool:
+    def is_server(self, url: httpx.URL) -> bool:
         if (url.raw_scheme, url.raw_host, url.port) == self._usual:
             return True
         scheme = {"wss": "https", "ws": "http"}.get(url.scheme, url.scheme)
@@ -158,7 +176,7 @@ class _SignedTransport:
         spellings = (url.host, url.raw_host.decode("ascii"))
         return any(self.connection.is_server(scheme, host, url.port) for host in spellings)
 
-    def sign(self, request: Any, headers: Headers) -> Any:
+    def sign(self, request: httpx.Request, headers: Headers) -> httpx.Request:
         # A copy: redirects are made from the request that the client gave us, with the headers it had.
         signed = self.library.Headers(request.headers)
         if len(headers) == 1:
@@ -175,16 +193,16 @@ class _SignedTransport:
         return twin
 
 
-class _Transport(_SignedTransport):
+class _Transport(_SignedTransport["httpx.HTTPTransport", "httpx.Client"]):
     inner, plain = "HTTPTransport", "Client"
-    stream: Callable[[Any, Callable[[], None]], Any]
+    stream: Callable[[httpx.SyncByteStream, Callable[[], None]], httpx.SyncByteStream]
 
-    def handle_request(self, request: Any) -> Any:
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
         if not self.is_server(request.url):
             return self._plain_client().send(request, stream=True, auth=None)
         return send_signed(self.connection, HttpxCarrier(self, request))
 
-    def deliver(self, request: Any) -> Any:
+    def deliver(self, request: httpx.Request) -> httpx.Response:
         entry, closable = self._transports.request()
         try:
             if closable:
@@ -195,23 +213,24 @@ class _Transport(_SignedTransport):
             raise
         if closable := self._transports.count_answer(entry):
             _close(closable)
-        answer.stream = self.stream(answer.stream, lambda: _close(self._transports.count_end(entry)))
+        stream = cast("httpx.SyncByteStream", answer.stream)
+        answer.stream = self.stream(stream, lambda: _close(self._transports.count_end(entry)))
         return answer
 
     def close(self) -> None:
         _close(self._all())
 
 
-class _AsyncTransport(_SignedTransport):
+class _AsyncTransport(_SignedTransport["httpx.AsyncHTTPTransport", "httpx.AsyncClient"]):
     inner, plain = "AsyncHTTPTransport", "AsyncClient"
-    stream: Callable[[Any, Callable[[], Awaitable[None]]], Any]
+    stream: Callable[[httpx.AsyncByteStream, Callable[[], Awaitable[None]]], httpx.AsyncByteStream]
 
-    async def handle_async_request(self, request: Any) -> Any:
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if not self.is_server(request.url):
             return await self._plain_client().send(request, stream=True, auth=None)
         return await send_signed_async(self.connection, AsyncHttpxCarrier(self, request))
 
-    async def deliver(self, request: Any) -> Any:
+    async def deliver(self, request: httpx.Request) -> httpx.Response:
         entry, closable = self._transports.request()
         try:
             if closable:
@@ -222,24 +241,25 @@ class _AsyncTransport(_SignedTransport):
             raise
         if closable := self._transports.count_answer(entry):
             await _aclose(closable)
-        answer.stream = self.stream(answer.stream, lambda: _aclose(self._transports.count_end(entry)))
+        stream = cast("httpx.AsyncByteStream", answer.stream)
+        answer.stream = self.stream(stream, lambda: _aclose(self._transports.count_end(entry)))
         return answer
 
     async def aclose(self) -> None:
         await _aclose(self._all())
 
 
-def _close(all_closable: list[Any]) -> None:
+def _close(all_closable: Sequence[_Closable]) -> None:
     for closable in all_closable:
         closable.close()
 
 
-async def _aclose(all_closable: list[Any]) -> None:
+async def _aclose(all_closable: Sequence[_AsyncClosable]) -> None:
     for closable in all_closable:
         await closable.aclose()
 
 
-def _proxy(connection: ClusterAccess, library: ModuleType) -> Any:
+def _proxy(connection: ClusterAccess, library: ModuleType) -> httpx.Proxy | None:
     if connection.proxy is None:
         return None
     scheme = urlsplit(connection.proxy).scheme
@@ -251,12 +271,13 @@ def _proxy(connection: ClusterAccess, library: ModuleType) -> Any:
             code="proxy-invalid",
         )
     # The proxy is not the cluster: the machine's authorities vouch for it, and it sees no client certificate.
-    return library.Proxy(connection.proxy, ssl_context=ssl.create_default_context() if scheme == "https" else None)
+    proxy = library.Proxy(connection.proxy, ssl_context=ssl.create_default_context() if scheme == "https" else None)
+    return cast("httpx.Proxy", proxy)
 
 
 class _Bound(NamedTuple):
-    transport: Callable[[ClusterAccess, dict[str, Any]], Any]
-    async_transport: Callable[[ClusterAccess, dict[str, Any]], Any]
+    transport: Callable[[ClusterAccess, dict[str, object]], httpx.BaseTransport]
+    async_transport: Callable[[ClusterAccess, dict[str, object]], httpx.AsyncBaseTransport]
 
 
 @cache

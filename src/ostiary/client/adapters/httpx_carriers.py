@@ -5,20 +5,44 @@ Called by the transports of the `httpx` adapter, threaded and async.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from ostiary.client.retry_on_401 import Headers
+
+if TYPE_CHECKING:
+    # The types of httpx2 have the same shape.
+    from httpx import AsyncByteStream, Request, Response, SyncByteStream
 
 # An answer nobody reads is read to its end, so that its connection can be used again; but not for ever.
 DRAINED_BYTES = 64 * 1024
 
 
-class _HttpxRequest:
+class _SigningTransport(Protocol):
+    """What both of our transports can do."""
+
+    library: ModuleType
+
+    def sign(self, request: Request, headers: Headers) -> Request: ...
+
+
+class SyncSender(_SigningTransport, Protocol):
+    def deliver(self, request: Request) -> Response: ...
+
+
+class AsyncSender(_SigningTransport, Protocol):
+    async def deliver(self, request: Request) -> Response: ...
+
+
+S = TypeVar("S", bound=_SigningTransport)
+
+
+class _HttpxRequest(Generic[S]):
     """What the two carriers share: a request as the library knows it."""
 
-    def __init__(self, transport: Any, request: Any) -> None:
+    def __init__(self, transport: S, request: Request) -> None:
         self._transport = transport
         self._request = request
 
@@ -29,37 +53,38 @@ class _HttpxRequest:
     def has(self, header: str) -> bool:
         return header in self._request.headers
 
-    def status(self, answer: Any) -> int:
-        status: int = answer.status_code
-        return status
+    def status(self, answer: Response) -> int:
+        return answer.status_code
 
-    def headers(self, answer: Any) -> Mapping[str, Sequence[str]]:
+    def headers(self, answer: Response) -> Mapping[str, Sequence[str]]:
         grouped: dict[str, list[str]] = {}
         for name, value in answer.headers.multi_items():
             grouped.setdefault(name.title(), []).append(value)
         return grouped
 
 
-class HttpxCarrier(_HttpxRequest):
-    def send(self, headers: Headers) -> Any:
+class HttpxCarrier(_HttpxRequest[SyncSender]):
+    def send(self, headers: Headers) -> Response:
         return self._transport.deliver(self._transport.sign(self._request, headers))
 
-    def discard(self, answer: Any) -> None:
+    def discard(self, answer: Response) -> None:
         bytes_left = DRAINED_BYTES
-        with closing(answer.stream), suppress(self._transport.library.TransportError):
-            for part in answer.stream:
+        stream = cast("SyncByteStream", answer.stream)
+        with closing(stream), suppress(self._transport.library.TransportError):
+            for part in stream:
                 bytes_left -= len(part)
                 if bytes_left < 0:
                     break
 
 
-class AsyncHttpxCarrier(_HttpxRequest):
-    async def send(self, headers: Headers) -> Any:
+class AsyncHttpxCarrier(_HttpxRequest[AsyncSender]):
+    async def send(self, headers: Headers) -> Response:
         return await self._transport.deliver(self._transport.sign(self._request, headers))
 
-    async def discard(self, answer: Any) -> None:
+    async def discard(self, answer: Response) -> None:
         bytes_left = DRAINED_BYTES
-        async with aclosing(answer.stream), aclosing(aiter(answer.stream)) as parts:
+        stream = cast("AsyncByteStream", answer.stream)
+        async with aclosing(stream), aclosing(cast("AsyncGenerator[bytes, None]", aiter(stream))) as parts:
             with suppress(self._transport.library.TransportError):
                 async for part in parts:
                     bytes_left -= len(part)
@@ -70,7 +95,7 @@ class AsyncHttpxCarrier(_HttpxRequest):
 class AnswerStream:
     """The body of an answer, which tells when it has been read or left."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+    def __init__(self, stream: SyncByteStream, on_end: Callable[[], None]) -> None:
         self._stream = stream
         self._on_end: Callable[[], None] | None = on_end
 
@@ -87,7 +112,7 @@ class AnswerStream:
 
 
 class AsyncAnswerStream:
-    def __init__(self, stream: Any, on_end: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, stream: AsyncByteStream, on_end: Callable[[], Awaitable[None]]) -> None:
         self._stream = stream
         self._on_end: Callable[[], Awaitable[None]] | None = on_end
 

@@ -87,7 +87,7 @@ class _StreamCall:
     def has(self, header: str) -> bool:
         return header.lower() in self._headers
 
-    def send(self, headers: Headers) -> Any:
+    def send(self, headers: Headers) -> object:
         own = {name: value for name, value in self._headers.items() if _is_of_the_handshake(name)}
         lines = [*{**PROTOCOLS, **own}.items(), *headers]
         with DIALLING.through(dial_for(self._connection, lines)):
@@ -96,17 +96,18 @@ class _StreamCall:
             except ApiException as error:
                 return error
 
-    def status(self, answer: Any) -> int:
+    def status(self, answer: object) -> int:
         if not isinstance(answer, ApiException):
             return SWITCHING_PROTOCOLS
         # The library raises while it handles the exception that tells what the server said.
         return getattr(answer.__context__, "status_code", None) or SERVER_ERROR
 
-    def headers(self, answer: Any) -> Mapping[str, Sequence[str]]:
-        headers_received: Mapping[str, str] = getattr(answer.__context__, "resp_headers", None) or {}
+    def headers(self, answer: object) -> Mapping[str, Sequence[str]]:
+        context = answer.__context__ if isinstance(answer, ApiException) else None
+        headers_received: Mapping[str, str] = getattr(context, "resp_headers", None) or {}
         return {name: [value] for name, value in headers_received.items()}
 
-    def discard(self, answer: Any) -> None:
+    def discard(self, answer: object) -> None:
         """The library has closed the connection."""
 
 

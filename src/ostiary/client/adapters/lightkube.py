@@ -7,8 +7,6 @@ in the transport, and so do websockets (``client.exec``).
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx2
 import lightkube
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
@@ -22,7 +20,7 @@ from ostiary.errors import ConfigurationError
 DECIDED_BY_THE_CONNECTION = ("config", "proxy", "transport")
 
 
-def client(connection: ClusterAccess, **options: Any) -> lightkube.Client:
+def client(connection: ClusterAccess, **options: object) -> lightkube.Client:
     """A `lightkube.Client` that is signed in to the cluster.
 
     *options* are those of `lightkube.Client`, except for the configuration, the transport and the proxy,
@@ -34,14 +32,14 @@ def client(connection: ClusterAccess, **options: Any) -> lightkube.Client:
     return lightkube.Client(_config(connection), transport=signed, **options)  # type: ignore[arg-type]
 
 
-def async_client(connection: ClusterAccess, **options: Any) -> lightkube.AsyncClient:
+def async_client(connection: ClusterAccess, **options: object) -> lightkube.AsyncClient:
     """`client` for asyncio."""
     _check(options)
     signed = async_transport(connection, library=httpx2, http2=options.get("http2", False))
     return lightkube.AsyncClient(_config(connection), transport=signed, **options)  # type: ignore[arg-type]
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(options: dict[str, object]) -> None:
     refused = [name for name in DECIDED_BY_THE_CONNECTION if name in options]
     if refused:
         raise ConfigurationError(

@@ -70,7 +70,7 @@ class ClusterAdapter(HTTPAdapter):
         self._connection = connection
         super().__init__(**options)
 
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: object) -> None:
         self.poolmanager = pool_manager(
             self._connection, num_pools=connections, maxsize=maxsize, block=block, **options
         )
@@ -79,17 +79,17 @@ class ClusterAdapter(HTTPAdapter):
         self,
         request: requests.PreparedRequest,
         stream: bool = False,
-        timeout: Any = None,
+        timeout: float | tuple[float, float] | tuple[float, None] | None = None,
         verify: bool | str = True,
-        cert: Any = None,
-        proxies: Any = None,
+        cert: object = None,
+        proxies: object = None,
     ) -> requests.Response:
         return super().send(request, stream, timeout, verify=self._connection.verifies)
 
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+    def cert_verify(self, conn: object, url: str, verify: object, cert: object) -> None:
         """Nothing to add: the pool's TLS context is complete, and requests would add public authorities."""
 
-    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+    def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
         # A proxy of a server without TLS must be told the whole URL; of the proxy only we know.
         proxy = self._connection.proxy
         return super().request_url(request, {} if proxy is None else {"http": proxy})

@@ -14,7 +14,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.parse import parse_qs, quote_plus, urlencode, urlsplit
 
 from ostiary.client.proxy import proxy_for
@@ -110,7 +109,7 @@ def _token_endpoint(issuer: IssuerSettings, context: ssl.SSLContext, environ: Ma
     return endpoint
 
 
-def _tokens(answer: Mapping[str, Any]) -> OidcTokens:
+def _tokens(answer: Mapping[str, object]) -> OidcTokens:
     if not answer.get("access_token"):
         raise TokenError("the issuer's answer has no access_token")
     id_token, newer = answer.get("id_token"), answer.get("refresh_token")
@@ -129,7 +128,7 @@ def _ask(
     *,
     form: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     reply = _send(url, context, environ, form=form, headers=headers)
     kind = (reply.headers["Content-Type"] or "").partition(";")[0].strip().lower()
     answer = _decode(kind if form is not None else "", reply.body)
@@ -171,7 +170,7 @@ def _send(
     raise TokenError(f"the issuer cannot be reached: {failure}")
 
 
-def _decode(kind: str, body: bytes) -> Mapping[str, Any]:
+def _decode(kind: str, body: bytes) -> Mapping[str, object]:
     try:
         if kind in ("application/x-www-form-urlencoded", "text/plain"):
             return {name: values[0] for name, values in parse_qs(body.decode()).items()}

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ostiary.client.exec.policy import AllowAll, Plan, PluginPolicy
 from ostiary.client.kubeconfig import ExecConfig
@@ -36,7 +36,7 @@ from ostiary.errors import (
     PluginNotFound,
     PluginNotInteractive,
 )
-from ostiary.model import ClientCertificate, Credential
+from ostiary.model import ClientCertificate, Credential, Place
 from ostiary.wire.client_authentication import (
     API_VERSIONS,
     INFO_VARIABLE,
@@ -80,6 +80,15 @@ class ExecSettings:
     seconds: float = SECONDS_WITHOUT_A_PERSON
     as_proposed: bool = False
     """Speak to v1alpha1 plugins in the words of the 2018 proposal (``ExecInfo``)."""
+
+
+class _ErrorParts(TypedDict):
+    """What every error about a plugin says."""
+
+    summary: str
+    cause: str
+    where: Place
+    hint: str | None
 
 
 class ExecPlugin:
@@ -279,7 +288,7 @@ class ExecPlugin:
         text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
         return f"; it said:\n{text}" if text else ""
 
-    def _parts(self, cause: str, *, hint: str | None) -> dict[str, Any]:
+    def _parts(self, cause: str, *, hint: str | None) -> _ErrorParts:
         summary = f"no credential for user {self.user!r}"
         return {"summary": summary, "cause": cause, "where": self.config.place, "hint": hint}
 

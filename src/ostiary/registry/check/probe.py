@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from enum import Enum
-from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -126,12 +125,12 @@ class _RegistryReply:
     def refuses(self) -> bool:
         return self.status in (401, 403)
 
-    def fields(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, object]:
         try:
-            found = json.loads(self.body)
+            value = json.loads(self.body)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     def __str__(self) -> str:
         errors = self.fields().get("errors")
@@ -159,18 +158,18 @@ class _Probing:
             answer = self._first_contact()
         except _Unanswered as error:
             return self._result("", False, f"the registry is unavailable: {error}")
-        challenge = _preferred(answer.challenges)
+        challenge = _bearer_or_basic(answer.challenges)
         if answer.is_good:
-            shown, message = "none", "it requires no credential at /v2/"
+            scheme, message = "none", "it requires no credential at /v2/"
         elif answer.status != 401:
             return self._result("", False, f"this is not a registry: /v2/ answered {answer}")
         elif challenge is None:
             return self._result("", False, "it asks for a proof of identity that is neither Basic nor Bearer")
         else:
-            shown, message = challenge.scheme, f"it asks for {challenge.scheme.capitalize()}"
-        wanted: Sequence[ImageCredential | None] = credentials or (None,)
-        attempts = tuple(self._attempt(found, challenge) for found in wanted)
-        return self._result(shown, True, message, attempts)
+            scheme, message = challenge.scheme, f"it asks for {challenge.scheme.capitalize()}"
+        to_try: Sequence[ImageCredential | None] = credentials or (None,)
+        attempts = tuple(self._attempt(credential, challenge) for credential in to_try)
+        return self._result(scheme, True, message, attempts)
 
     def _result(
         self, challenge: str, reached: bool, message: str, attempts: tuple[CredentialAttempt, ...] = ()
@@ -192,33 +191,35 @@ class _Probing:
 
     # --- one credential ---
 
-    def _attempt(self, found: ImageCredential | None, challenge: WwwChallenge | None) -> CredentialAttempt:
+    def _attempt(self, credential: ImageCredential | None, challenge: WwwChallenge | None) -> CredentialAttempt:
         try:
-            answered, message = self._try(found, challenge)
+            outcome, message = self._try(credential, challenge)
         except _Unanswered as error:
-            answered, message = Answered.FAILED, str(error)
-        if found is None:
-            return CredentialAttempt("", "", "", answered, message)
-        return CredentialAttempt(redact(found.username), printable(found.key), str(found.source), answered, message)
+            outcome, message = Answered.FAILED, str(error)
+        if credential is None:
+            return CredentialAttempt("", "", "", outcome, message)
+        return CredentialAttempt(
+            redact(credential.username), printable(credential.key), str(credential.source), outcome, message
+        )
 
-    def _try(self, found: ImageCredential | None, challenge: WwwChallenge | None) -> tuple[Answered, str]:
+    def _try(self, credential: ImageCredential | None, challenge: WwwChallenge | None) -> tuple[Answered, str]:
         if challenge is None:
             return self._judge(None)
         if challenge.scheme == "basic":
-            if found is None:
+            if credential is None:
                 return Answered.REJECTED, "the registry requires a credential, and there is none"
-            if not found.username and not found.password:
+            if not credential.username and not credential.password:
                 return Answered.NOT_TRIED, "it has no username and password, and the registry requires both"
-            return self._judge(_basic(found))
-        if found is not None and found.registry_token:
-            return self._judge(_bearer(found.registry_token))
+            return self._judge(_basic(credential))
+        if credential is not None and credential.registry_token:
+            return self._judge(_bearer(credential.registry_token))
         realm, why_not = self._realm(challenge)
         if realm is None:
             return Answered.NOT_TRIED, why_not
-        return self._try_token(found, realm, challenge.parameters.get("service", ""))
+        return self._try_token(credential, realm, challenge.parameters.get("service", ""))
 
-    def _try_token(self, found: ImageCredential | None, realm: SplitResult, service: str) -> tuple[Answered, str]:
-        answer = self._ask_for_token(found, realm, service)
+    def _try_token(self, credential: ImageCredential | None, realm: SplitResult, service: str) -> tuple[Answered, str]:
+        answer = self._ask_for_token(credential, realm, service)
         host = printable(realm.netloc)
         if answer.status in (400, 401, 403):
             return Answered.REJECTED, f"{host} gives no token for it: {answer}"
@@ -230,17 +231,19 @@ class _Probing:
             return Answered.FAILED, f"{host} answered without a usable token"
         return self._judge(_bearer(Secret(token)))
 
-    def _ask_for_token(self, found: ImageCredential | None, realm: SplitResult, service: str) -> _RegistryReply:
-        wanted = {"service": service, "scope": self._scope} if service else {"scope": self._scope}
-        if found is not None and found.identity_token:
+    def _ask_for_token(self, credential: ImageCredential | None, realm: SplitResult, service: str) -> _RegistryReply:
+        parameters = {"service": service, "scope": self._scope} if service else {"scope": self._scope}
+        if credential is not None and credential.identity_token:
             grant = {"grant_type": "refresh_token", "client_id": CLIENT_ID}
-            form = urlencode({**grant, **wanted, "refresh_token": found.identity_token.reveal()})
+            form = urlencode({**grant, **parameters, "refresh_token": credential.identity_token.reveal()})
             return self._request("POST", realm, form=form.encode())
-        has_login = found is not None and bool(found.username or found.password)
-        if found is not None and has_login:
-            wanted = {"account": found.username, **wanted}
-        query = "&".join(part for part in (realm.query, urlencode(wanted)) if part)
-        return self._request("GET", realm._replace(query=query), _basic(found) if found and has_login else None)
+        has_login = credential is not None and bool(credential.username or credential.password)
+        if credential is not None and has_login:
+            parameters = {"account": credential.username, **parameters}
+        query = "&".join(part for part in (realm.query, urlencode(parameters)) if part)
+        return self._request(
+            "GET", realm._replace(query=query), _basic(credential) if credential and has_login else None
+        )
 
     def _judge(self, authorization: Secret | None) -> tuple[Answered, str]:
         answer = self._request("GET", self._base, authorization)
@@ -332,15 +335,15 @@ def _challenges(headers: Message) -> tuple[WwwChallenge, ...]:
         return ()
 
 
-def _preferred(challenges: Sequence[WwwChallenge]) -> WwwChallenge | None:
+def _bearer_or_basic(challenges: Sequence[WwwChallenge]) -> WwwChallenge | None:
     def of(scheme: str) -> Iterator[WwwChallenge]:
         return (challenge for challenge in challenges if challenge.scheme == scheme)
 
     return next(of("bearer"), None) or next(of("basic"), None)
 
 
-def _basic(found: ImageCredential) -> Secret:
-    pair = bytes_of(f"{found.username}:{found.password.reveal()}")
+def _basic(credential: ImageCredential) -> Secret:
+    pair = bytes_of(f"{credential.username}:{credential.password.reveal()}")
     return Secret(f"Basic {b64encode(pair).decode()}")
 
 

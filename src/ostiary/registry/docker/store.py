@@ -17,7 +17,6 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ostiary.core.config import fold
 from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, find_executable, run
@@ -117,7 +116,7 @@ def _stderr_of(outcome: Outcome) -> str:
     return f"; it said:\n{text}" if text else ""
 
 
-def _object(stdout: bytes) -> Mapping[str, Any] | None:
+def _object(stdout: bytes) -> Mapping[str, object] | None:
     try:
         value = json.loads(stdout.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -125,7 +124,7 @@ def _object(stdout: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _text(fields: Mapping[str, Any] | None, name: str) -> str | None:
+def _text(fields: Mapping[str, object] | None, name: str) -> str | None:
     if fields is None:
         return None
     # docker, which is written in Go, reads the names of the fields without regard to case.

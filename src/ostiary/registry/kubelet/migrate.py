@@ -5,8 +5,6 @@ Called with what `load` returned, so that a broken configuration has been refuse
 
 from __future__ import annotations
 
-from typing import Any
-
 import yaml
 
 from ostiary.core.go.duration import format_duration
@@ -49,8 +47,8 @@ def migrate(config: ProvidersConfig) -> str:
     return _PROPOSAL_NOTE + text if proposed else text
 
 
-def _provider(provider: ProviderConfig) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+def _provider(provider: ProviderConfig) -> dict[str, object]:
+    fields: dict[str, object] = {
         "name": _Quoted(provider.name),
         "matchImages": [_Quoted(pattern) for pattern in provider.match_images],
         "defaultCacheDuration": _Quoted(format_duration(provider.default_cache_duration)),
@@ -65,8 +63,8 @@ def _provider(provider: ProviderConfig) -> dict[str, Any]:
     return fields
 
 
-def _token_attributes(attributes: TokenAttributes) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+def _token_attributes(attributes: TokenAttributes) -> dict[str, object]:
+    fields: dict[str, object] = {
         "serviceAccountTokenAudience": _Quoted(attributes.audience),
         "cacheType": attributes.cache_type,
         "requireServiceAccount": attributes.require_service_account,

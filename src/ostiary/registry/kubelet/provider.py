@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import Any
+from typing import TypedDict
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, PluginFailed, PluginNotFound
+from ostiary.model import Place
 from ostiary.registry.kubelet.model import ProviderConfig
 from ostiary.registry.kubelet.service_account import Presented
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
@@ -27,6 +28,15 @@ STDERR_SHOWN = 2048
 _JSON_VALUE = re.compile(r'"((?:[^"\\]|\\.){4,}+)"(?!\s*:)')
 # A cache for all pods of an account must not hold the token of one of them.
 TOKEN_CACHE = "Token"  # noqa: S105
+
+
+class _FailureParts(TypedDict):
+    """What every error about a provider says."""
+
+    summary: str
+    cause: str
+    where: Place
+    hint: str | None
 
 
 class CredentialProvider:
@@ -151,6 +161,6 @@ class CredentialProvider:
         text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
         return f"; it said:\n{text}" if text else ""
 
-    def _parts(self, image: str, cause: str, *, hint: str | None) -> dict[str, Any]:
+    def _parts(self, image: str, cause: str, *, hint: str | None) -> _FailureParts:
         summary = f'no credential for image "{printable(image)}"'
         return {"summary": summary, "cause": cause, "where": self.config.place, "hint": hint}

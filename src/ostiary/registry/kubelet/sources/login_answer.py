@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 
 
-def json_object(data: bytes) -> Mapping[str, Any]:
+def json_object(data: bytes) -> Mapping[str, object]:
     """The JSON object in *data*; an empty one if there is none."""
     try:
         value = json.loads(data.decode("utf-8"))
