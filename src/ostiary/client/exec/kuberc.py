@@ -1,6 +1,6 @@
 """Reads the policy for plugins that the user set for kubectl, in the kuberc. Fails closed.
 
-Called by connection when the program brings no policy of its own.
+Called by `client.connection` when the program brings no policy of its own.
 """
 
 from __future__ import annotations

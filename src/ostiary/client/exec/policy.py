@@ -1,7 +1,7 @@
 """Which commands of a kubeconfig this program runs.
 
 A kubeconfig can name any command, so the answer comes from the program or from the user's kuberc, never
-from the kubeconfig. Called by exec_plugin before every run, with the `Plan` of what would start; starts
+from the kubeconfig. Called by `plugin` before every run, with the `Plan` of what would start; starts
 nothing itself.
 
     AllowAll, DenyAll, Allowlist    which commands at all

@@ -3,7 +3,7 @@
 Called by the keyring for pull secrets and for the node's own file, which come before the providers, in this order.
 The node's file is searched for as the kubelet does: ``config.json`` in its directory, here, ``~/.docker`` and
 ``/.docker``, then ``.dockercfg`` in the directory, here, ``~`` and ``/``. The first that can be read counts, whole.
-Helpers that a file names are for docker's clients and not for the kubelet: see `docker_store`.
+Helpers that a file names are for docker's clients and not for the kubelet: see `store`.
 """
 
 from __future__ import annotations
