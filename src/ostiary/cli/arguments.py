@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import log_as_notes, print_error
@@ -41,7 +41,9 @@ class Parser(argparse.ArgumentParser):
 
         raise UsageError(redact(message), hint=f"{self.prog} --help")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
         """As argparse's, with the option that was likely meant in place of one that does not exist."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -58,7 +60,7 @@ class Parser(argparse.ArgumentParser):
             hint=did_you_mean(options[0], _options(self)) or f"{self.prog} --help",
         )
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
             return
         names = [str(choice) for choice in action.choices]

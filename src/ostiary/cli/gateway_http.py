@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary import __version__
@@ -41,7 +40,7 @@ class Reply:
     """`fields` is empty where the answer is no JSON object, or too large. `time` is what the gateway's clock said."""
 
     status: int
-    fields: Mapping[str, Any] = field(repr=False)
+    fields: Mapping[str, object] = field(repr=False)
     time: datetime | None = None
     retry_after: str = ""
 
@@ -150,7 +149,7 @@ def _no_address(cause: str) -> UsageError:
     return UsageError("this is not the URL of a gateway", cause=cause, hint="--server https://gateway.example")
 
 
-def _object(body: bytes) -> Mapping[str, Any]:
+def _object(body: bytes) -> Mapping[str, object]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -10,14 +10,19 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from ostiary.core.go.pem import certificates, private_key
 from ostiary.errors import TransportError
 from ostiary.model import ClientCertificate, Secret
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, StrOrBytesPath
+
+    Password: TypeAlias = Callable[[], str | bytes | bytearray] | str | bytes | bytearray
 
 PIPE_HOLDS = 16 * 1024
 _NO_PAIR = "the client certificate and key cannot be loaded as PEM, or are not a pair"
@@ -43,7 +48,7 @@ class SealedContext(ssl.SSLContext):
     _protocols: list[str] | None = None
     _sealed = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # urllib3 sets these before every handshake, and from options that know nothing of the cluster.
         if not (self._sealed and name in ("verify_mode", "check_hostname")):
             super().__setattr__(name, value)
@@ -76,26 +81,36 @@ class SealedContext(ssl.SSLContext):
         name = self.server_name or dialled
         return name.rstrip(b".") if isinstance(name, bytes) else name.rstrip(".") if name else name
 
-    def set_alpn_protocols(self, alpn_protocols: Any) -> None:
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
         # httpcore and urllib3 set the same list before every handshake. Setting it again would change
         # a context that other threads are using.
         if list(alpn_protocols) != self._protocols:
             super().set_alpn_protocols(alpn_protocols)
             self._protocols = list(alpn_protocols)
 
-    def load_verify_locations(self, *args: Any, **options: Any) -> None:
+    def load_verify_locations(
+        self,
+        cafile: StrOrBytesPath | None = None,
+        capath: StrOrBytesPath | None = None,
+        cadata: str | ReadableBuffer | None = None,
+    ) -> None:
         # requests adds its own bundle of public authorities to whatever context it is given. That would
         # let any of them vouch for a cluster that names its one authority.
         if not self._sealed:
-            super().load_verify_locations(*args, **options)
+            super().load_verify_locations(cafile, capath, cadata)
 
-    def load_default_certs(self, *args: Any, **options: Any) -> None:
+    def load_default_certs(self, purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:
         if not self._sealed:
-            super().load_default_certs(*args, **options)
+            super().load_default_certs(purpose)
 
-    def load_cert_chain(self, *args: Any, **options: Any) -> None:
+    def load_cert_chain(
+        self,
+        certfile: StrOrBytesPath,
+        keyfile: StrOrBytesPath | None = None,
+        password: Password | None = None,
+    ) -> None:
         if not self._sealed:
-            super().load_cert_chain(*args, **options)
+            super().load_cert_chain(certfile, keyfile, password)
 
     def seal(self) -> None:
         self._sealed = True

@@ -11,7 +11,6 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from ostiary.cli.exec.choice import ExecChoice
@@ -38,7 +37,7 @@ class ExecExplanation:
     policy: str
     allowed: bool
     policy_why: str
-    info: dict[str, Any]
+    info: dict[str, object]
     notes: tuple[str, ...]
     unknown_fields: tuple[str, ...]
 
@@ -160,8 +159,9 @@ def _notes(selection: Selection, config: ExecConfig, plan: Plan) -> Iterator[str
 # --- the info, fit to be shown ---
 
 
-def _shown_info(info: dict[str, Any]) -> dict[str, Any]:
-    cluster = info.get("spec", {}).get("cluster")
+def _shown_info(info: dict[str, object]) -> dict[str, object]:
+    spec = info.get("spec")
+    cluster = spec.get("cluster") if isinstance(spec, dict) else None
     if cluster is not None:
         if authority := cluster.get("certificate-authority-data"):
             cluster["certificate-authority-data"] = f"({len(authority)} characters of base64)"
@@ -177,7 +177,7 @@ def _without_userinfo(url: str) -> str:
     return parts._replace(netloc=f"{HIDDEN}@{host}" if at else host).geturl()
 
 
-def _without_secrets(value: Any, name: str = "") -> Any:
+def _without_secrets(value: object, name: str = "") -> object:
     if isinstance(value, dict):
         return {key: _without_secrets(item, key) for key, item in value.items()}
     if isinstance(value, list):

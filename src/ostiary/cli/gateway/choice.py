@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ostiary.cli.arguments import UsageError
 
@@ -68,7 +68,7 @@ def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
     return chosen_gateway(arguments)
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[object, object, T]) -> T:
     # Imported late like all the rest: it takes longer than the help of a command.
     import asyncio
 

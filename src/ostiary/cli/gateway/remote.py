@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 from ostiary.cli.arguments import UsageError
@@ -26,6 +27,9 @@ SECONDS = 30.0
 # All sessions of a large gateway.
 LARGEST_ANSWER = 64 * 1024 * 1024
 
+# A JSON object of the gateway's API.
+ApiObject: TypeAlias = Mapping[str, Any]
+
 _FORBIDDEN = "the policy must allow you to do this: resources of the API group ostiary.dev"
 
 
@@ -34,9 +38,9 @@ class GatewayRefused(OstiaryError):
 
     default_code = "gateway-refused"
 
-    def __init__(self, summary: str, *, status: int, **parts: Any) -> None:
+    def __init__(self, summary: str, *, status: int, cause: str, where: str, hint: str | None) -> None:
         self.status = status
-        super().__init__(summary, **parts)
+        super().__init__(summary, cause=cause, where=where, hint=hint)
 
 
 class RemoteGateway:
@@ -47,16 +51,16 @@ class RemoteGateway:
         self._token = token
         self._hints = {401: unknown_token, 403: _FORBIDDEN}
 
-    def get(self, *segments: str, **query: str | None) -> Any:
+    def get(self, *segments: str, **query: str | None) -> ApiObject:
         return self._ask("GET", _path(segments, **query))
 
-    def delete(self, *segments: str, **query: str | None) -> Any:
+    def delete(self, *segments: str, **query: str | None) -> ApiObject:
         return self._ask("DELETE", _path(segments, **query))
 
-    def post(self, *segments: str, body: dict[str, Any]) -> Any:
+    def post(self, *segments: str, body: Mapping[str, object]) -> ApiObject:
         return self._ask("POST", _path(segments), json.dumps(body).encode())
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> ApiObject:
         headers = {"Authorization": f"Bearer {self._token.reveal()}"}
         if body is not None:
             headers["Content-Type"] = "application/json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import OK
@@ -16,6 +16,7 @@ from ostiary.cli.output import print_json, print_note, print_table
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from ostiary.cli.gateway.remote import ApiObject
     from ostiary.core.tokens import Tokens
 
 T = TypeVar("T")
@@ -104,13 +105,13 @@ def list_sessions(arguments: argparse.Namespace) -> int:
     return OK
 
 
-async def _sessions(tokens: Tokens, user: str | None, group: str | None) -> dict[str, Any]:
+async def _sessions(tokens: Tokens, user: str | None, group: str | None) -> ApiObject:
     from ostiary.gateway.doors.operator_json import sessions_json
 
     return sessions_json(await tokens.store.sessions(username=user, group=group, limit=MOST))
 
 
-def _print_sessions(items: list[dict[str, Any]]) -> None:
+def _print_sessions(items: Sequence[ApiObject]) -> None:
     if not items:
         print("there are no active sessions")
         return

@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import add_config, load, run_async
 from ostiary.cli.login_name import login_name
 from ostiary.cli.output import Style, paint, print_json, print_note
-from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
+from ostiary.cli.policy.decision_output import (
+    AttributesJson,
+    DecisionJson,
+    ExplanationJson,
+    asked_text,
+    print_rows,
+    print_steps,
+    verdict_text,
+)
 from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
@@ -34,6 +42,13 @@ examples:
   ostiary can-i create deployments.apps/scale web -n team --user alice --group dev --explain
   ostiary can-i get --path /metrics --group monitoring
 """
+
+
+class CanIAnswer(TypedDict):
+    allowed: bool
+    attributes: AttributesJson
+    decision: DecisionJson
+    explanation: NotRequired[ExplanationJson]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,21 +96,25 @@ def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None
             print_note(f'nobody who signs in here {what} "{name}": did you mean "{suggestion}"?')
 
 
-async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> dict[str, Any]:
+async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> CanIAnswer:
     from ostiary.gateway.doors.operator_json import attributes_json, decision_json, explanation_json
     from ostiary.gateway.policy.source import open_policy
 
     async with open_policy(config.authorization) as policy:
         if not explain:
             decision: Decision = await policy.authorizer.authorize(attributes)
-            detail = {}
+            shown = None
         else:
             explanation = await policy.authorizer.explain(attributes)
             if explanation.decision is None:
                 raise ProviderError("the policy could not decide", cause=explanation.error)
-            decision, detail = explanation.decision, {"explanation": explanation_json(explanation)}
-    fields = {"attributes": attributes_json(attributes), "decision": decision_json(decision)}
-    return {"allowed": decision.allowed, **fields, **detail}
+            decision, shown = explanation.decision, cast(ExplanationJson, explanation_json(explanation))
+    answer: CanIAnswer = {
+        "allowed": decision.allowed,
+        "attributes": cast(AttributesJson, attributes_json(attributes)),
+        "decision": cast(DecisionJson, decision_json(decision)),
+    }
+    return answer if shown is None else {**answer, "explanation": shown}
 
 
 def _user(arguments: argparse.Namespace) -> UserInfo:

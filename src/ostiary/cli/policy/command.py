@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import DEFAULT, add_config, run_async
 from ostiary.cli.output import Style, paint, print_json, print_note, rows
-from ostiary.cli.policy.decision_output import object_text
+from ostiary.cli.policy.decision_output import AttributesJson, object_text
 from ostiary.core.extras import needing
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from ostiary.gateway.audit.recorded import Counts
+    from ostiary.gateway.config.settings import GatewayConfig
     from ostiary.gateway.policy.diff import Change
     from ostiary.gateway.policy.replay import Difference, Replay
     from ostiary.interfaces.authorization import Finding, Subject
@@ -161,7 +163,7 @@ def _unmatched_findings(arguments: argparse.Namespace) -> tuple[Finding, ...]:
     return lint_subjects(arguments.files, PossibleSubjects.from_config(config), arguments.type)
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> dict[str, object]:
     place = finding.problem.place
     return {
         "level": finding.level.value,
@@ -247,9 +249,9 @@ def _change_text(change: Change) -> str:
     return f"{verbs} on {', '.join(change.resources)}{group}{name}{where}{at}"
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, object]:
     subject = {"kind": change.subject.kind, "name": change.subject.name, "namespace": change.subject.namespace}
-    fields: dict[str, Any] = {"effect": change.effect.value, "subject": subject, "verbs": list(change.verbs)}
+    fields: dict[str, object] = {"effect": change.effect.value, "subject": subject, "verbs": list(change.verbs)}
     if change.upstream:
         fields["upstream"] = change.upstream
     if change.paths:
@@ -289,7 +291,7 @@ def replay_logs(arguments: argparse.Namespace) -> int:
     return _code(arguments.fail_on, gains=gains, losses=losses)
 
 
-async def _replay(config: Any, logs: list[str], counts: Any) -> Replay:
+async def _replay(config: GatewayConfig, logs: list[str], counts: Counts) -> Replay:
     with needing("gateway"):
         from ostiary.gateway.policy.replay import replay, requiring_more
     from ostiary.gateway.audit.recorded import read, with_upstream
@@ -319,14 +321,14 @@ def _difference_text(difference: Difference) -> str:
     )
 
 
-def _difference_attributes(difference: Difference) -> dict[str, Any]:
+def _difference_attributes(difference: Difference) -> AttributesJson:
     from ostiary.gateway.doors.operator_json import attributes_json
     from ostiary.model import Attributes, UserInfo
 
-    return attributes_json(Attributes(UserInfo(difference.username), difference.request))
+    return cast(AttributesJson, attributes_json(Attributes(UserInfo(difference.username), difference.request)))
 
 
-def _replay_json(replay: Replay) -> dict[str, Any]:
+def _replay_json(replay: Replay) -> dict[str, object]:
     differences = []
     for difference in replay.differences:
         fields = {key: value for key, value in _difference_attributes(difference).items() if key != "groups"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict
 
 from ostiary.cli.output import Style, paint, rows
 from ostiary.core.implied_groups import AUTHENTICATED
@@ -13,7 +13,48 @@ from ostiary.core.text import printable
 WIDTH = 8
 
 
-def asked_text(attributes: dict[str, Any]) -> str:
+# As `ostiary.gateway.doors.operator_json` writes them.
+
+
+class AttributesJson(TypedDict, total=False):
+    user: str
+    groups: list[str]
+    verb: str
+    path: str
+    group: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    upstream: str
+
+
+class DecisionJson(TypedDict):
+    verdict: str
+    reason: str
+    hidden: bool
+
+
+class StepJson(TypedDict, total=False):
+    """One provider of the chain: what it said, or why it could not be asked."""
+
+    provider: str
+    error: str
+    verdict: str
+    reason: str
+    hidden: bool
+    closest: str
+    failed: str
+    remedy: str
+
+
+class ExplanationJson(TypedDict):
+    decision: DecisionJson | None
+    error: str
+    steps: list[StepJson]
+
+
+def asked_text(attributes: AttributesJson) -> str:
     """As in: User "alice" (groups: dev): get pods/log "web" in namespace "team"."""
     user = attributes.get("user", "")
     who = f'User "{user}"' if user else "somebody"
@@ -25,7 +66,7 @@ def asked_text(attributes: dict[str, Any]) -> str:
     return f"{who}{groups}: {attributes.get('verb')} {object_text(attributes)}"
 
 
-def object_text(attributes: dict[str, Any]) -> str:
+def object_text(attributes: AttributesJson) -> str:
     resource, group = attributes.get("resource", ""), attributes.get("group", "")
     what = f"{resource}.{group}" if group else str(resource)
     if attributes.get("subresource"):
@@ -35,7 +76,7 @@ def object_text(attributes: dict[str, Any]) -> str:
     return what + name + where
 
 
-def verdict_text(decision: dict[str, Any] | None, error: str = "") -> str:
+def verdict_text(decision: DecisionJson | None, error: str = "") -> str:
     if decision is None:
         return f"could not be decided: {error}"
     allowed = decision["verdict"] == "allow"
@@ -48,18 +89,19 @@ def print_rows(parts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> None
         print(row)
 
 
-def print_steps(explanation: dict[str, Any]) -> None:
+def print_steps(explanation: ExplanationJson) -> None:
     """Every provider of the chain: what it says, the rule that came closest, what failed, what would mend it."""
     for step in explanation["steps"]:
         print(f"\n{paint(printable(str(step['provider'])), Style.FAINT, sys.stdout)}: {_step_text(step)}")
-        print_rows([(key, step[key]) for key in ("closest", "failed") if step.get(key)])
+        reasons = (("closest", step.get("closest")), ("failed", step.get("failed")))
+        print_rows([(key, text) for key, text in reasons if text])
         if step.get("remedy"):
             print("\n  The smallest rule that would allow it:\n")
             for line in str(step["remedy"]).splitlines():
                 print(f"    {printable(line)}".rstrip())
 
 
-def _step_text(step: dict[str, Any]) -> str:
+def _step_text(step: StepJson) -> str:
     if step.get("error"):
         return f"unavailable: {printable(step['error'])}"
     if "verdict" not in step:

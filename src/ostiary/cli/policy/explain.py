@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import OK
@@ -15,7 +15,7 @@ from ostiary.core.text import printable
 from ostiary.errors import OstiaryError
 
 if TYPE_CHECKING:
-    from ostiary.cli.gateway.remote import RemoteGateway
+    from ostiary.cli.gateway.remote import ApiObject, RemoteGateway
     from ostiary.gateway.config.settings import GatewayConfig
 
 DESCRIPTION = """\
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _print(explanation: dict[str, Any]) -> None:
+def _print(explanation: ApiObject) -> None:
     print(printable(f"{explanation['id']}, {explanation['at']}"))
     if "now" not in explanation:
         _print_end(explanation)
@@ -81,26 +81,26 @@ def _print(explanation: dict[str, Any]) -> None:
     print_steps(now)
 
 
-def _print_end(told: dict[str, Any]) -> None:
+def _print_end(ended: ApiObject) -> None:
     """A request that came to no decision: somebody signed in, or nobody was identified."""
-    login, user = told.get("login"), told.get("user", "")
+    login, user = ended.get("login"), ended.get("user", "")
     who = f'User "{user}"' if user else "somebody"
-    where = f" from {told['from']}" if told.get("from") else ""
-    with_provider = f" with {told['provider']}" if told.get("provider") else ""
+    where = f" from {ended['from']}" if ended.get("from") else ""
+    with_provider = f" with {ended['provider']}" if ended.get("provider") else ""
     what = [("sign-in", f"{login}{with_provider}")] if login else []
-    reason = [("reason", told["reason"])] if told.get("reason") else []
+    reason = [("reason", ended["reason"])] if ended.get("reason") else []
     print_rows(
         [
-            ("asked", f"{who}{where}: {told.get('method', '')} {told.get('path', '')}"),
+            ("asked", f"{who}{where}: {ended.get('method', '')} {ended.get('path', '')}"),
             *what,
-            ("answered", f"status {told['status']}"),
+            ("answered", f"status {ended['status']}"),
             *reason,
             ("decided", "nothing: the request ended before the policy was evaluated"),
         ]
     )
 
 
-def _ask_gateway(gateway: RemoteGateway, decision_id: str) -> Any:
+def _ask_gateway(gateway: RemoteGateway, decision_id: str) -> ApiObject:
     from ostiary.cli.gateway.remote import GatewayRefused
 
     try:
@@ -114,13 +114,13 @@ def _ask_gateway(gateway: RemoteGateway, decision_id: str) -> Any:
         raise DecisionNotFound("unknown request id: the gateway remembers no such decision", hint=hint) from None
 
 
-def _search_logs(arguments: argparse.Namespace) -> dict[str, Any]:
+def _search_logs(arguments: argparse.Namespace) -> ApiObject:
     config = load(arguments)
     logs = arguments.audit_log or _logs(config, config_path(arguments))
     return run_async(_explain_record(config, logs, arguments.id))
 
 
-async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: str) -> dict[str, Any]:
+async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: str) -> ApiObject:
     from ostiary.gateway.audit.ended_requests import EndedRequest
     from ostiary.gateway.audit.recorded import find, with_upstream
     from ostiary.gateway.authorize.refusals import Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.exit_codes import FAILED, OK
@@ -28,6 +28,13 @@ examples:
   ostiary who-can list nodes --output json
   ostiary who-can get --path /metrics
 """
+
+
+class WhoCanJson(TypedDict):
+    """As `ostiary.gateway.doors.operator_json` writes it."""
+
+    subjects: list[dict[str, str]]
+    unknown: list[str]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +66,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return OK if answer["subjects"] else FAILED
 
 
-async def _ask(config: GatewayConfig, request: RequestInfo) -> dict[str, Any]:
+async def _ask(config: GatewayConfig, request: RequestInfo) -> WhoCanJson:
     from ostiary.gateway.doors.operator_json import who_can_json
     from ostiary.gateway.policy.source import open_policy
 
     async with open_policy(config.authorization) as policy:
-        return who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request)))
+        return cast(WhoCanJson, who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request))))

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ostiary.cli.output import Style, paint, print_json, rows
 from ostiary.core.go.text import bytes_of
@@ -19,6 +19,9 @@ from ostiary.registry.check.probe import Answered, ProbeResult
 from ostiary.registry.credentials import ImageCredential
 from ostiary.registry.explain import CredentialCandidate, ImageExplanation, PatternVerdict, ProviderTrace, SourceTrace
 from ostiary.registry.keyring import Lookup
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 WIDTH = 10
 STYLES = {Severity.ERROR: Style.BAD, Severity.WARNING: Style.DOUBTFUL, Severity.INFO: Style.FAINT}
@@ -31,12 +34,16 @@ ANSWER_STYLES = {
 OUTCOME_STYLES = {"failed": Style.BAD, "ran": Style.GOOD, "cached": Style.GOOD}
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: DataclassInstance) -> dict[str, object]:
     """*value*, made of dataclasses without secrets, with the names of its fields as JSON spells them."""
-    if is_dataclass(value):
-        return {_camel(member.name): as_json(getattr(value, member.name)) for member in fields(value)}
+    return {_camel(member.name): _json_value(getattr(value, member.name)) for member in fields(value)}
+
+
+def _json_value(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return as_json(value)
     if isinstance(value, (tuple, list)):
-        return [as_json(item) for item in value]
+        return [_json_value(item) for item in value]
     return value.value if isinstance(value, Enum) else value
 
 

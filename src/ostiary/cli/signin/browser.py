@@ -18,7 +18,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
@@ -219,7 +218,7 @@ def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(page)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Nothing: the address holds a code, and stderr may be a screen that somebody draws on."""
 
     return Handler

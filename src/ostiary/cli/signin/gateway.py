@@ -9,7 +9,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
@@ -115,7 +114,7 @@ class GatewayClient:
             Secret(_text(fields, "device_code")),
             _text(fields, "user_code"),
             address,
-            fields.get("verification_uri_complete") or address,
+            str(fields.get("verification_uri_complete") or address),
             _number(fields, "interval", 5.0),
             _number(fields, "expires_in", 600.0),
         )
@@ -150,7 +149,7 @@ class GatewayClient:
         form = {"renewal_token": renewal.reveal(), **({"everywhere": "true"} if everywhere else {})}
         self._expect(self._ask("POST", "/auth/logout", form), "the gateway did not end the session")
 
-    def whoami(self, token: Secret) -> Mapping[str, Any]:
+    def whoami(self, token: Secret) -> Mapping[str, object]:
         reply = self._ask("GET", "/auth/whoami", headers={"Authorization": f"Bearer {token.reveal()}"})
         if reply.status == 401:
             raise CredentialError(
@@ -205,7 +204,7 @@ class GatewayClient:
                 session=_text(fields, "session"),
                 session_expires_at=datetime.fromisoformat(_text(fields, "session_expires_at")) + ahead,
                 user=_text(fields, "user"),
-                groups=tuple(map(str, fields.get("groups") or ())),
+                groups=_texts(fields, "groups"),
             )
         except (ValueError, TypeError, OverflowError):
             raise self._http.not_understood() from None
@@ -243,7 +242,7 @@ def sign_in_timeout(cause: str) -> CredentialError:
     )
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise ProviderError(
@@ -255,7 +254,14 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
+def _texts(fields: Mapping[str, object], name: str) -> tuple[str, ...]:
+    values = fields.get(name) or ()
+    if not isinstance(values, (list, tuple)):
+        raise TypeError
+    return tuple(map(str, values))
+
+
+def _number(fields: Mapping[str, object], name: str, default: float) -> float:
     value = fields.get(name, default)
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 86400 else default
 

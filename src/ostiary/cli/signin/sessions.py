@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import Any
 
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT, file_content, file_name, usable_answer
 from ostiary.cli.signin import files
@@ -128,10 +127,10 @@ class Sessions:
             store = _text(fields, "store")
             session = SavedSession(
                 renewal=self._from_keyring() if store == KEYRING else Secret(_text(fields, "renewal")),
-                expires_at=datetime.fromtimestamp(fields["expires_at"], UTC),
+                expires_at=_moment(fields, "expires_at"),
                 user=_text(fields, "user"),
                 store=store,
-                authorities_pem=fields.get("authorities_pem"),
+                authorities_pem=_optional_text(fields, "authorities_pem"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, OSError):
             return None
@@ -155,7 +154,7 @@ class Sessions:
         files.write(self.account.path("session"), json.dumps(fields).encode())
 
     def _from_keyring(self) -> Secret:
-        return Secret(_ask_keyring("get_password", self._keyring_name) or "")
+        return Secret(str(_ask_keyring("get_password", self._keyring_name) or ""))
 
     @property
     def _keyring_name(self) -> str:
@@ -187,10 +186,10 @@ class Sessions:
             return None
         try:
             return FailedSignIn(
-                datetime.fromtimestamp(fields["at"], UTC),
-                datetime.fromtimestamp(fields["until"], UTC),
+                _moment(fields, "at"),
+                _moment(fields, "until"),
                 _text(fields, "summary"),
-                fields["cause"],
+                _optional_text(fields, "cause"),
                 _text(fields, "code"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, OSError):
@@ -232,7 +231,7 @@ def check_store(store: str) -> None:
         )
 
 
-def _keyring() -> Any:
+def _keyring() -> object:
     try:
         return import_module("keyring")
     except ImportError:
@@ -244,7 +243,7 @@ def _keyring() -> Any:
         ) from None
 
 
-def _ask_keyring(method: str, *arguments: str) -> Any:
+def _ask_keyring(method: str, *arguments: str) -> object:
     try:
         return getattr(_keyring(), method)(KEYRING_SERVICE, *arguments)
     except ConfigurationError:
@@ -266,7 +265,7 @@ def _read_or_none(path: str) -> bytes | None:
         return None
 
 
-def _object(data: bytes | None) -> Mapping[str, Any] | None:
+def _object(data: bytes | None) -> Mapping[str, object] | None:
     try:
         document = json.loads(data or b"")
     except ValueError:
@@ -274,8 +273,19 @@ def _object(data: bytes | None) -> Mapping[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields[name]
     if not isinstance(value, str):
         raise TypeError
     return value
+
+
+def _optional_text(fields: Mapping[str, object], name: str) -> str | None:
+    return None if fields.get(name) is None else _text(fields, name)
+
+
+def _moment(fields: Mapping[str, object], name: str) -> datetime:
+    seconds = fields[name]
+    if not isinstance(seconds, (int, float)):
+        raise TypeError
+    return datetime.fromtimestamp(seconds, UTC)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.output import print_json, rows
@@ -39,9 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(server: str, user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _rows(server: str, user: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     yield "user", str(user.get("user", ""))
-    groups = [each for each in user.get("groups") or () if isinstance(each, dict)]
+    listed = user.get("groups")
+    groups = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     yield "groups", "\n".join(_group(each) for each in groups) or "none"
     yield "gateway", server
     # The session's end, and not the token's: by then the person must sign in again.
@@ -51,6 +51,6 @@ def _rows(server: str, user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield label, str(user[name])
 
 
-def _group(group: Mapping[str, Any]) -> str:
+def _group(group: Mapping[str, object]) -> str:
     source = group.get("source")
     return f"{group.get('name')} (from {source})" if source else str(group.get("name"))

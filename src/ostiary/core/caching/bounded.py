@@ -6,9 +6,9 @@ evict only that user's entries.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -97,7 +97,7 @@ class BoundedByOwner(dict[K, V]):
             del self._owned[owner]
         del self[key]
 
-    def _forget_oldest(self, keys: dict[K, Any]) -> None:
+    def _forget_oldest(self, keys: Collection[K]) -> None:
         # Several at once: finding the first key of a dict that lost many at its beginning takes long.
         for key in list(islice(keys, max(1, len(keys) // 16))):
             self.forget(key)
