@@ -67,6 +67,8 @@ def test_what_is_contradictory_unknown_or_too_much_is_refused(headers: list[tupl
 def test_as_many_values_as_are_allowed_are_read() -> None:
     user = asked(("Impersonate-User", "a"), *[("Impersonate-Group", "g")] * 63)
     assert len(user.groups) == 63
+    with pytest.raises(BadHeader, match="too many Impersonate headers"):
+        asked(("Impersonate-User", "a"), *[("Impersonate-Group", "g")] * 64)
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])

@@ -1,0 +1,46 @@
+"""A request that requires several things: all must be allowed, and the first refusal ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.model import Attributes, Decision, Verdict
+from ostiary.testing import FakeClock
+from tests.unit.gateway.authorize.test_chain import ALICE, POD, AtOnce, Slow
+
+QUESTIONS = tuple(Attributes(ALICE, replace(POD, verb=verb)) for verb in ("get", "create", "delete"))
+
+
+@pytest.mark.parametrize("refused", ["get", "create", "delete"])
+@pytest.mark.parametrize("kind", [AtOnce, Slow])
+async def test_the_first_refusal_ends_it_and_is_the_one_that_is_told(
+    kind: type[AtOnce] | type[Slow], refused: str, clock: FakeClock
+) -> None:
+    provider = kind(
+        lambda attributes: (
+            Decision(Verdict.DENY, f"no {refused}")
+            if attributes.request.verb == refused
+            else Decision(Verdict.ALLOW, attributes.request.verb)
+        )
+    )
+    authorizer = Authorizer([Link("only", provider)], clock=clock)
+    ruling = authorizer.decide(*QUESTIONS)
+    if ruling is None:
+        ruling = await authorizer.authorize(*QUESTIONS)
+    assert (ruling.verdict, ruling.reason) == (Verdict.DENY, f"no {refused}")
+    verbs = ["get", "create", "delete"]
+    assert [asked.request.verb for asked in provider.asked] == verbs[: verbs.index(refused) + 1]
+
+
+@pytest.mark.parametrize("kind", [AtOnce, Slow])
+async def test_all_of_it_is_asked_where_everything_is_allowed(
+    kind: type[AtOnce] | type[Slow], clock: FakeClock
+) -> None:
+    provider = kind(Decision(Verdict.ALLOW))
+    authorizer = Authorizer([Link("only", provider)], clock=clock)
+    ruling = authorizer.decide(*QUESTIONS) or await authorizer.authorize(*QUESTIONS)
+    assert ruling.allowed
+    assert len(provider.asked) == 3
