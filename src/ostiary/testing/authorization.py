@@ -20,12 +20,12 @@ import asyncio
 import inspect
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from ostiary.core.abilities import ability
 from ostiary.interfaces.authorization import (
+    AuthorizationProvider,
     ChoosesCacheKey,
     DecidesAtOnce,
     Explains,
@@ -76,7 +76,7 @@ class AuthorizationContract:
     """What every authorization provider keeps. Inherit, and override `provider` at the least."""
 
     @pytest.fixture
-    def provider(self) -> Any:
+    def provider(self) -> AuthorizationProvider:
         raise NotImplementedError("override the fixture `provider`")
 
     @pytest.fixture
@@ -88,15 +88,15 @@ class AuthorizationContract:
         return None
 
     @pytest.fixture
-    def change_policy(self) -> Callable[[], Any] | None:
+    def change_policy(self) -> Callable[[], object] | None:
         return None
 
-    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: Any) -> None:
+    async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: AuthorizationProvider) -> None:
         check_members("authorization", provider)
 
     # --- deciding ---
 
-    async def test_every_question_gets_a_decision(self, provider: Any) -> None:
+    async def test_every_question_gets_a_decision(self, provider: AuthorizationProvider) -> None:
         for question in questions():
             decision = await provider.authorize(question)
             assert isinstance(decision, Decision), question
@@ -104,41 +104,46 @@ class AuthorizationContract:
             assert isinstance(decision.reason, str), question
             assert not (decision.allowed and decision.hidden), "only a refusal can be hidden"
 
-    async def test_what_is_decided_at_once_is_what_is_decided(self, provider: Any) -> None:
-        if ability(provider, DecidesAtOnce) is None:
+    async def test_what_is_decided_at_once_is_what_is_decided(self, provider: AuthorizationProvider) -> None:
+        at_once = ability(provider, DecidesAtOnce)
+        if at_once is None:
             pytest.skip("it does not decide at once")
         for question in questions():
-            assert provider.decide(question) == await provider.authorize(question), question
+            assert at_once.decide(question) == await provider.authorize(question), question
 
-    async def test_the_same_question_gets_the_same_answer(self, provider: Any) -> None:
+    async def test_the_same_question_gets_the_same_answer(self, provider: AuthorizationProvider) -> None:
         for question in questions()[::3]:
             assert await provider.authorize(question) == await provider.authorize(question), question
 
-    async def test_many_questions_at_once_get_the_answers_of_one_by_one(self, provider: Any) -> None:
+    async def test_many_questions_at_once_get_the_answers_of_one_by_one(self, provider: AuthorizationProvider) -> None:
         attributes = questions()
         together = await asyncio.gather(*(provider.authorize(question) for question in attributes))
         assert [await provider.authorize(question) for question in attributes] == together
 
-    async def test_it_allows_what_its_policy_allows(self, provider: Any, allowed: Attributes | None) -> None:
+    async def test_it_allows_what_its_policy_allows(
+        self, provider: AuthorizationProvider, allowed: Attributes | None
+    ) -> None:
         if allowed is None:
             pytest.skip("no fixture `allowed`")
         assert (await provider.authorize(allowed)).verdict is Verdict.ALLOW
 
-    async def test_it_does_not_allow_what_its_policy_does_not(self, provider: Any, refused: Attributes | None) -> None:
+    async def test_it_does_not_allow_what_its_policy_does_not(
+        self, provider: AuthorizationProvider, refused: Attributes | None
+    ) -> None:
         if refused is None:
             pytest.skip("no fixture `refused`")
         assert (await provider.authorize(refused)).verdict is not Verdict.ALLOW
 
     # --- groups ---
 
-    async def test_relevant_groups_are_a_set_of_names(self, provider: Any) -> None:
+    async def test_relevant_groups_are_a_set_of_names(self, provider: AuthorizationProvider) -> None:
         groups = await provider.relevant_groups()
         assert isinstance(groups, frozenset)
         assert all(isinstance(group, str) for group in groups)
         assert _GROUP_NOBODY_MENTIONS not in groups
 
     async def test_a_group_that_is_not_relevant_changes_nothing(
-        self, provider: Any, allowed: Attributes | None, refused: Attributes | None
+        self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
         """Only relevant groups are ever asked for, so only they may decide."""
         for question in [*questions(), *filter(None, (allowed, refused))]:
@@ -146,7 +151,9 @@ class AuthorizationContract:
             more = replace(question, user=replace(user, groups=(*user.groups, _GROUP_NOBODY_MENTIONS)))
             assert _outcome(await provider.authorize(more)) == _outcome(await provider.authorize(question)), question
 
-    async def test_the_order_of_groups_changes_nothing(self, provider: Any, allowed: Attributes | None) -> None:
+    async def test_the_order_of_groups_changes_nothing(
+        self, provider: AuthorizationProvider, allowed: Attributes | None
+    ) -> None:
         for question in [*questions()[::3], *filter(None, (allowed,))]:
             turned = replace(question, user=replace(question.user, groups=question.user.groups[::-1]))
             assert _outcome(await provider.authorize(turned)) == _outcome(await provider.authorize(question)), question
@@ -154,76 +161,87 @@ class AuthorizationContract:
     # --- caching ---
 
     async def test_equal_cache_keys_mean_equal_decisions(
-        self, provider: Any, allowed: Attributes | None, refused: Attributes | None
+        self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        if ability(provider, ChoosesCacheKey) is None:
+        keyed = ability(provider, ChoosesCacheKey)
+        if keyed is None:
             pytest.skip("it does not choose a cache key")
         decisions: dict[Hashable, tuple[Verdict, bool]] = {}
         for question in [*questions(), *filter(None, (allowed, refused))]:
             outcome = _outcome(await provider.authorize(question))
-            assert decisions.setdefault(provider.cache_key(question), outcome) == outcome, question
+            assert decisions.setdefault(keyed.cache_key(question), outcome) == outcome, question
 
-    async def test_asking_does_not_change_the_revision(self, provider: Any) -> None:
-        if ability(provider, Revised) is None:
+    async def test_asking_does_not_change_the_revision(self, provider: AuthorizationProvider) -> None:
+        revised = ability(provider, Revised)
+        if revised is None:
             pytest.skip("it has no revision")
-        before = provider.revision
+        before = revised.revision
         assert isinstance(before, int)
         await provider.authorize(questions()[0])
         await provider.relevant_groups()
-        assert provider.revision == before
+        assert revised.revision == before
 
     async def test_a_changed_policy_decides_otherwise_and_has_another_revision(
-        self, provider: Any, refused: Attributes | None, change_policy: Callable[[], Any] | None
+        self, provider: AuthorizationProvider, refused: Attributes | None, change_policy: Callable[[], object] | None
     ) -> None:
         if refused is None or change_policy is None:
             pytest.skip("no fixtures `refused` and `change_policy`")
-        before = None if ability(provider, Revised) is None else provider.revision
+        revised = ability(provider, Revised)
+        before = None if revised is None else revised.revision
         assert not (await provider.authorize(refused)).allowed
         changed = change_policy()
         if inspect.isawaitable(changed):
             await changed
         assert (await provider.authorize(refused)).allowed
-        assert before is None or provider.revision != before
+        assert revised is None or revised.revision != before
 
     # --- telling ---
 
     async def test_an_explanation_explains_the_decision(
-        self, provider: Any, allowed: Attributes | None, refused: Attributes | None
+        self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        if ability(provider, Explains) is None:
+        explaining = ability(provider, Explains)
+        if explaining is None:
             pytest.skip("it does not explain")
         for question in [*questions(), *filter(None, (allowed, refused))]:
-            explanation = provider.explain(question)
+            explanation = explaining.explain(question)
             assert isinstance(explanation, Explanation)
             assert _outcome(explanation.decision) == _outcome(await provider.authorize(question)), question
 
-    async def test_who_can_does_not_depend_on_who_asks(self, provider: Any, allowed: Attributes | None) -> None:
-        if ability(provider, ListsSubjects) is None:
+    async def test_who_can_does_not_depend_on_who_asks(
+        self, provider: AuthorizationProvider, allowed: Attributes | None
+    ) -> None:
+        listing = ability(provider, ListsSubjects)
+        if listing is None:
             pytest.skip("it does not list subjects")
         for question in [*questions()[::3], *filter(None, (allowed,))]:
-            subjects = provider.who_can(question)
+            subjects = listing.who_can(question)
             assert isinstance(subjects, tuple)
             assert all(isinstance(subject, Subject) for subject in subjects)
-            assert provider.who_can(replace(question, user=UserInfo("somebody-else"))) == subjects, question
+            assert listing.who_can(replace(question, user=UserInfo("somebody-else"))) == subjects, question
         if allowed is not None:
-            assert provider.who_can(allowed), "somebody can do what is allowed"
+            assert listing.who_can(allowed), "somebody can do what is allowed"
 
-    async def test_rules_are_listed_for_anybody_anywhere(self, provider: Any, allowed: Attributes | None) -> None:
-        if ability(provider, ListsRules) is None:
+    async def test_rules_are_listed_for_anybody_anywhere(
+        self, provider: AuthorizationProvider, allowed: Attributes | None
+    ) -> None:
+        listing = ability(provider, ListsRules)
+        if listing is None:
             pytest.skip("it does not list rules")
         for question in questions():
-            assert isinstance(provider.rules_for(question.user, question.request.namespace), Rules)
+            assert isinstance(listing.rules_for(question.user, question.request.namespace), Rules)
         if allowed is not None:
-            rules = provider.rules_for(allowed.user, allowed.request.namespace)
+            rules = listing.rules_for(allowed.user, allowed.request.namespace)
             assert rules.resource_rules or rules.non_resource_rules or rules.incomplete
 
     # --- the end ---
 
-    async def test_closing_twice_is_harmless(self, provider: Any) -> None:
-        if ability(provider, Closes) is None:
+    async def test_closing_twice_is_harmless(self, provider: AuthorizationProvider) -> None:
+        closing = ability(provider, Closes)
+        if closing is None:
             pytest.skip("it has nothing to close")
-        await provider.close()
-        await provider.close()
+        await closing.close()
+        await closing.close()
 
 
 def _outcome(decision: Decision) -> tuple[Verdict, bool]:

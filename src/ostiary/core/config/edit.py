@@ -32,15 +32,15 @@ class EditRefused(ValueError):
 
 def set_value(text: str, path: tuple[Step, ...], value: Json) -> str:
     """*text* with *value* at *path*, whose parent must exist; an empty path is the whole document."""
-    expected = _changed(parse(text).value, path, value)
-    return _verified(_Editor(text).set(path, value), expected)
+    expected = _with_value(parse(text).value, path, value)
+    return _verify(_Editor(text).set(path, value), expected)
 
 
 def append_item(text: str, path: tuple[Step, ...], value: Json) -> str:
     """*text* with *value* as one more item of the list at *path*, which must exist; it may be empty or null."""
     old = _at(parse(text).value, path)
-    expected = _changed(parse(text).value, path, [*cast("list[Json]", old or []), value])
-    return _verified(_Editor(text).append(path, value), expected)
+    expected = _with_value(parse(text).value, path, [*cast("list[Json]", old or []), value])
+    return _verify(_Editor(text).append(path, value), expected)
 
 
 def dump(value: Json) -> str:
@@ -68,7 +68,7 @@ def _is_text(text: str) -> bool:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _verified(text: str, expected: Json) -> str:
+def _verify(text: str, expected: Json) -> str:
     try:
         actual = parse(text).value
     except ConfigurationError:
@@ -84,7 +84,7 @@ def _at(value: Json, path: tuple[Step, ...]) -> Json:
     return value
 
 
-def _changed(value: Json, path: tuple[Step, ...], new: Json) -> Json:
+def _with_value(value: Json, path: tuple[Step, ...], new: Json) -> Json:
     if not path:
         return new
     value = copy.deepcopy(value)
@@ -148,24 +148,24 @@ class _Editor:
     # --- the three kinds of change ---
 
     def _set_document(self, root: yaml.Node | None, value: Json) -> str:
-        written = _flow(value) if self._is_json else _block(value, "")
+        new_text = _flow(value) if self._is_json else _block(value, "")
         if root is None:
             # Nothing but comments, perhaps: they stay in front.
             start = len(self._text)
-            return self._cut(start, start, self._break_before(start) + written + "\n")
+            return self._cut(start, start, self._break_before(start) + new_text + "\n")
         start, end = root.start_mark.index, _content_end(root)
         before = self._break_before(start) if not self._is_json else ""
-        return self._cut(start, end, before + written)
+        return self._cut(start, end, before + new_text)
 
     def _replace(self, node: yaml.Node, parent: yaml.Node, value: Json) -> str:
         start, end = node.start_mark.index, _content_end(node)
         if self._is_flow(parent) or not isinstance(value, (dict, list)) or not value:
-            return self._cut(start, end, _spaced(self._text, start) + _flow(value))
+            return self._cut(start, end, _space_after_colon(self._text, start) + _flow(value))
         if isinstance(node, yaml.CollectionNode) and not node.flow_style:
             return self._cut(start, end, _block(value, " " * node.start_mark.column))
         rest = _REST_OF_LINE.match(self._text, end)
         if rest is None or not isinstance(parent, yaml.MappingNode) or "\n" in self._text[start:end]:
-            return self._cut(start, end, _spaced(self._text, start) + _flow(value))
+            return self._cut(start, end, _space_after_colon(self._text, start) + _flow(value))
         # An empty value on the line of its key: the block goes below, and a comment stays where it is.
         indent = " " * (parent.start_mark.column + (2 if isinstance(value, dict) else 0))
         below = self._newline + self._lines(indent + _block(value, indent))
@@ -181,8 +181,8 @@ class _Editor:
         indent = " " * parent.start_mark.column
         return self._insert_line(parent, indent + _block({key: value}, indent))
 
-    def _insert_line(self, node: yaml.Node, written: str) -> str:
-        """Put *written* on lines of its own below the last line of *node*, which is in block style."""
+    def _insert_line(self, node: yaml.Node, new_text: str) -> str:
+        """Put *new_text* on lines of its own below the last line of *node*, which is in block style."""
         end = _content_end(node)
         if self._text[end - 1 : end] not in ("\n", "\r"):
             rest = _REST_OF_LINE.match(self._text, end)
@@ -190,7 +190,7 @@ class _Editor:
                 raise EditRefused("something else follows on the same line")
             match = _LINE_END.match(self._text, rest.end())
             end = match.end() if match else rest.end()
-        return self._cut(end, end, self._break_before(end) + written + "\n")
+        return self._cut(end, end, self._break_before(end) + new_text + "\n")
 
     # --- text ---
 
@@ -201,11 +201,11 @@ class _Editor:
         before = self._text[:position].lstrip("\ufeff")
         return "" if not before or before.endswith(("\n", "\r")) else "\n"
 
-    def _cut(self, start: int, end: int, written: str) -> str:
-        return self._text[:start] + self._lines(written) + self._text[end:]
+    def _cut(self, start: int, end: int, new_text: str) -> str:
+        return self._text[:start] + self._lines(new_text) + self._text[end:]
 
-    def _lines(self, written: str) -> str:
-        return written.replace("\n", self._newline)
+    def _lines(self, new_text: str) -> str:
+        return new_text.replace("\n", self._newline)
 
 
 def _outside(text: str, strings: list[tuple[int, int]]) -> str:
@@ -216,15 +216,15 @@ def _outside(text: str, strings: list[tuple[int, int]]) -> str:
     return "".join([*parts, text[at:].replace("\t", " ")])
 
 
-def _spaced(text: str, position: int) -> str:
+def _space_after_colon(text: str, position: int) -> str:
     """A key's colon needs a space behind it."""
     return " " if text[position - 1 : position] == ":" else ""
 
 
 def _value_of(mapping: yaml.MappingNode, key: Step) -> yaml.Node | None:
     """Of a key that stands twice, the last one counts."""
-    found = [value for name, value in mapping.value if isinstance(name, yaml.ScalarNode) and name.value == key]
-    return cast("yaml.Node", found[-1]) if found else None
+    values = [value for name, value in mapping.value if isinstance(name, yaml.ScalarNode) and name.value == key]
+    return cast("yaml.Node", values[-1]) if values else None
 
 
 def _content_end(node: yaml.Node) -> int:

@@ -149,7 +149,7 @@ class Fields:
             return None
 
     def strings(self, key: str) -> tuple[str, ...]:
-        return tuple(self._typed(node, str, path) or "" for node, path in self._items(key))
+        return tuple(self._of_type(node, str, path) or "" for node, path in self._items(key))
 
     def base64(self, key: str) -> bytes | None:
         text = self._get(key, str)
@@ -181,14 +181,14 @@ class Fields:
 
     def _get(self, key: str, kind: type[T]) -> T | None:
         node = self._node(key)
-        return None if node is None else self._typed(node, kind, join(self._path, key))
+        return None if node is None else self._of_type(node, kind, join(self._path, key))
 
     def _node(self, key: str) -> Node | None:
         self._asked[key] = None
         node = self._nodes.get(key)
         return None if node is None or node.value is None else node
 
-    def _typed(self, node: Node, kind: type[T], path: str) -> T | None:
+    def _of_type(self, node: Node, kind: type[T], path: str) -> T | None:
         # The exact type: a boolean is a number to Python, and to nobody who writes a configuration.
         if node.value is None or type(node.value) is kind:
             return node.value

@@ -103,7 +103,7 @@ class _Composer:
         line = _line(event)
         self._check_depth(depth, line)
         if isinstance(event, yaml.AliasEvent):
-            return self._repeat(self._anchored(event, path, line), path, depth, is_key=is_key)
+            return self._repeat(self._node_of_anchor(event, path, line), path, depth, is_key=is_key)
         node = Node(None, line)
         if anchor := getattr(event, "anchor", None):
             # Set before its content, in which the same name may be given again.
@@ -137,11 +137,11 @@ class _Composer:
                 key = self._key(event, path, depth)
                 self._set(fields, key, self._node(self._take(), join(path, key), depth + 1), path, _line(event))
             elif self._dialect.go_yaml:
-                for source in reversed(self._merged(join(path, "<<"), depth)):
+                for source in reversed(self._merge_sources(join(path, "<<"), depth)):
                     for key, node in cast("dict[str, Node]", source.value).items():
                         self._set(fields, key, node, path, _line(event))
             else:
-                merged += self._merged(join(path, "<<"), depth)
+                merged += self._merge_sources(join(path, "<<"), depth)
         for source in merged:
             for key, node in cast("dict[str, Node]", source.value).items():
                 fields.setdefault(key, node)
@@ -152,7 +152,7 @@ class _Composer:
             self._duplicates.append(Place(self._file, join(path, key), line))
         fields[key] = node
 
-    def _merged(self, path: str, depth: int) -> list[Node]:
+    def _merge_sources(self, path: str, depth: int) -> list[Node]:
         """The mappings behind a ``<<``: one, or a list that is written out."""
         event = self._take()
         node = self._node(event, path, depth)
@@ -178,15 +178,15 @@ class _Composer:
             value = resolve(event.value, event.tag, implicit=event.implicit[0])
         except ScalarError as error:
             raise self._wrong(str(error), path, line) from None
-        return value if is_key else self._checked(value, path, line)
+        return value if is_key else self._require_finite(value, path, line)
 
-    def _checked(self, value: Scalar, path: str, line: int | None) -> Scalar:
+    def _require_finite(self, value: Scalar, path: str, line: int | None) -> Scalar:
         """JSON, which Kubernetes makes of YAML, can hold neither as a value; as a key they become text."""
         if isinstance(value, float) and not math.isfinite(value):
             raise self._wrong("neither infinity nor .nan can be a value", path, line)
         return value
 
-    def _anchored(self, alias: yaml.AliasEvent, path: str, line: int | None) -> Node:
+    def _node_of_anchor(self, alias: yaml.AliasEvent, path: str, line: int | None) -> Node:
         name = str(alias.anchor)
         if name not in self._anchors:
             hint = _QUOTE.format("*", "a reference")
@@ -206,7 +206,7 @@ class _Composer:
         if isinstance(node.value, list):
             return Node([self._repeat(item, path, depth + 1) for item in node.value], node.line)
         if not is_key:
-            self._checked(node.value, path, node.line)
+            self._require_finite(node.value, path, node.line)
         return node
 
     def _check_depth(self, depth: int, line: int | None) -> None:

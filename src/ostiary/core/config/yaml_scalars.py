@@ -43,7 +43,7 @@ def resolve(text: str, tag: str | None, *, implicit: bool) -> Scalar:
     if name == "binary":
         return _binary(text)
     if name in _TAGGED:
-        return _typed(name, text)
+        return _resolve_tagged(name, text)
     return _resolve(text) if not tag and implicit else text
 
 
@@ -89,7 +89,7 @@ def _integer(digits: str) -> int | None:
 _TAGGED = ("bool", "float", "int", "null", "timestamp")
 
 
-def _typed(name: str, text: str) -> Scalar:
+def _resolve_tagged(name: str, text: str) -> Scalar:
     if name == "timestamp":
         if not _TIMESTAMP.fullmatch(text):
             raise ScalarError("it is not a !!timestamp")

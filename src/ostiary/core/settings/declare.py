@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar, cast, get_type_hints, runtime_checkable
 
 from ostiary.core.config.document import Json
 from ostiary.core.config.fields import Fields
-from ostiary.core.settings.kinds import Kind
+from ostiary.core.settings.kinds import SettingKind
 
 S = TypeVar("S")
 
@@ -44,7 +44,7 @@ class Setting:
 
     attribute: str
     name: str
-    kind: Kind[object]
+    kind: SettingKind[object]
     default: object = dataclasses.MISSING
 
     @property
@@ -74,7 +74,7 @@ def settings_of(declaration: type) -> tuple[Setting, ...]:
         Setting(field.name, note.name or camel_case(field.name), note, _default_of(field))
         for field, notes in _annotated_fields(declaration)
         for note in notes
-        if isinstance(note, Kind)
+        if isinstance(note, SettingKind)
     )
 
 

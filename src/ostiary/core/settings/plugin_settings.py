@@ -22,7 +22,7 @@ GROUP = "ostiary.settings"
 
 def declared_settings(plugin_type: str, name: str) -> type | None:
     """The dataclass that declares the settings of a provider; None if there is none, or two packages claim it."""
-    points = {point.value: point for point in _declared_on(tuple(sys.path)).select(name=f"{plugin_type}.{name}")}
+    points = {point.value: point for point in _entry_points_on(tuple(sys.path)).select(name=f"{plugin_type}.{name}")}
     return _load(*points.values()) if len(points) == 1 else None
 
 
@@ -40,6 +40,6 @@ def _load(point: EntryPoint) -> type:
 
 
 @lru_cache(maxsize=1)
-def _declared_on(path: tuple[str, ...]) -> EntryPoints:
+def _entry_points_on(path: tuple[str, ...]) -> EntryPoints:
     """Found once for a *path*, because a file of each package is read for it."""
     return entry_points(group=GROUP)

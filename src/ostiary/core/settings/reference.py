@@ -41,10 +41,10 @@ def _default(setting: Setting, required: str) -> str:
     default = setting.written_default
     if default is None:
         return setting.kind.unset
-    return f"`{_written(default)}`" if default != [] else "none"
+    return f"`{_as_yaml(default)}`" if default != [] else "none"
 
 
-def _written(default: Json) -> str:
+def _as_yaml(default: Json) -> str:
     return default if isinstance(default, str) else json.dumps(default).replace('"', "")
 
 

@@ -9,14 +9,14 @@ from typing import TypeVar, cast
 from ostiary.core.config.document import Json
 from ostiary.core.config.fields import Fields
 from ostiary.core.settings.declare import read_settings, settings_of
-from ostiary.core.settings.kinds import Kind
+from ostiary.core.settings.kinds import SettingKind
 from ostiary.core.settings.schema import object_schema, required_names
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Section(Kind[S]):
+class Section(SettingKind[S]):
     """A mapping whose fields are declared by another dataclass. Left out, its defaults hold.
 
     With `required` it must be written, though each of its settings may be left out.
@@ -61,7 +61,7 @@ class OptionalSection(Section[S]):
 
 
 @dataclass(frozen=True)
-class Sections(Kind[tuple[S, ...]]):
+class Sections(SettingKind[tuple[S, ...]]):
     """A list of mappings; `entry` says what one of them is. With `least` 1 the list must not be empty."""
 
     of: type[S]

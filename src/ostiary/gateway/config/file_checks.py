@@ -23,7 +23,7 @@ from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.sections import Section, Sections
 from ostiary.gateway.config.certificates import certificates
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
-from ostiary.gateway.config.settings.kinds import Entries, Entry, TypeOrEntry
+from ostiary.gateway.config.settings.kinds import ProviderEntries, ProviderEntry, TypeOrEntry
 from ostiary.model import Place, Problem
 
 # What the settings of a provider hold that declares none, by their names.
@@ -86,7 +86,7 @@ def _files_in(node: Node, declaration: type, place: Place) -> Iterator[NamedFile
         match declared:
             case FilePath(holds=holds) | FilePaths(holds=holds):
                 yield from (NamedFile(text, holds, place) for text, place in _texts(value, here))
-            case Entry() | Entries() | TypeOrEntry() as kind:
+            case ProviderEntry() | ProviderEntries() | TypeOrEntry() as kind:
                 for entry, at in _items(value, here):
                     yield from _files_of_provider(entry, kind.plugin_type, at)
             case Section() | Sections() as kind:

@@ -94,13 +94,13 @@ def read_sections(
     root = reading.root
     builder = Builder(directory, clock, built, counts)
     file = read_settings(GatewayFile, root, directory)
-    known = sections.identities(file, builder)
+    identities = sections.identities(file, builder)
     store = sections.store(file, builder)
     parts = {
         "external_url": sections.external_url(file, root),
         "authorities_pem": sections.authorities_pem(file),
-        "groups": sections.groups(file, builder, known),
-        "authorization": sections.authorization(file.authorization, builder, known),
+        "groups": sections.groups(file, builder, identities),
+        "authorization": sections.authorization(file.authorization, builder, identities),
         "upstreams": upstreams(file.upstreams, builder, directory),
         "admission": sections.admission(file, builder),
     }
@@ -113,7 +113,7 @@ def read_sections(
         health=file.health.address,
         store=store,
         tokens=file.tokens,
-        identity=tuple(provider for provider in known.values() if provider is not None),
+        identity=tuple(provider for provider in identities.values() if provider is not None),
         webhooks=file.webhooks,
         audit=file.audit or Audit(stdout=True),
         limits=file.limits,

@@ -39,16 +39,16 @@ class Builder:
 
     def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
         """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
-        chosen = fields.string("type")
-        if chosen == "":
-            _tell_no_type(plugin_type, fields)
+        type_name = fields.string("type")
+        if type_name == "":
+            _report_missing_type(plugin_type, fields)
             fields.ignore(*fields)
             return None
         try:
             context = catalog.Context(name, self._directory, self._clock, self._counts)
-            instance = catalog.load(plugin_type, chosen).from_config(fields, context)
+            instance = catalog.load(plugin_type, type_name).from_config(fields, context)
         except ConfigurationError as error:
-            _tell(error, fields)
+            _report(error, fields)
         except Exception as error:
             # Neither its text nor its traceback: a foreign plugin may put a password into either.
             fields.problem(f"the provider cannot read its settings ({type(error).__name__})", "type")
@@ -56,15 +56,15 @@ class Builder:
             self._built.append(instance)
             for flaw in flaws(plugin_type, instance):
                 fields.problem(f"it is not a valid {plugin_type} provider: {flaw.message}", "type", flaw.hint)
-            return Provider(name, chosen, instance, fields.place())
+            return Provider(name, type_name, instance, fields.place())
         fields.ignore(*fields)
         return None
 
     def build_without_settings(
-        self, plugin_type: str, chosen: str, fields: Fields, key: str, *, name: str
+        self, plugin_type: str, type_name: str, fields: Fields, key: str, *, name: str
     ) -> Provider[Any] | None:
         """The same for a type that stands alone, as a text under *key*."""
-        empty = Reading(Document(Node({"type": Node(chosen)})))
+        empty = Reading(Document(Node({"type": Node(type_name)})))
         provider = self.build(plugin_type, empty.root, name=name)
         for problem in empty.problems:
             fields.problem(problem.message, key, problem.hint)
@@ -80,14 +80,14 @@ async def close_all(instances: Iterable[object]) -> None:
                 await closing.close()
 
 
-def _tell_no_type(plugin_type: str, fields: Fields) -> None:
-    # What is no text has been told as such.
+def _report_missing_type(plugin_type: str, fields: Fields) -> None:
+    # What is no text has been reported as such.
     if fields.plain("type") in (None, ""):
         names = ", ".join(sorted({entry.name for entry in catalog.list_entries(plugin_type)}))
         fields.problem("the type is missing", "type", f"known types: {names}")
 
 
-def _tell(error: ConfigurationError, fields: Fields) -> None:
+def _report(error: ConfigurationError, fields: Fields) -> None:
     for problem in error.problems:
         fields.problem(f"{error.summary}: {problem}", None, problem.hint)
     if not error.problems:

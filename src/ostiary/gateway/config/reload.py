@@ -9,8 +9,8 @@ from ostiary.core.settings.declare import settings_of
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.settings import GatewayConfig, Provider
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
-from ostiary.gateway.config.settings.kinds import Entry
-from ostiary.gateway.config.settings.listen import Health
+from ostiary.gateway.config.settings.kinds import ProviderEntry
+from ostiary.gateway.config.settings.listen import HealthSettings
 from ostiary.interfaces.token_store import KeptInFile, TokenStore
 
 
@@ -23,7 +23,7 @@ def changes_that_need_a_restart(old: GatewayConfig, new: GatewayConfig) -> Itera
         before, after = (_section(config, setting.attribute) for config in (old, new))
         if not kind.reload and before != after:
             yield setting.name
-        elif kind.reload and not isinstance(kind, Entry):
+        elif kind.reload and not isinstance(kind, ProviderEntry):
             for inner in settings_of(kind.of):
                 is_changed = getattr(before, inner.attribute, None) != getattr(after, inner.attribute, None)
                 if not inner.kind.reload and is_changed:
@@ -32,7 +32,7 @@ def changes_that_need_a_restart(old: GatewayConfig, new: GatewayConfig) -> Itera
 
 def _section(config: GatewayConfig, attribute: str) -> object:
     if attribute == "health":
-        return Health(config.health)
+        return HealthSettings(config.health)
     if attribute == "store":
         return _store_key(config.store)
     return getattr(config, attribute)

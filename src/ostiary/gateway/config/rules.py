@@ -54,27 +54,27 @@ def _links_that_allow_everything(config: GatewayConfig) -> list[Authorization]:
 
 def warnings(config: GatewayConfig) -> list[str]:
     """What is allowed and should not be overlooked; told loudly at every start."""
-    found = []
+    messages = []
     if is_open_to_all(config):
-        found.append("everybody who can connect may do everything: one user, and all actions allowed")
+        messages.append("everybody who can connect may do everything: one user, and all actions allowed")
     elif links := _links_that_allow_everything(config):
-        found.append(f"everybody who can sign in may do everything: the authorization chain has {links[0].type}")
+        messages.append(f"everybody who can sign in may do everything: the authorization chain has {links[0].type}")
     if not config.listen.address.is_loopback and config.listen.tls is None:
-        found.append(f"{config.listen.address} accepts tokens in plain text")
+        messages.append(f"{config.listen.address} accepts tokens in plain text")
     tls = config.listen.tls
     if tls is not None and config.authorities_pem is None and not is_from_a_known_authority(tls.certificate):
-        found.append(
+        messages.append(
             "kubeconfigs from the sign-in page lack the CA certificate of listen.tls.certificate, which this"
             " system does not know: name it with externalCA"
         )
-    found += _warnings_of_upstreams(config.upstreams)
-    found += _warnings_of_policies(config)
+    messages += _warnings_of_upstreams(config.upstreams)
+    messages += _warnings_of_policies(config)
     if not config.upstreams and not config.webhooks.enabled:
-        found.append("there is no upstream and no webhook: this gateway can only sign users in")
-    found += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
+        messages.append("there is no upstream and no webhook: this gateway can only sign users in")
+    messages += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
     if not has_trait(config.store.instance, SurvivesRestart):
-        found.append("sessions are kept in memory: a restart ends them all")
-    return found
+        messages.append("sessions are kept in memory: a restart ends them all")
+    return messages
 
 
 def _asks_nobody(identity: Identity) -> bool:
@@ -129,24 +129,24 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
     for identity in identities:
         if identity.prefix.startswith(SYSTEM):
             root.problem(f'"{identity.name}" would name users of the system itself ("{SYSTEM}")', "identity")
-    for one, other in combinations(identities, 2):
+    for first, second in combinations(identities, 2):
         # "a" and "ab" are not enough: the user "bc" of the one would be the user "c" of the other.
-        if one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix):
+        if first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix):
             hint = "let no prefix be the beginning of another; without one it is the name and a colon"
-            root.problem(f'users of "{one.name}" and of "{other.name}" could have the same name', "identity", hint)
+            root.problem(f'users of "{first.name}" and of "{second.name}" could have the same name', "identity", hint)
 
 
 def _check_policies(config: GatewayConfig, root: Fields) -> None:
-    known = {upstream.name for upstream in config.upstreams}
+    names = {upstream.name for upstream in config.upstreams}
     for link in config.authorization.chain:
-        for name in sorted((link.upstreams or frozenset()) - known):
-            hint = f"there are: {', '.join(sorted(known))}" if known else "there are no upstreams"
+        for name in sorted((link.upstreams or frozenset()) - names):
+            hint = f"there are: {', '.join(sorted(names))}" if names else "there are no upstreams"
             root.problem(f'the policy of "{link.name}" is for an unknown upstream "{name}"', "authorization", hint)
 
 
 def _check_routes(upstreams: tuple[Upstream, ...], root: Fields) -> None:
-    for one, other in combinations(upstreams, 2):
-        same_host = set(one.hosts) & set(other.hosts) or (not one.hosts and not other.hosts)
-        if one.prefix == other.prefix and same_host:
-            message = f'the upstreams "{one.name}" and "{other.name}" serve the same host and prefix'
+    for first, second in combinations(upstreams, 2):
+        same_host = set(first.hosts) & set(second.hosts) or (not first.hosts and not second.hosts)
+        if first.prefix == second.prefix and same_host:
+            message = f'the upstreams "{first.name}" and "{second.name}" serve the same host and prefix'
             root.problem(message, "upstreams", "give one of them another prefix, or hosts")

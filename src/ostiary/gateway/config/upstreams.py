@@ -1,4 +1,4 @@
-"""The ``upstreams`` of ``gateway.yaml``, with their mappers built; called by `gateway.config.loading`."""
+"""The ``upstreams`` of ``gateway.yaml``, with their mappers candidates; called by `gateway.config.loading`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ostiary.gateway.config.values import parse_origin
 
 def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[Upstream, ...]:
     check_unique(entries)
-    built = [_upstream(entry, builder, directory) for entry in entries]
-    return tuple(upstream for upstream in built if upstream is not None)
+    candidates = [_upstream(entry, builder, directory) for entry in entries]
+    return tuple(upstream for upstream in candidates if upstream is not None)
 
 
 def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> Upstream | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, TypeAlias
 
-from ostiary.core.settings.kinds import Choice
+from ostiary.core.settings.kinds import OneOf
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import RenewalCheck
 from ostiary.model import UserInfo
@@ -35,7 +35,7 @@ class Renewal(Enum):
 
 RenewalSetting: TypeAlias = Annotated[
     Renewal,
-    Choice(
+    OneOf(
         "what a renewal relies on where nobody can be asked about the user: `session`: sessions last as long as others;"
         " `signIn`: they are not renewed",
         Renewal,

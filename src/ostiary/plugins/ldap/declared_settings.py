@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import AnyText, Choice, FilePath, Flag, Holds, Integer, Seconds, Text
+from ostiary.core.settings.kinds import AnyText, FilePath, Flag, Holds, Integer, OneOf, Seconds, Text
 from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.plugins.common.lockout import LockoutSettings
 from ostiary.plugins.common.password_proof import Realm
@@ -69,7 +69,7 @@ class GroupSearchSettings:
     user_attribute: Annotated[str, _text("what of the user it lists")] = DN
     nested: Annotated[
         Nested,
-        Choice(
+        OneOf(
             "whether members of a group that is in a group count",
             Nested,
             mistake="it must be one of {}",

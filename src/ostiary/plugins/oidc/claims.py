@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds import Kind, Text
+from ostiary.core.settings.kinds import SettingKind, Text
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import Produces
 from ostiary.model import UserInfo
@@ -32,7 +32,7 @@ def claim(what: str, *, unset: str = "") -> Text:
 
 
 @dataclass(frozen=True)
-class ExtraClaims(Kind[tuple[tuple[str, str], ...]]):
+class ExtraClaims(SettingKind[tuple[tuple[str, str], ...]]):
     """Keys of the user's extra fields, each with the claim that its values are taken from."""
 
     @property

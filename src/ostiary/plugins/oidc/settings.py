@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Kind, Text, Texts, Word
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, SettingKind, Text, Texts, Word
 from ostiary.core.settings.sections import Section
 from ostiary.plugins.common.renewal import Renewal, RenewalSetting
 from ostiary.plugins.oidc.algorithms import ALGORITHMS
@@ -22,7 +22,7 @@ EMPTY_NAME = "it contains an empty string"
 
 
 @dataclass(frozen=True)
-class Algorithms(Kind[frozenset[str]]):
+class Algorithms(SettingKind[frozenset[str]]):
     @property
     def label(self) -> str:
         return "list"

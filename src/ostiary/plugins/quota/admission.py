@@ -23,7 +23,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields, Json
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.core.settings.declare import read_settings
-from ostiary.core.settings.kinds import Duration, Integer, Kind, Text, Texts, Word
+from ostiary.core.settings.kinds import Duration, Integer, SettingKind, Text, Texts, Word
 from ostiary.core.settings.sections import Sections
 from ostiary.interfaces.admission import Admission
 from ostiary.interfaces.shared_counts import CountsFull, ImmediateCounts, State
@@ -41,7 +41,7 @@ _ADMITTED = Admission(admitted=True)
 
 
 @dataclass(frozen=True)
-class ByteCount(Kind[int]):
+class ByteCount(SettingKind[int]):
     """A number of bytes, with or without a unit."""
 
     @property
@@ -68,7 +68,7 @@ class ByteCount(Kind[int]):
 
 
 @dataclass(frozen=True)
-class Condition(Kind[frozenset[str]]):
+class Condition(SettingKind[frozenset[str]]):
     """Left out it means everybody; written down and empty, somebody meant nobody, or forgot to fill it in."""
 
     @property

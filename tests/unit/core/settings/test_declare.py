@@ -13,7 +13,7 @@ import pytest
 
 from ostiary.core.config import Fields, Reading, parse
 from ostiary.core.settings.declare import Itself, camel_case, read_settings, settings_of
-from ostiary.core.settings.kinds import Choice, Duration, FilePath, Flag, Integer, Names, Text
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Integer, Names, OneOf, Text
 from ostiary.core.settings.reference import table
 from ostiary.core.settings.schema import object_schema
 from ostiary.core.settings.sections import OptionalSection, Section, Sections
@@ -42,7 +42,7 @@ class Guest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
     owner: Annotated[str, Text("whose it is", missing="it is missing: the owner", missing_hint="ask around")]
-    colour: Annotated[Colour, Choice("of the walls", Colour)] = Colour.RED
+    colour: Annotated[Colour, OneOf("of the walls", Colour)] = Colour.RED
     open_for: Annotated[timedelta, Duration("how long the `door` stays open", reload=False)] = timedelta(hours=1)
     rooms: Annotated[int, Integer("rooms", least=2)] = 3
     lit: Annotated[bool, Flag("whether there is light")] = True

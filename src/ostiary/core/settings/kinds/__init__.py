@@ -4,16 +4,15 @@ Used by the dataclasses that declare settings (`core.settings.declare`). A mista
 gives None, so that reading goes on and all mistakes of a file are reported at once.
 """
 
-from ostiary.core.settings.kinds.choice import Choice, Flag, Word
+from ostiary.core.settings.kinds.choice import Flag, OneOf, Word
 from ostiary.core.settings.kinds.file import FilePath, FilePaths, Holds, unreadable
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 from ostiary.core.settings.kinds.listed import Names, NameSet, Texts
 from ostiary.core.settings.kinds.number import Duration, Integer, Rate, Seconds, short_duration
 from ostiary.core.settings.kinds.text import AnyText, Constant, Parsed, Text, header_name
 
 __all__ = [
     "AnyText",
-    "Choice",
     "Constant",
     "Duration",
     "FilePath",
@@ -21,12 +20,13 @@ __all__ = [
     "Flag",
     "Holds",
     "Integer",
-    "Kind",
     "NameSet",
     "Names",
+    "OneOf",
     "Parsed",
     "Rate",
     "Seconds",
+    "SettingKind",
     "Text",
     "Texts",
     "Word",

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 from ostiary.core.settings.kinds.text import Text
 
 E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True)
-class Flag(Kind[bool]):
+class Flag(SettingKind[bool]):
     @property
     def label(self) -> str:
         return "boolean"
@@ -31,7 +31,7 @@ class Flag(Kind[bool]):
 
 
 @dataclass(frozen=True)
-class Choice(Kind[E]):
+class OneOf(SettingKind[E]):
     """One of the values of an enumeration. With `lenient` an empty text counts as left out."""
 
     among: type[E]
@@ -64,7 +64,7 @@ class Choice(Kind[E]):
 
 
 @dataclass(frozen=True)
-class Word(Kind[str]):
+class Word(SettingKind[str]):
     """One of a few texts. `empty` is the error for an empty one; with "" it counts as left out."""
 
     among: tuple[str, ...]

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 from ostiary.core.settings.kinds.listed import Names
 from ostiary.core.settings.kinds.text import Text
 
@@ -24,7 +24,7 @@ class Holds(Enum):
 
 
 @dataclass(frozen=True)
-class FilePath(Kind[Path]):
+class FilePath(SettingKind[Path]):
     """A file, or a directory; a relative path is meant from the directory of the configuration.
 
     With `checked` it must be possible to read it at this moment; one that is WRITTEN may not exist yet, but its
@@ -65,7 +65,7 @@ class FilePath(Kind[Path]):
 
 
 @dataclass(frozen=True)
-class FilePaths(Kind[tuple[Path, ...]]):
+class FilePaths(SettingKind[tuple[Path, ...]]):
     """A list of files or directories."""
 
     holds: Holds = Holds.ANYTHING

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class SettingKind(Generic[T]):
     """What a declaration says of one setting besides its type and its default.
 
     `doc` is one line for the reference and for editors. `name` is its name in the file, where that is not the

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 
 
 @dataclass(frozen=True)
-class Texts(Kind[tuple[str, ...]]):
+class Texts(SettingKind[tuple[str, ...]]):
     """A list of texts of the given `pattern`. With `least` 1, an empty list counts as left out.
 
     `empty` is the error for an empty text among them, `repeated` that for one that stands there twice, `empty_list`
@@ -73,7 +73,7 @@ class Names(Texts):
 
 
 @dataclass(frozen=True)
-class NameSet(Kind[frozenset[str]]):
+class NameSet(SettingKind[frozenset[str]]):
     """The same, where the order means nothing; `always` are in it, whatever is written."""
 
     always: frozenset[str] = frozenset()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ostiary.core.config import Fields, Json
 from ostiary.core.go.duration import format_duration
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 
 _NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"  # the micro sign and the Greek letter
 DURATION_PATTERN = rf"^({_NUMBER})+$|^0$"
 
 
 @dataclass(frozen=True)
-class Integer(Kind[int]):
+class Integer(SettingKind[int]):
     least: int = 1
     unit: str = ""
     mistake: str = "it must be at least {}"
@@ -40,7 +40,7 @@ class Integer(Kind[int]):
 
 
 @dataclass(frozen=True)
-class Rate(Kind[float]):
+class Rate(SettingKind[float]):
     """A number that is not negative; `zero` tells whether zero is allowed, and mostly means no limit."""
 
     zero: bool = False
@@ -67,7 +67,7 @@ class Rate(Kind[float]):
 
 
 @dataclass(frozen=True)
-class Duration(Kind[timedelta]):
+class Duration(SettingKind[timedelta]):
     """A time span with its unit; `zero` tells whether ``0s`` is allowed. `mistake` is the error for a shorter one."""
 
     zero: bool = False
@@ -100,7 +100,7 @@ class Duration(Kind[timedelta]):
 
 
 @dataclass(frozen=True)
-class Seconds(Kind[float]):
+class Seconds(SettingKind[float]):
     """A time span with its unit, for code that computes with seconds."""
 
     zero: bool = False

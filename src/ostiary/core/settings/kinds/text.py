@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds.kind import Kind
+from ostiary.core.settings.kinds.kind import SettingKind
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Text(Kind[str]):
+class Text(SettingKind[str]):
     """A text that is not empty, of the given `pattern`.
 
     `empty` is the error for an empty one; with "" it counts as left out.
@@ -64,7 +64,7 @@ class AnyText(Text):
 
 
 @dataclass(frozen=True)
-class Constant(Kind[str]):
+class Constant(SettingKind[str]):
     """A text that is always the same; left out, it is wrong as well."""
 
     value: str
@@ -86,7 +86,7 @@ class Constant(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Parsed(Kind[T]):
+class Parsed(SettingKind[T]):
     """A text that `parse` makes a value of; it raises `ValueError` with what is wrong."""
 
     parse: Callable[[str], T]

@@ -15,13 +15,20 @@ from urllib.parse import SplitResult
 from ostiary.core.config import Fields
 from ostiary.core.net.loopback import is_loopback
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import AnyText, Choice, Constant, FilePath, Flag, Holds, Names, Parsed, Text
+from ostiary.core.settings.kinds import AnyText, Constant, FilePath, Flag, Holds, Names, OneOf, Parsed, Text
 from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
 from ostiary.gateway.config.settings.audit import Audit
-from ostiary.gateway.config.settings.kinds import Entries, Entry, EntryName, PolicyUpstreams, TypeName, TypeOrEntry
-from ostiary.gateway.config.settings.listen import Health, Listen
+from ostiary.gateway.config.settings.kinds import (
+    EntryName,
+    PolicyUpstreams,
+    ProviderEntries,
+    ProviderEntry,
+    TypeName,
+    TypeOrEntry,
+)
+from ostiary.gateway.config.settings.listen import HealthSettings, Listen
 from ostiary.gateway.config.values import bad_authorities, parse_origin
 
 API_VERSION = "ostiary.dev/v1"
@@ -100,7 +107,7 @@ class AuthorizationEntry:
     ] = ""
     on_error: Annotated[
         OnError,
-        Choice("what a failure means: `Deny` ends the chain with an error, `NoOpinion` asks the next", OnError),
+        OneOf("what a failure means: `Deny` ends the chain with an error, `NoOpinion` asks the next", OnError),
     ] = OnError.DENY
     upstreams: Annotated[
         frozenset[str] | str | None,
@@ -136,7 +143,7 @@ class UpstreamEntry(UpstreamSettings):
 class AuthorizationFile(DecisionSettings):
     chain: Annotated[
         tuple[AuthorizationEntry, ...],
-        Entries(
+        ProviderEntries(
             "asked in this order; the first yes or no counts, and the end of the chain is a no",
             AuthorizationEntry,
             "One provider.",
@@ -185,10 +192,10 @@ class GatewayFile:
             " proxy; `true` means it"
         ),
     ] = False
-    health: Annotated[Health, Section("where probes and metrics are answered", Health)]
+    health: Annotated[HealthSettings, Section("where probes and metrics are answered", HealthSettings)]
     store: Annotated[
         StoreEntry | None,
-        Entry(
+        ProviderEntry(
             "where sessions and the digests of tokens are kept; left out: `sqlite`, in `ostiary.db` beside this file",
             StoreEntry,
             plugin_type="token_store",
@@ -198,11 +205,11 @@ class GatewayFile:
     tokens: Annotated[TokenSettings, Section("how long tokens live", TokenSettings, reload=False)]
     identity: Annotated[
         tuple[IdentityEntry, ...],
-        Entries("who can say who somebody is", IdentityEntry, "One provider.", plugin_type="identity"),
+        ProviderEntries("who can say who somebody is", IdentityEntry, "One provider.", plugin_type="identity"),
     ] = ()
     groups: Annotated[
         tuple[GroupEntry, ...],
-        Entries("who can say which groups somebody is in", GroupEntry, "One provider.", plugin_type="group"),
+        ProviderEntries("who can say which groups somebody is in", GroupEntry, "One provider.", plugin_type="group"),
     ] = ()
     authorization: Annotated[AuthorizationFile, Section("who decides", AuthorizationFile)]
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
@@ -217,7 +224,9 @@ class GatewayFile:
     ]
     admission: Annotated[
         tuple[AdmissionEntry, ...],
-        Entries("what allowed requests must also pass", AdmissionEntry, "One provider.", plugin_type="admission"),
+        ProviderEntries(
+            "what allowed requests must also pass", AdmissionEntry, "One provider.", plugin_type="admission"
+        ),
     ] = ()
     log: Annotated[Log, Section("the gateway's own log, on standard error", Log)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds import Kind, Names, Parsed, Text
+from ostiary.core.settings.kinds import Names, Parsed, SettingKind, Text
 from ostiary.core.settings.sections import OptionalSection, Sections
 from ostiary.gateway.config.values import Address, Network, collapse, is_host, is_ip, parse_address
 
@@ -39,7 +39,7 @@ def listen_address(doc: str) -> Parsed[Address]:
 
 
 @dataclass(frozen=True)
-class Networks(Kind[tuple[Network, ...]]):
+class Networks(SettingKind[tuple[Network, ...]]):
     """A list of addresses and networks, which together must not be all there are."""
 
     @property
@@ -94,7 +94,7 @@ class HostName(Text):
 
 
 @dataclass(frozen=True)
-class Pins(Kind[frozenset[str]]):
+class Pins(SettingKind[frozenset[str]]):
     """The SHA-256 of certificates, in hex."""
 
     @property
@@ -168,7 +168,7 @@ class TypeName(Text):
 
 
 @dataclass(frozen=True)
-class Entries(Sections[S]):
+class ProviderEntries(Sections[S]):
     """A list of providers. What else stands in an entry, its type knows."""
 
     plugin_type: str = ""
@@ -179,7 +179,7 @@ class Entries(Sections[S]):
 
 
 @dataclass(frozen=True)
-class Entry(OptionalSection[S]):
+class ProviderEntry(OptionalSection[S]):
     """A single provider. What else stands in it, its type knows."""
 
     plugin_type: str = ""
@@ -189,7 +189,7 @@ class Entry(OptionalSection[S]):
 
 
 @dataclass(frozen=True)
-class TypeOrEntry(Kind["str | Fields"]):
+class TypeOrEntry(SettingKind["str | Fields"]):
     """The type of a provider, or a mapping with the type and its settings."""
 
     plugin_type: str
@@ -211,7 +211,7 @@ class TypeOrEntry(Kind["str | Fields"]):
 
 
 @dataclass(frozen=True)
-class PolicyUpstreams(Kind["frozenset[str] | str"]):
+class PolicyUpstreams(SettingKind["frozenset[str] | str"]):
     """The upstreams that a policy is for: a list of names, or the keyword for all."""
 
     @property

@@ -124,7 +124,7 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthSettings:
     address: Annotated[
         Address,
         listen_address("probes and metrics, never on the address of `listen`: no header makes a request a probe"),

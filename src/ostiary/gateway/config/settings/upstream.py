@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.abilities import has_trait
-from ostiary.core.settings.kinds import Choice, Duration, FilePath, Flag, Holds, Integer, Text
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Text
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, Prefix
 from ostiary.gateway.config.settings.listen import ClientTls
@@ -51,7 +51,7 @@ class UpstreamSettings:
     strip_prefix: Annotated[bool, Flag("the upstream gets the path without the prefix")] = False
     identity: Annotated[
         IdentityMode,
-        Choice(
+        OneOf(
             "how it learns who asks. `impersonation`: `Impersonate-*` headers, with a `tokenFile` or a client"
             " certificate of the gateway; `requestHeader`: the headers below, over https with a client certificate and"
             " with `tls.ca` or `tls.pins`; `none`: not at all",
