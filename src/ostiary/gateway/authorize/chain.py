@@ -21,15 +21,16 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.cached_provider import CachedAuthorizationProvider, Link, TimedDecision
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.authorize.ruling import NOTHING_ASKED, Ruling, stricter
-from ostiary.gateway.config.settings import AuthorizationSettings, OnError
+from ostiary.gateway.config.settings import AuthorizationSettings, DecisionSettings, OnError
 from ostiary.interfaces.authorization import Explanation, Rules, Subject
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 
 __all__ = ["Authorizer", "ChainExplanation", "Link", "OnError", "Step", "WhoCan", "may_be_hidden"]
 
-CACHE_SECONDS = 10.0
-ENTRIES = 100_000
-TIMEOUT_SECONDS = 10.0
+_DEFAULTS = DecisionSettings()
+CACHE_SECONDS = _DEFAULTS.cache_ttl.total_seconds()
+ENTRIES = _DEFAULTS.cache_entries
+TIMEOUT_SECONDS = _DEFAULTS.timeout.total_seconds()
 NOT_ITS_UPSTREAM = "its policy applies to other upstreams"
 # The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
 # success, to a watch or a controller the end of the object.

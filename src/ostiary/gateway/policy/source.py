@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 from ostiary.core import catalog
@@ -70,7 +69,7 @@ def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSetti
         return gateway_config.load(path).authorization
     if not os.path.exists(path):
         raise ConfigurationError("the policy does not exist", where=path, code="config-unreadable")
-    return AuthorizationSettings((_provider_of([path], plugin_type),), cache_ttl=timedelta(seconds=10))
+    return AuthorizationSettings((_provider_of([path], plugin_type),))
 
 
 def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Authorization:
