@@ -273,7 +273,7 @@ def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitabl
 
     from ostiary.core.abilities import ability, has_trait
     from ostiary.core.tokens import Tokens
-    from ostiary.gateway.config.settings import DEFAULT_STORE_TYPE
+    from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
     from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
 
     config = load(arguments)

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.rates import Buckets, FailedAttempts
-from ostiary.core.settings.kinds import Integer, NameSet, Rate, Seconds
 from ostiary.errors import TooManyRequests
 from ostiary.gateway.admit.seats import FairSeats
 from ostiary.gateway.admit.share import Leave, UserShare, no_place

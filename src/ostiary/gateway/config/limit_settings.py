@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ostiary.core.config.kinds import Integer, NameSet, Rate, Seconds
+from ostiary.core.settings.kinds.listed import NameSet
+from ostiary.core.settings.kinds.number import Integer, Rate, Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import DEFAULT_STORE_TYPE, Authorization, GatewayConfig, Identity, Upstream
+from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, Upstream
+from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
 from ostiary.gateway.config.values import parse_origin
 from ostiary.interfaces.authorization import AllowsEverything

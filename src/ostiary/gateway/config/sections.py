@@ -19,7 +19,6 @@ from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (
-    DEFAULT_STORE_TYPE,
     Authorization,
     AuthorizationSettings,
     DecisionSettings,
@@ -27,6 +26,7 @@ from ostiary.gateway.config.settings import (
     Identity,
     Provider,
 )
+from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.gateway_file import (
     AdmissionEntry,
     AuthorizationEntry,

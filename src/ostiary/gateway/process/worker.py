@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.config.reload import changes_that_need_a_restart
@@ -26,7 +25,6 @@ from ostiary.gateway.process.listener import BACKLOG, server_context, server_lim
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
 from ostiary.interfaces.shared_counts import ImmediateCounts
-from ostiary.interfaces.token_store import KeptInFile
 
 log = logging.getLogger("ostiary.gateway")
 

@@ -21,7 +21,7 @@ from ostiary.gateway.config.settings.gateway_file import GatewayFile
 def every_setting() -> Iterator[tuple[str, Setting]]:
     yield from settings_below("", GatewayFile)
     for plugin_type in catalog.TYPES:
-        for entry in catalog.installed(plugin_type):
+        for entry in catalog.list_entries(plugin_type):
             if (declaration := declared_settings(plugin_type, entry.name)) is not None:
                 yield from settings_below(f"{plugin_type}.{entry.name}.", declaration)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ostiary.gateway.authorize.chain import Authorizer, Link
+from ostiary.gateway.authorize.cached_provider import Link
+from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary.testing import FakeClock
 from tests.unit.gateway.authorize.test_chain import ALICE, POD, AtOnce, Slow

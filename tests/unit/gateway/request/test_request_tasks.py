@@ -100,8 +100,7 @@ async def test_the_gateway_is_busy_while_a_request_waits_for_a_decision(tmp_path
         policy.gate.clear()
         site.client.send(site.request())
         await policy.reached.wait()
-        seen.append(engine.busy)
-        assert seen == [False, True], "else a reload would close what the request still needs"
+        assert engine.busy, "else a reload would close what the request still needs"
         policy.gate.set()
         assert (await site.client.answer()).status == 200
         await until(lambda: not engine.busy)

@@ -14,7 +14,7 @@ from typing import Annotated
 from ostiary.core.config import Fields
 from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names, Word
 from ostiary.core.settings.sections import Section
-from ostiary.gateway.admit.limits import LimitSettings
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.listen import Listen
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, Provider

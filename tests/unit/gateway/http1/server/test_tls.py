@@ -12,7 +12,7 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.config.listen import ServerTls
+from ostiary.gateway.config.settings.listen import ServerTls
 from ostiary.gateway.process.listener import server_context
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
