@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.pool import Pool
@@ -83,7 +83,7 @@ class Recorder:
 
 @asynccontextmanager
 async def pool_to(made: Upstream, **options: Any) -> AsyncIterator[Pool]:
-    pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
+    pool = Pool(UpstreamAddress("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
     try:
         yield pool
     finally:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
@@ -105,7 +105,7 @@ class Between:
 async def between(script: Script = honest, *, timeout: float = 60.0, **options: Any) -> AsyncIterator[Between]:
     """A client, a gate and an upstream that follows *script*."""
     async with upstream(script) as made:
-        pool = Pool(Address("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
+        pool = Pool(UpstreamAddress("127.0.0.1", made.port), asyncio.get_running_loop(), **options)
         gate = Gate(pool, timeout)
         async with listening(gate) as listener, connected(listener.port) as client:
             yield Between(client, listener, gate, made)

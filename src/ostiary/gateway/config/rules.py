@@ -10,7 +10,7 @@ from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, Upstream
+from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, UpstreamConfig
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
 from ostiary.gateway.config.values import parse_origin
@@ -103,7 +103,7 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
     )
 
 
-def _warnings_of_upstreams(upstreams: tuple[Upstream, ...]) -> list[str]:
+def _warnings_of_upstreams(upstreams: tuple[UpstreamConfig, ...]) -> list[str]:
     return [
         f'requests to the upstream "{upstream.name}" may cross the network in plain text'
         for upstream in upstreams
@@ -122,7 +122,7 @@ def _warnings_of_policies(config: GatewayConfig) -> list[str]:
     ]
 
 
-def _is_local(upstream: Upstream) -> bool:
+def _is_local(upstream: UpstreamConfig) -> bool:
     return is_loopback(parse_origin(upstream.server).hostname or "")
 
 
@@ -145,7 +145,7 @@ def _check_policies(config: GatewayConfig, root: Fields) -> None:
             root.problem(f'the policy of "{link.name}" is for an unknown upstream "{name}"', "authorization", hint)
 
 
-def _check_routes(upstreams: tuple[Upstream, ...], root: Fields) -> None:
+def _check_routes(upstreams: tuple[UpstreamConfig, ...], root: Fields) -> None:
     for first, second in combinations(upstreams, 2):
         same_host = set(first.hosts) & set(second.hosts) or (not first.hosts and not second.hosts)
         if first.prefix == second.prefix and same_host:

@@ -9,21 +9,21 @@ from typing import Any, cast
 from ostiary.core.net import is_loopback
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import check_unique
-from ostiary.gateway.config.settings import IdentityMode, Provider, Upstream, UpstreamSettings
+from ostiary.gateway.config.settings import IdentityMode, Provider, UpstreamConfig, UpstreamSettings
 from ostiary.gateway.config.settings.gateway_file import UpstreamEntry
 from ostiary.gateway.config.values import parse_origin
 
 
-def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[Upstream, ...]:
+def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[UpstreamConfig, ...]:
     check_unique(entries)
     candidates = [_upstream(entry, builder, directory) for entry in entries]
     return tuple(upstream for upstream in candidates if upstream is not None)
 
 
-def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> Upstream | None:
+def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> UpstreamConfig | None:
     attributes = _attributes(entry, builder)
     server, socket = _server(entry, directory)
-    upstream = Upstream(
+    upstream = UpstreamConfig(
         name=entry.name,
         server=server,
         socket=socket,
@@ -58,7 +58,7 @@ def _server(entry: UpstreamEntry, directory: Path) -> tuple[str, Path | None]:
     return url.geturl(), None
 
 
-def _check_trust(entry: UpstreamEntry, upstream: Upstream) -> None:
+def _check_trust(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
     """The upstream must be able to tell us from others, and we it: it believes us who asks."""
     problem = entry.fields.problem
     if upstream.server.startswith("http://") and upstream.socket is None:
@@ -79,5 +79,5 @@ def _check_trust(entry: UpstreamEntry, upstream: Upstream) -> None:
         problem("it is for identity: requestHeader only", "headers")
 
 
-def _has_credential(upstream: Upstream) -> bool:
+def _has_credential(upstream: UpstreamConfig) -> bool:
     return upstream.tls.certificate is not None or upstream.token_file is not None

@@ -10,7 +10,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.self_reviews import SelfReviews
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.request.own.reviews import ReviewAnswer, review_request, send_review
-from ostiary.gateway.request.send_status import send_status
+from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage
 from ostiary.wire import status
 

@@ -12,7 +12,7 @@ from ostiary.core.net import is_loopback
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.login.routes import Login
-from ostiary.gateway.request.send_status import send_status
+from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
 from ostiary.gateway.request.target import AmbiguousRequest, split_target
 from ostiary.interfaces.identity import LoginRequest

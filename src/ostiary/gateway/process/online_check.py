@@ -64,7 +64,7 @@ async def _probe(what: str, asking: Awaitable[str], seconds: float) -> ProbeResu
         return ProbeResult(what, False, reason_of(error))
 
 
-async def _ask_upstream(upstream: settings.Upstream) -> str:
+async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:
     # Imported only by those who use it: it is as large as the rest of the gateway.
     import httpx2
 

@@ -167,7 +167,7 @@ class Engine:
         exchange.audit_id = passage.audit_id
         try:
             head = exchange.request.known
-            if type(head) is RememberedHead and head.memory is self._heads:
+            if type(head) is RememberedHead and head.made_by is self._heads:
                 self._begin_again(passage, head)
             else:
                 self._begin(passage)

@@ -15,19 +15,19 @@ MOST_HEADS = 8
 
 
 class RememberedHead:
-    """What follows from a head: the plan of a token, or an open path. It counts only for the `memory` that made it."""
+    """What follows from a head: the plan of a token, or an open path. It is good for `made_by` alone."""
 
-    __slots__ = ("memory", "open_path", "plan", "scanned", "token")
+    __slots__ = ("made_by", "open_path", "plan", "scanned", "token")
 
     def __init__(
         self,
-        memory: RememberedHeads,
+        made_by: RememberedHeads,
         scanned: Scanned,
         token: TokenInUse | None = None,
         plan: Plan | None = None,
         open_path: OpenPath | None = None,
     ) -> None:
-        self.memory, self.scanned, self.token, self.plan, self.open_path = memory, scanned, token, plan, open_path
+        self.made_by, self.scanned, self.token, self.plan, self.open_path = made_by, scanned, token, plan, open_path
 
 
 class RememberedHeads:

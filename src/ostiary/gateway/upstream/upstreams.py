@@ -17,7 +17,7 @@ from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import IdentityMode
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.observe.repeated_log import RepeatedLog
@@ -40,7 +40,7 @@ class Upstream:
     `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
     """
 
-    def __init__(self, configured: settings.Upstream, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(self, configured: settings.UpstreamConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.settings = configured
         self.name = configured.name
         self.mapper = configured.attributes.instance
@@ -180,15 +180,15 @@ class Upstream:
         return rest if rest.startswith(b"/") else b"/" + rest
 
 
-def _address(configured: settings.Upstream) -> Address:
+def _address(configured: settings.UpstreamConfig) -> UpstreamAddress:
     if configured.socket is not None:
-        return Address("localhost", 80, unix_path=str(configured.socket))
+        return UpstreamAddress("localhost", 80, unix_path=str(configured.socket))
     server = urlsplit(configured.server)
     assert server.hostname is not None, "the configuration was checked"
     if server.scheme == "http":
-        return Address(server.hostname, server.port or 80)
+        return UpstreamAddress(server.hostname, server.port or 80)
     tls = configured.tls
-    return Address(
+    return UpstreamAddress(
         server.hostname,
         server.port or 443,
         tls=client_context(tls),

@@ -12,7 +12,7 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from tests.support.http1 import (
     Script,
@@ -43,7 +43,7 @@ def test_requests_and_answers_pass_on_connections_that_are_kept(run: Run, tls: b
 
     async def main() -> None:
         async with upstream(tls=server if tls else None) as made:
-            address = Address("127.0.0.1", made.port, trust if tls else None, "localhost")
+            address = UpstreamAddress("127.0.0.1", made.port, trust if tls else None, "localhost")
             gate = Gate(Pool(address, asyncio.get_running_loop()))
             async with (
                 listening(gate, tls=server if tls else None) as listener,
@@ -258,7 +258,7 @@ async def test_an_early_answer_arrives_and_neither_side_mistakes_the_rest_of_the
 
 async def test_a_refused_connection_is_503() -> None:
     async with between() as b:
-        b.gate.pool = Pool(Address("127.0.0.1", 1), asyncio.get_running_loop())
+        b.gate.pool = Pool(UpstreamAddress("127.0.0.1", 1), asyncio.get_running_loop())
         assert (await b.client.ask(get("/a"))).status == 503
         assert b.gate.statuses == [503]
 

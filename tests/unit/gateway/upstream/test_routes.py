@@ -16,7 +16,7 @@ from ostiary.testing import FakeClock
 
 def upstream(name: str, *, kind: str = "http", **options: Any) -> Upstream:
     attributes = settings.Provider(name, kind, HttpAttributes())
-    configured = settings.Upstream(name=name, server="http://127.0.0.1:1", attributes=attributes, **options)
+    configured = settings.UpstreamConfig(name=name, server="http://127.0.0.1:1", attributes=attributes, **options)
     return Upstream(configured, asyncio.get_running_loop(), FakeClock())
 
 

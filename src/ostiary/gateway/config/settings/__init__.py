@@ -16,7 +16,7 @@ from ostiary.gateway.config.settings.config import (
 )
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
-from ostiary.gateway.config.settings.upstream import IdentityMode, Upstream, UpstreamSettings, UpstreamTimeouts
+from ostiary.gateway.config.settings.upstream import IdentityMode, UpstreamConfig, UpstreamSettings, UpstreamTimeouts
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
@@ -42,7 +42,7 @@ __all__ = [
     "Provider",
     "ServerTls",
     "TokenSettings",
-    "Upstream",
+    "UpstreamConfig",
     "UpstreamSettings",
     "UpstreamTimeouts",
     "Webhooks",

@@ -18,7 +18,7 @@ from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.listen import Listen
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, Provider
-from ostiary.gateway.config.settings.upstream import Upstream
+from ostiary.gateway.config.settings.upstream import UpstreamConfig
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.interfaces.admission import AdmissionProvider
@@ -158,7 +158,7 @@ class GatewayConfig:
     identity: tuple[Identity, ...]
     groups: tuple[Groups, ...]
     authorization: AuthorizationSettings
-    upstreams: tuple[Upstream, ...] = ()
+    upstreams: tuple[UpstreamConfig, ...] = ()
     webhooks: Webhooks = Webhooks()
     audit: Audit = field(default=Audit())
     limits: LimitSettings = field(default=LimitSettings())

@@ -90,7 +90,7 @@ class UpstreamSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream(UpstreamSettings):
+class UpstreamConfig(UpstreamSettings):
     """Where requests go. The longest `prefix` wins, and an upstream with the host over one without.
 
     `server` is scheme and authority without a path; `socket` is set in its place for a Unix socket.

@@ -15,7 +15,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Webhooks
 from ostiary.gateway.doors.webhooks.callers import WebhookCallers
 from ostiary.gateway.doors.webhooks.reviews import OnRefused, SubjectAccessReviews, TokenReviews
-from ostiary.gateway.request.send_status import send_status
+from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
 from ostiary.gateway.request.target import path_of
 from ostiary.wire import status

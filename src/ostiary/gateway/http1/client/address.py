@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class UpstreamAddress:
     """Where an upstream listens: host and port, and TLS with the name to check, or the path of a Unix socket."""
 
     host: str

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
 from ostiary.gateway.http1.client.framing import (
     CHUNKED,
@@ -98,7 +98,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._framing_of = pool.answer_headers.framing
         self._read_whole = pool.whole_answers.read
         # What it was opened with: a pool that has moved on does not use it for another request.
-        self.address: Address | None = None
+        self.address: UpstreamAddress | None = None
         # Set by the event loop before anything else happens.
         self.transport: OutgoingTransport
         self.receiver: Receiver | None = None

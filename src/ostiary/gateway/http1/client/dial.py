@@ -10,12 +10,12 @@ import hashlib
 import ssl
 from collections.abc import Callable
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 
 
 async def dial(
-    address: Address, loop: asyncio.AbstractEventLoop, make_connection: Callable[[], UpstreamConnection]
+    address: UpstreamAddress, loop: asyncio.AbstractEventLoop, make_connection: Callable[[], UpstreamConnection]
 ) -> UpstreamConnection:
     """A new connection to *address*; raises what the event loop raises, and `OSError` for a foreign certificate."""
     if address.unix_path is not None:

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.dial import dial, failure_reason
@@ -26,7 +26,7 @@ class Pool:
 
     def __init__(
         self,
-        address: Address,
+        address: UpstreamAddress,
         loop: asyncio.AbstractEventLoop,
         *,
         limit: int = 1024,
@@ -106,7 +106,7 @@ class Pool:
             ready, _ = self._waiters.popleft()
             ready(None, UpstreamLost("none of its connections became free in time", answered=False))
 
-    def move(self, address: Address) -> None:
+    def move(self, address: UpstreamAddress) -> None:
         """Use *address* from the next connection on. What is under way ends on the connection that it has."""
         self.address = address
         self._close_idle()

@@ -14,7 +14,7 @@ import pytest
 import trustme
 import uvloop
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from tests.support.http1 import Upstream, honest, turn, upstream
 from tests.support.http1_client import ask
@@ -26,7 +26,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 async def test_a_refused_connection_is_lost_without_an_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop())
+    pool = Pool(UpstreamAddress("127.0.0.1", port), asyncio.get_running_loop())
     lost = (await ask(pool)).over.result()
     assert lost is not None
     assert (lost.answered, lost.timeout) == (False, False)
@@ -42,7 +42,7 @@ async def test_a_connection_that_takes_too_long_is_a_timeout() -> None:
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
             fillers.append(filler)
-        pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop(), connect_timeout=0.05)
+        pool = Pool(UpstreamAddress("127.0.0.1", port), asyncio.get_running_loop(), connect_timeout=0.05)
         lost = (await ask(pool)).over.result()
         for filler in fillers:
             filler.close()
@@ -51,7 +51,7 @@ async def test_a_connection_that_takes_too_long_is_a_timeout() -> None:
 
 
 async def test_a_name_that_cannot_be_a_host_is_an_error_and_no_hang() -> None:
-    pool = Pool(Address("a" * 100 + "..", 1), asyncio.get_running_loop())
+    pool = Pool(UpstreamAddress("a" * 100 + "..", 1), asyncio.get_running_loop())
     assert (await ask(pool)).over.result() is not None
 
 
@@ -75,7 +75,7 @@ def test_the_pinned_certificate_is_the_only_one_that_will_do(run: Run, ca: trust
     async def main() -> None:
         async with upstream(tls=server) as made:
             for pins, served in (({pin}, True), ({"0" * 64}, False), ({"0" * 64, pin}, True), (set[str](), True)):
-                address = Address("127.0.0.1", made.port, trust, "upstream.test", pins=frozenset(pins))
+                address = UpstreamAddress("127.0.0.1", made.port, trust, "upstream.test", pins=frozenset(pins))
                 pool = Pool(address, asyncio.get_running_loop())
                 recorder = await ask(pool)
                 assert (recorder.over.result() is None) is served
@@ -97,7 +97,7 @@ async def test_an_upstream_that_cannot_be_trusted_gets_no_request(wrong: str, ca
         _, trust, _ = contexts(trustme.CA(), "upstream.test")
     name = "other.test" if wrong == "name" else "upstream.test"
     async with upstream(tls=None if wrong == "no TLS" else server) as made:
-        pool = Pool(Address("127.0.0.1", made.port, trust, name), asyncio.get_running_loop(), connect_timeout=1)
+        pool = Pool(UpstreamAddress("127.0.0.1", made.port, trust, name), asyncio.get_running_loop(), connect_timeout=1)
         lost = (await ask(pool)).over.result()
         assert lost is not None
         assert not lost.answered
@@ -108,7 +108,7 @@ async def test_an_upstream_that_cannot_be_trusted_gets_no_request(wrong: str, ca
 async def test_an_upstream_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
     made = Upstream(honest)
     server = await asyncio.start_unix_server(made.serve, tmp_path / "s")
-    pool = Pool(Address("localhost", 80, unix_path=str(tmp_path / "s")), asyncio.get_running_loop())
+    pool = Pool(UpstreamAddress("localhost", 80, unix_path=str(tmp_path / "s")), asyncio.get_running_loop())
     assert (await ask(pool)).status == 200
     pool.close()
     server.close()

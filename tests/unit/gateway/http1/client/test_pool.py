@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ostiary.gateway.http1.client.address import Address
+from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from tests.support.http1 import Upstreamed, honest, until, upstream
 from tests.support.http1_client import OK, Recorder, answering, ask, pool_to
@@ -75,7 +75,7 @@ async def test_who_waits_too_long_for_a_connection_is_told_so() -> None:
 async def test_a_failed_connection_does_not_keep_those_who_wait_behind_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    pool = Pool(Address("127.0.0.1", port), asyncio.get_running_loop(), limit=1)
+    pool = Pool(UpstreamAddress("127.0.0.1", port), asyncio.get_running_loop(), limit=1)
     recorders = [Recorder() for _ in range(5)]
     for recorder in recorders:
         pool.acquire(recorder.ready)
