@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from ostiary.client.credentials import LatestSource, has_credentials, source_for
@@ -27,6 +28,9 @@ from ostiary.errors import ConfigurationError, TransportError
 from ostiary.model import ClientCertificate, Secret
 
 log = logging.getLogger("ostiary.client")
+
+# What the Kubernetes clients give and take: they are published without types.
+Untyped: TypeAlias = Any
 
 # client-go reads certificate authority files again after five minutes.
 AUTHORITIES_SECONDS = 300.0

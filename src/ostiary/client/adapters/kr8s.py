@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import kr8s
@@ -25,13 +24,13 @@ import kr8s.asyncio
 from kr8s._async_utils import as_sync_func
 from kr8s._auth import KubeAuth
 
-from ostiary.client.access import ClusterAccess
+from ostiary.client.access import ClusterAccess, Untyped
 from ostiary.client.adapters.httpx import async_client
 
 HEADERS = {"User-Agent": f"kr8s/{kr8s.__version__}", "Content-Type": "application/json"}
 
 
-async def api(connection: ClusterAccess, **options: Any) -> AsyncApi:
+async def api(connection: ClusterAccess, **options: Untyped) -> AsyncApi:
     """A `kr8s.asyncio.Api` that is signed in to the cluster. Nothing is sent before its first use.
 
     *options* are those of `httpx.AsyncClient`, such as ``timeout``; see `ostiary.client.adapters.httpx`.
@@ -40,7 +39,7 @@ async def api(connection: ClusterAccess, **options: Any) -> AsyncApi:
     return AsyncApi(connection, options)
 
 
-def sync_api(connection: ClusterAccess, **options: Any) -> SyncApi:
+def sync_api(connection: ClusterAccess, **options: Untyped) -> SyncApi:
     """`api` for a program without an event loop. Close it with ``api.close()``, or use it in a ``with``."""
 
     async def make() -> SyncApi:
@@ -66,9 +65,9 @@ class _OnConnection:
     """The two seams, for the async `Api` and the sync one alike."""
 
     _session: httpx.AsyncClient | None
-    _timeout: Any
+    _timeout: Untyped
 
-    def __init__(self, connection: ClusterAccess, options: dict[str, Any]) -> None:
+    def __init__(self, connection: ClusterAccess, options: dict[str, Untyped]) -> None:
         super().__init__(bypass_factory=True, url=connection.server, namespace=connection.namespace)  # type: ignore[call-arg]
         self._connection = connection
         self._timeout = options.get("timeout")
@@ -86,7 +85,7 @@ class _OnConnection:
 
     @asynccontextmanager
     async def call_api(
-        self, *args: Any, raise_for_status: bool = True, **options: Any
+        self, *args: Untyped, raise_for_status: bool = True, **options: Untyped
     ) -> AsyncIterator[httpx.Response]:
         # Without raise_for_status kr8s does not try again, which has been done where it makes sense.
         async with super().call_api(*args, raise_for_status=False, **options) as response:  # type: ignore[misc]

@@ -10,23 +10,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import kubernetes.client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import ws_client
 
-from ostiary.client.access import ClusterAccess
+from ostiary.client.access import ClusterAccess, Untyped
 from ostiary.client.adapters.kubernetes_websockets import DIALLING, dial_for
 from ostiary.client.adapters.urllib3 import pool_manager
 from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, send_signed
 
 SWITCHING_PROTOCOLS = 101
 PROTOCOLS = {"sec-websocket-protocol": f"{ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}"}
-Transport = Callable[..., Any]
+Transport = Callable[..., Untyped]
 
 
-def api_client(connection: ClusterAccess, **options: Any) -> ApiClient:
+def api_client(connection: ClusterAccess, **options: Untyped) -> ApiClient:
     """An `ApiClient` that is signed in, for ``kubernetes.client.CoreV1Api(...)`` and all the others.
 
     *options* are those of `urllib3.PoolManager`: `retries`, `maxsize`, `socket_options`, ...
@@ -37,7 +36,7 @@ def api_client(connection: ClusterAccess, **options: Any) -> ApiClient:
 class ApiClient(kubernetes.client.ApiClient):
     """A `kubernetes.client.ApiClient` for one cluster. Threads may share it, streams included."""
 
-    def __init__(self, connection: ClusterAccess, **options: Any) -> None:
+    def __init__(self, connection: ClusterAccess, **options: Untyped) -> None:
         self._connection = connection
         self._of_this_thread = threading.local()
         configuration = kubernetes.client.Configuration(host=connection.server)
@@ -63,7 +62,7 @@ class ApiClient(kubernetes.client.ApiClient):
         ordinary = transport == super().call_api
         self._of_this_thread.streaming = None if ordinary else partial(self._stream, transport)
 
-    def _stream(self, transport: Transport, method: str, url: str, *args: Any, **options: Any) -> Any:
+    def _stream(self, transport: Transport, method: str, url: str, *args: Untyped, **options: Untyped) -> Untyped:
         if not self._connection.is_server_url(url):
             return transport(method, url, *args, **options)
         headers = args[0] if args else options.get("header_params")

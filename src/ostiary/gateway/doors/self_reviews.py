@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.implied_groups import with_implied_groups
@@ -86,7 +85,7 @@ class SelfReviews:
         return ask() if decision is None else answer(decision)
 
 
-def _creation(value: dict[str, Any], wanted: Representation, review: SelfReview) -> ReviewAnswer:
+def _creation(value: dict[str, object], wanted: Representation, review: SelfReview) -> ReviewAnswer:
     if wanted.metadata_version:
         value = only_metadata(value, wanted.metadata_version)
     return ReviewAnswer(201, *encode(value, wanted), review.warnings)

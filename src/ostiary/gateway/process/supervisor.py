@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from ostiary.core.counting.counts import MachineCounts
 from ostiary.core.process import ChildProcess, start_child
@@ -92,17 +92,21 @@ class Supervisor:
         listening = asyncio.get_running_loop().create_task(channel.run())
         self._workers.append(WorkerProcess(process, channel, listening))
 
-    async def _answer(self, sender: ChildProcess, question: str, data: Any) -> Any:
-        return self._accepted.text if question == CONFIGURATION else await self._pass_on(sender, data)
+    async def _answer(self, sender: ChildProcess, question: str, data: object) -> object:
+        return (
+            self._accepted.text
+            if question == CONFIGURATION
+            else await self._pass_on(sender, cast("dict[str, str]", data))
+        )
 
-    async def _pass_on(self, sender: ChildProcess, data: Any) -> list[Any]:
+    async def _pass_on(self, sender: ChildProcess, message: dict[str, str]) -> list[object]:
         """Pass on what one worker asks the others, or tells them."""
         others = [worker.channel for worker in self._workers if worker.process is not sender]
-        if "tell" in data:
+        if "tell" in message:
             for other in others:
-                other.tell(data["tell"], data["data"])
+                other.tell(message["tell"], message["data"])
             return []
-        answers = await asyncio.gather(*(other.ask(data["ask"], data["data"]) for other in others))
+        answers = await asyncio.gather(*(other.ask(message["ask"], message["data"]) for other in others))
         return [answer for answer in answers if answer is not None]
 
     async def _replace_dead_workers(self) -> None:

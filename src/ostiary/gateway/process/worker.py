@@ -11,7 +11,6 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, OstiaryError
@@ -126,7 +125,7 @@ class Worker:
         """Use *siblings* to reach the other workers of this gateway from now on."""
         self.app.shared.siblings = siblings
 
-    async def answer(self, question: str, data: Any) -> Any:
+    async def answer(self, question: str, data: object) -> object:
         """Answer what the supervisor asks, and what other workers ask or tell through it."""
         match question:
             case "report":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import cast
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.counts import MemoryCounts
@@ -113,20 +113,22 @@ class App:
         if not keep_shared:
             await self.shared.tokens.store.close()
 
-    def answer_sibling(self, question: str, data: Any) -> Any:
+    def answer_sibling(self, question: str, data: object) -> object:
         """Answer what another worker of this gateway asks, or take note of what it tells."""
         match question:
             case sibling_news.UNSAVED:
-                revocation = sibling_news.unsaved_from_json(data)
+                revocation = sibling_news.unsaved_from_json(cast("sibling_news.RevocationJson", data))
                 self.shared.tokens.unsaved.add(revocation)
                 self.shared.authenticator.end_at_once(revocation)
             case sibling_news.REFUSAL:
-                refusal = self.authorizer.recall(data)
+                refusal = self.authorizer.recall(cast(str, data))
                 return None if refusal is None else sibling_news.refusal_json(refusal)
             case sibling_news.REFUSALS:
-                return [sibling_news.refusal_json(refusal) for refusal in self.authorizer.recent_refusals(data)]
+                return [
+                    sibling_news.refusal_json(refusal) for refusal in self.authorizer.recent_refusals(cast(int, data))
+                ]
             case sibling_news.ENDED:
-                request = self.shared.ended.recall(data)
+                request = self.shared.ended.recall(cast(str, data))
                 return None if request is None else sibling_news.ended_json(request)
         return None
 
