@@ -100,6 +100,7 @@ INSIDE = {
         "net": {"."},
         "process": {"."},
         "secrets": {"."},
+        "settings": {".", "config", "go"},
         "tokens": {".", "secrets"},
     },
     "wire": {
