@@ -11,7 +11,7 @@ import gc
 import itertools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,15 @@ def observed(
         plugin.runs - before,
         tuple(map(str, unused)),
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_older_is_collected() -> Iterator[None]:
+    """What earlier tests of this process left is not looked at again and again by `observed`: that took minutes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def test_every_credential_field_alone_and_in_pairs_is_obeyed_refused_or_told_as_unused(
