@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from ostiary.core.process.children import RunningChild, end_notice
 from ostiary.core.process.outcome import DEFAULT_LIMITS, Limits, Outcome, Stderr, Stdin
@@ -42,7 +43,7 @@ def run(
     """
     with ExitStack() as at_end:
         echo = _copy_of_our_stderr(at_end) if stderr is Stderr.TEE else None
-        process = subprocess.Popen(
+        process = _StartedProcess(
             list(argv),
             # Popen would search the PATH of *env* for a bare name.
             executable=executable if os.path.dirname(executable) else os.path.join(os.curdir, executable),
@@ -53,7 +54,11 @@ def run(
             start_new_session=own_group,
             bufsize=0,
         )
-        child = RunningChild(process, own_group=own_group)
+        try:
+            child = RunningChild(process, own_group=own_group)
+        except BaseException:
+            process.kill()
+            raise
         at_end.callback(child.close)
         try:
             notice = end_notice(child)
@@ -63,6 +68,22 @@ def run(
         except BaseException:
             # The service has ended the child already, unless Ctrl-C came before it or again and again.
             child.signal(signal.SIGKILL)
+            raise
+
+
+class _StartedProcess(subprocess.Popen[bytes]):
+    """A process that does not run on when Ctrl-C comes while it is being started.
+
+    Popen waits until the program has been loaded, and forgets about it if that wait is interrupted.
+    """
+
+    def __init__(self, argv: Sequence[str], **options: Any) -> None:
+        try:
+            super().__init__(argv, **options)
+        except KeyboardInterrupt:
+            # Not reaped by Popen, so the number is still the child's.
+            if getattr(self, "pid", None) is not None:
+                self.kill()
             raise
 
 

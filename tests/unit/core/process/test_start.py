@@ -58,6 +58,11 @@ class Lifeline:
         self.wait_until_held()
         assert os.read(self._reader, 1) == b""
 
+    def wait_until_nobody_holds_it(self) -> None:
+        """Also if nobody ever did."""
+        while os.read(self._reader, 2):
+            pass
+
     def close(self) -> None:
         os.close(self._reader)
 
@@ -656,6 +661,20 @@ class TestInterruption:
             _, told = running.communicate()
         assert b"KeyboardInterrupt" in told
         lifeline.wait_until_dropped()
+
+    def test_a_ctrl_c_while_the_child_is_being_started_ends_it_too(self, lifeline: Lifeline) -> None:
+        code = (
+            "def interrupt(frame, event, called):\n"
+            "    if event == 'c_return' and called is os.read and frame.f_code.co_name == '_execute_child':\n"
+            "        sys.setprofile(None)\n"
+            "        raise KeyboardInterrupt\n"
+            "sys.setprofile(interrupt)\n"
+            f"python({Lifeline.HOLD!r} + 'import signal; signal.pause()', sys.argv[1])"
+        )
+        with subprocess.Popen(program(code, lifeline.path), stderr=subprocess.PIPE) as running:
+            _, errors = running.communicate()
+        assert b"KeyboardInterrupt" in errors
+        lifeline.wait_until_nobody_holds_it()
 
     def test_a_second_ctrl_c_waits_for_no_good_bye(self, lifeline: Lifeline) -> None:
         def interrupt(_: float) -> None:

@@ -9,12 +9,14 @@ import pytest
 
 from ostiary.gateway.config import settings
 from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.interfaces.attributes import AttributesMapper
 from ostiary.plugins.http.attributes import HttpAttributes
+from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
 from ostiary.testing import FakeClock
 
 
-def upstream(name: str, *, kind: str = "http", **options: Any) -> Upstream:
-    attributes = settings.Provider(name, kind, HttpAttributes())
+def upstream(name: str, mapper: AttributesMapper | None = None, **options: Any) -> Upstream:
+    attributes = settings.Provider(name, "a type", mapper or HttpAttributes())
     configured = settings.UpstreamConfig(name=name, server="http://127.0.0.1:1", attributes=attributes, **options)
     return Upstream(configured, asyncio.get_running_loop(), FakeClock())
 
@@ -33,7 +35,7 @@ async def test_a_prefix_is_stripped_where_it_is_to_be(strip: bool, target: bytes
 
 
 async def test_decisions_are_made_on_the_stripped_path_of_a_cluster_only() -> None:
-    cluster = upstream("cluster", kind="kubernetes", prefix="/c1", strip_prefix=True)
+    cluster = upstream("cluster", KubernetesAttributes(), prefix="/c1", strip_prefix=True)
     assert cluster.mapped_path("/c1/api/v1/pods") == "/api/v1/pods"
     assert cluster.mapped_path("/c1") == "/"
     assert upstream("shop", prefix="/shop", strip_prefix=True).mapped_path("/shop/cart") == "/shop/cart"
