@@ -115,6 +115,7 @@ class Exchange:
         "close_after",
         "connection",
         "discarded",
+        "ended",
         "head_sent",
         "received",
         "request",
@@ -130,6 +131,8 @@ class Exchange:
         # Sent to the client with any answer; empty until the request is handled.
         self.audit_id = ""
         self.head_sent = False
+        # Whether the answer is complete. The connection is for the next request then.
+        self.ended = False
         self.received = 0
         self.discarded = 0
         # Called about the client and the body; and whether the body goes to it, or waits here.
@@ -219,6 +222,7 @@ class Exchange:
 
     def end(self) -> None:
         """The answer is complete."""
+        self.ended = True
         self.responder = None
         self._waiting = None
         self.connection.finish(self)

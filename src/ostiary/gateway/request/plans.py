@@ -49,10 +49,6 @@ class Plans:
     def clear(self) -> None:
         self._kept.clear()
 
-    def bytes_of(self, username: str) -> int:
-        """How many bytes are kept for one user."""
-        return self._kept.held_by(username)
-
     def __len__(self) -> int:
         return len(self._kept)
 
@@ -61,7 +57,7 @@ class Planner:
     """Makes the plans of one engine, and says whether one may be used again."""
 
     def __init__(
-        self, judge: Judge, limits: Limits, auditor: Auditor, metrics: Metrics, *, has_admission: bool = False
+        self, judge: Judge, limits: Limits, auditor: Auditor, metrics: Metrics, *, has_admission: bool
     ) -> None:
         self._judge = judge
         self._limits = limits

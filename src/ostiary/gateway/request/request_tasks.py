@@ -51,7 +51,11 @@ class RequestTasks:
         log.error("a request failed inside the gateway", extra=extra, exc_info=error)
         passage.release()
         self._records.record_panic(passage)
-        if passage.exchange.head_sent:
-            passage.exchange.abort()
-        elif not passage.exchange.gone:
+        exchange = passage.exchange
+        if exchange.ended:
+            # An application of ours has sent its own 500 before it raised.
+            return
+        if exchange.head_sent:
+            exchange.abort()
+        elif not exchange.gone:
             self._answers.send_internal_error(passage)

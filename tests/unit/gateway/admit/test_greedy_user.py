@@ -201,11 +201,11 @@ async def test_ever_new_targets_with_many_tokens_fill_only_the_share_of_their_us
                 for _ in range(2):
                     assert (await mallory.ask(request)).status == 200
         plans, heads = worker.app.engine._plans, worker._http.known._heads
-        assert 0 < plans.bytes_of("mallory") <= PLAN_BYTES_PER_USER
+        assert 0 < plans._kept.held_by("mallory") <= PLAN_BYTES_PER_USER
         assert 0 < heads.held_by("mallory") <= KNOWN_BYTES_PER_OWNER
         assert len(plans) < 300
         assert heads.held_by("jane") > 0
-        assert plans.bytes_of("jane") > 0
+        assert plans._kept.held_by("jane") > 0
 
 
 async def test_equal_requests_of_a_users_tokens_share_one_plan(tmp_path: Path) -> None:

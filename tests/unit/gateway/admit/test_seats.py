@@ -261,6 +261,28 @@ async def test_the_timer_sends_them_away_by_itself(clock: FakeClock) -> None:
     assert fair.queued == 0
 
 
+async def test_the_timer_goes_on_for_those_who_came_later_and_begins_again_for_the_next(clock: FakeClock) -> None:
+    fair = seats(clock, wait_seconds=0.001)
+    entered(fair.try_enter())
+    early = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    clock.advance(0.0005)
+    late = asyncio.ensure_future(fair.wait("jane"))
+    await turns()
+    clock.advance(0.0006)
+    with pytest.raises(TooManyRequests):
+        await early
+    assert not late.done()
+    clock.advance(1)
+    with pytest.raises(TooManyRequests):
+        await late
+    following = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    clock.advance(1)
+    with pytest.raises(TooManyRequests):
+        await following
+
+
 @pytest.mark.parametrize(
     ("options", "fits"), [({"queue_length": 2}, 2), ({"queued_in_all": 3}, 3), ({"queue_length": 0}, 0)]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.unit.gateway.request.gateways import DENY, ImmediatePolicy, at, confi
 
 NOWHERE = "http://127.0.0.1:1"
 REVOCATIONS = "/apis/ostiary.dev/v1/revocations"
+REVOKE_BOB = json.dumps({"type": "user", "value": "bob"}).encode()
 HOOKS = {"subjectAccessReview": True, "callers": {"tokenFile": "callers"}}
 HOOK = "/webhooks/subject-access-review"
 REVIEW = json.dumps(
@@ -82,19 +84,48 @@ async def test_a_caller_that_asks_again_and_again_is_known_by_its_head_and_still
         assert site.count("requests_total", "401") == 1
 
 
+async def test_no_head_is_remembered_for_what_was_refused_nor_for_a_page(tmp_path: Path) -> None:
+    (tmp_path / "callers").write_text("caller-secret")
+    async with serving(configured(tmp_path, NOWHERE, webhooks=HOOKS)) as site:
+        for _ in range(3):
+            wrong = get(HOOK, "Authorization: Bearer caller-wrong!", method="POST", body=REVIEW)
+            assert (await site.client.ask(wrong)).status == 401
+            assert (await site.client.ask(get("/auth/methods"))).status == 200
+        assert len(site.worker._http.known) == 0
+
+
 # --- APIs of our own ---
 
 
 async def test_a_call_of_our_own_api_is_counted_and_recorded_with_its_user(tmp_path: Path) -> None:
     async with serving(configured(tmp_path, NOWHERE)) as site:
-        body = json.dumps({"type": "user", "value": "bob"}).encode()
-        answer = await site.ask(REVOCATIONS, "Content-Type: application/json", method="POST", body=body)
+        answer = await site.ask(REVOCATIONS, "Content-Type: application/json", method="POST", body=REVOKE_BOB)
         assert answer.status in (200, 201)
         (event,) = await site.events()
         assert (event["user"]["username"], event["responseStatus"]["code"]) == ("alice", answer.status)
         assert site.count("requests_total", "create", str(answer.status)) == 1
         assert site.seats == 0
         assert site.ended(answer) is None
+
+
+async def test_a_failure_inside_our_own_api_is_answered_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(configured(tmp_path, NOWHERE)) as site:
+
+        async def fail(*args: Any, **more: Any) -> Any:
+            raise RuntimeError("nobody expected this")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(site.store, "revoke", fail)
+            answer = await site.ask(REVOCATIONS, "Content-Type: application/json", method="POST", body=REVOKE_BOB)
+        assert answer.status == 500
+        assert site.seats == 0
+        codes = [event["responseStatus"]["code"] for event in await site.events()]
+        assert set(codes) == {500}
+        again = await site.ask(REVOCATIONS, "Content-Type: application/json", method="POST", body=REVOKE_BOB)
+        assert again.status == 201, "the answer was whole, so its connection is still good"
+    assert "a request failed inside the gateway" in [record.getMessage() for record in caplog.records]
 
 
 async def test_what_our_own_api_refuses_can_be_explained(tmp_path: Path) -> None:
@@ -109,8 +140,7 @@ async def test_what_our_own_api_refuses_can_be_explained(tmp_path: Path) -> None
 
 async def test_a_call_that_is_not_allowed_does_nothing(tmp_path: Path) -> None:
     async with serving(configured(tmp_path, NOWHERE, ImmediatePolicy(DENY))) as site:
-        body = json.dumps({"type": "user", "value": "bob"}).encode()
-        assert (await site.ask(REVOCATIONS, method="POST", body=body)).status == 403
+        assert (await site.ask(REVOCATIONS, method="POST", body=REVOKE_BOB)).status == 403
         assert await site.worker.app.shared.tokens.sequence() == 0
 
 

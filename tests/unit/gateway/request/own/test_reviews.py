@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from ostiary.gateway.request.own.reviews import bounded_warnings, is_self_review
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo
 from ostiary.wire.request.request_info import request_info
+from tests.unit.gateway.request.gateways import configured, kubernetes, serving
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
@@ -44,3 +48,18 @@ def test_warnings_fit_into_a_head() -> None:
     many = bounded_warnings([f'unknown field "{number}"' for number in range(10_000)])
     assert 4096 <= sum(map(len, many)) < 4096 + 256
     assert bounded_warnings(["x" * 5000, "y" * 10]) == ["x" * 256, "y" * 10]
+
+
+async def test_a_review_is_answered_counted_and_recorded_and_warns_of_what_it_does_not_know(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:1"
+    async with serving(configured(tmp_path, nowhere, upstreams=kubernetes(nowhere))) as site:
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "a~\x7fé\u200b\\": 1}
+        body = json.dumps(review).encode()
+        answer = await site.ask(WHO, "Content-Type: application/json", method="POST", body=body)
+        assert answer.status == 201
+        assert answer.one("Cache-Control") == b"no-cache, private"
+        # As an answer writes it: the quotes of the text are escaped, and what a head cannot carry is left out.
+        assert answer.one("Warning") == b'299 - "unknown field \\"a~\\\\\\""'
+        assert site.count("requests_total", "create", "201") == 1
+        (event,) = await site.events()
+        assert event["responseStatus"]["code"] == 201

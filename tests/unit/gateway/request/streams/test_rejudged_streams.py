@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.gateway.config.settings import Authorization
-from ostiary.model import Decision, UserInfo, Verdict
+from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from tests.support.http1 import turn, until, upstream
 from tests.unit.gateway.request.gateways import (
     ALLOW,
@@ -122,6 +124,40 @@ async def test_while_the_provider_is_down_a_stream_goes_on_for_a_minute_and_is_a
     assert "connection refused" in message
 
 
+async def test_while_the_provider_is_down_it_is_not_asked_more_than_once_a_second(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site, opened(site):
+        policy.fails = True
+        await site.tick(10)
+        asked = len(policy.asked)
+        await site.tick(0.5)
+        assert len(policy.asked) == asked
+        await site.tick(0.5)
+        assert len(policy.asked) > asked
+
+
+@pytest.mark.parametrize("right", ["get", "impersonate"])
+async def test_whoever_acts_for_another_needs_both_rights_of_a_policy_that_decides_at_once(
+    tmp_path: Path, right: str
+) -> None:
+    policy = ImmediatePolicy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site, "/x", "Impersonate-User: bob") as client,
+        opened(site) as own,
+    ):
+        policy.revision += 1
+        await site.tick(1)
+        assert not is_cut(client)
+        who = "bob" if right == "get" else "alice"
+        policy.rule = lambda asked: DENY if (asked.user.username, asked.request.verb) == (who, right) else ALLOW
+        policy.revision += 1
+        await site.tick(1)
+        await cut(client)
+        assert not is_cut(own)
+
+
 async def test_the_time_begins_anew_when_somebody_has_said_yes(tmp_path: Path) -> None:
     policy = Policy()
     async with (
@@ -198,6 +234,39 @@ async def test_many_plans_are_judged_in_one_go(tmp_path: Path, kind: type[Policy
             await site.tick(11)
             for client in clients:
                 await cut(client)
+
+
+async def test_others_get_their_turn_while_many_plans_are_judged(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        AsyncExitStack() as stack,
+    ):
+        for number in range(70):
+            await stack.enter_async_context(opened(site, f"/{number}"))
+        turns = 0
+        judged_in: list[int] = []
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        def rule(attributes: Attributes) -> Decision:
+            judged_in.append(turns)
+            return ALLOW
+
+        policy.rule = rule
+        policy.revision += 1
+        counting = asyncio.create_task(count_turns())
+        await site.tick(1)
+        await until(lambda: len(judged_in) == 70)
+        counting.cancel()
+        batches = Counter(judged_in)
+        assert len(batches) <= 3
+        assert max(batches.values()) <= 50
 
 
 async def test_when_nothing_is_open_nobody_is_asked(tmp_path: Path) -> None:
@@ -278,6 +347,23 @@ async def test_the_new_configuration_judges_what_was_opened_under_the_old_one(
     messages = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
     expected = {"the policy": "the policy no longer allows it"}.get(change, "the configuration no longer has it")
     assert messages == ([f"a stream was cut: {expected}"] if ends else [])
+
+
+async def test_what_the_configuration_no_longer_has_does_not_keep_the_rest_from_being_judged(tmp_path: Path) -> None:
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), Policy())) as site,
+        opened(site, "/gone") as gone,
+        opened(site, "/kept/refused") as refused,
+        opened(site, "/kept/allowed") as allowed,
+    ):
+        policy = ImmediatePolicy(lambda asked: DENY if asked.request.path.endswith("/refused") else ALLOW)
+        upstreams = [{"name": "api", "server": at(made), "prefix": "/kept", "identity": "none", "attributes": "http"}]
+        config = configured(tmp_path, at(made), policy, upstreams=upstreams)
+        await site.worker.reload(replace(config, store=site.worker.app.config.store))
+        await cut(gone)
+        await cut(refused)
+        assert not is_cut(allowed)
 
 
 async def test_after_a_reload_a_watch_is_read_as_the_new_configuration_reads_it(tmp_path: Path) -> None:
