@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
+from ostiary.gateway.authenticate import store_health
 from ostiary.gateway.authenticate.store_health import StoreHealth
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
+from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.plugins.sqlite import token_store as sqlite
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
+from tests.support.http1 import turn, until
 
 
 @pytest.fixture
@@ -107,3 +111,89 @@ async def test_when_the_clock_is_set_back_the_store_hears_of_it_at_once(tokens: 
     assert found is not None
     assert (found.token.expires_at - clock.now()).total_seconds() == 15 * 60
     running.cancel()
+
+
+class Counting(MemoryTokenStore):
+    """Counts how often it is written to, and can be down."""
+
+    def __init__(self, *, clock: FakeClock) -> None:
+        super().__init__(clock=clock)
+        self.writes = 0
+        self.down = False
+
+    async def heartbeat(self) -> None:
+        self.writes += 1
+        if self.down:
+            raise ProviderError("the store cannot be written", cause="no space left")
+        await super().heartbeat()
+
+
+@asynccontextmanager
+async def checking(store: Counting, clock: FakeClock) -> AsyncIterator[StoreHealth]:
+    """Health that is checked in the background, after the first check."""
+    health = StoreHealth(Tokens(store, clock=clock), clock)
+    running = asyncio.ensure_future(health.run())
+    await until(lambda: store.writes == 1)
+    await turn()
+    try:
+        yield health
+    finally:
+        running.cancel()
+
+
+async def test_it_is_checked_once_more_for_each_time_that_it_must_hurry(clock: FakeClock) -> None:
+    store = Counting(clock=clock)
+    async with checking(store, clock) as health:
+        await turn(20)
+        assert store.writes == 1
+        for writes in (2, 3):
+            health.hurry()
+            await turn(20)
+            assert store.writes == writes
+
+
+async def test_while_it_cannot_be_written_it_is_tried_again_soon(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_health, "RETRY_SECONDS", 0.0)
+    store = Counting(clock=clock)
+    async with checking(store, clock) as health:
+        await turn(20)
+        assert store.writes == 1
+        store.down = True
+        health.hurry()
+        await until(lambda: store.writes > 5)
+
+
+async def test_a_jump_of_the_clock_is_logged_with_its_size_and_checked_once(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Counting(clock=clock)
+    async with checking(store, clock) as health:
+        clock.advance(3600)
+        health.tick()
+        await turn(20)
+        assert (store.writes, caplog.records) == (1, []), "time has passed, and nobody has changed the clock"
+        clock.set_back(3600.26)
+        health.tick()
+        health.tick()
+        await turn(20)
+        assert store.writes == 2
+    (record,) = caplog.records
+    assert (record.getMessage(), record.levelno) == ("the clock was changed", logging.WARNING)
+    assert record.__dict__["seconds"] == -3600.3
+
+
+async def test_the_log_says_once_that_it_cannot_be_written_and_once_that_it_can_again(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Counting(clock=clock)
+    health = StoreHealth(Tokens(store, clock=clock), clock)
+    for down in (False, True, True, False, False):
+        store.down = down
+        assert await health.check() == ("it cannot be written" if down else "")
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, "the token store cannot be written: nobody can sign in or out"),
+        (logging.WARNING, "the token store can be written again"),
+    ]
+    assert caplog.records[0].__dict__["cause"] == "no space left"

@@ -29,6 +29,19 @@ def test_a_ruling_differs_from_whatever_says_something_else(other: object) -> No
     assert Ruling(Verdict.DENY, "why", True) != other
 
 
+class Anything:
+    """Says of everything that it is equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+def test_whatever_is_no_decision_is_asked_itself_whether_it_is_equal() -> None:
+    assert Ruling(Verdict.DENY, "why") == Anything()
+
+
 def test_what_needs_no_permission_is_allowed_and_never_holds() -> None:
     assert NOTHING_ASKED.allowed
     assert NOTHING_ASKED.until == float("-inf")

@@ -106,6 +106,19 @@ async def test_a_call_of_our_own_api_that_is_half_sent_does_nothing_after_the_ri
         assert site.worker.app.shared.limits.seats.in_flight == 0
 
 
+async def test_a_call_that_nobody_can_decide_on_any_more_does_nothing_and_gives_its_seat_back(tmp_path: Path) -> None:
+    remote = Remote()
+    async with narrow(tmp_path, remote) as (site, _), connected(site.port) as client:
+        await half_sent(site, client, REVOCATIONS, REVOCATION)
+        remote.fails = True
+        site.clock.advance(60)
+        client.send(REVOCATION[1:])
+        assert (await client.answer()).status == 500
+        marks = (await site.worker.app.shared.tokens.store.revocations_after(0)).revocations
+        assert "bob" not in [mark.value for mark in marks]
+        await until(lambda: site.worker.app.shared.limits.seats.in_flight == 0)
+
+
 async def test_a_call_of_our_own_api_that_comes_slowly_is_answered(tmp_path: Path) -> None:
     async with narrow(tmp_path, Remote()) as (site, _), connected(site.port) as client:
         await half_sent(site, client, REVOCATIONS, REVOCATION)

@@ -51,6 +51,22 @@ async def test_a_failure_gives_the_seat_back_and_is_answered_logged_and_recorded
     assert lines[-1].exc_info is not None, "the operator sees where"
 
 
+async def test_a_failure_after_the_whole_answer_leaves_the_connection_to_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starlette answers 500 itself, and then raises."""
+    async with upstream() as made, serving(configured(tmp_path, at(made))) as site:
+
+        async def fail(*args: object, **more: object) -> None:
+            raise RuntimeError("nobody expected this")
+
+        monkeypatch.setattr(site.store, "revoke", fail)
+        lines, body = "Content-Type: application/json", b'{"type": "user", "value": "bob"}'
+        answer = await site.ask("/apis/ostiary.dev/v1/revocations", lines, method="POST", body=body)
+        assert answer.status == 500
+        assert (await site.ask()).status == 200
+
+
 class Quota:
     """An admission provider that admits the first request, and no other."""
 

@@ -104,3 +104,22 @@ async def test_other_paths_are_the_upstreams(tmp_path: Path, path: str) -> None:
         body = review(site.token)
         answer = await site.client.ask(site.request(path, JSON, method="POST", body=body))
         assert (answer.status, answer.body) == (200, body)
+
+
+async def test_a_review_of_64_kibibytes_is_read_and_a_larger_one_is_not(tmp_path: Path) -> None:
+    async with upstream() as made, served(config(tmp_path, at(made), allowed=True)) as site:
+        body = review(site.token)
+        largest = body + b" " * (64 * 1024 - len(body))
+        assert json.loads((await ask(site, largest)).body)["status"]["authenticated"] is True
+        assert made.requests == []
+        assert (await ask(site, largest + b" ")).body == largest + b" "
+
+
+async def test_a_review_in_chunks_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    async with upstream() as made, served(config(tmp_path, at(made), allowed=True)) as site:
+        site.client.send(site.request(PATH, JSON, "Transfer-Encoding: chunked", method="POST"))
+        site.client.send(chunked(b" " * (64 * 1024), b" "))
+        answer = await site.client.answer()
+        assert answer.status == 413
+        assert json.loads(answer.body)["kind"] == "Status"
+        assert (made.requests, site.seats) == ([], 0)
