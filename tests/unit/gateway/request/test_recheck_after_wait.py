@@ -114,9 +114,10 @@ async def test_a_call_that_nobody_can_decide_on_any_more_does_nothing_and_gives_
         site.clock.advance(60)
         client.send(REVOCATION[1:])
         assert (await client.answer()).status == 500
+        await until(lambda: site.worker.app.shared.limits.seats.in_flight == 0)
+        await turn(20)
         marks = (await site.worker.app.shared.tokens.store.revocations_after(0)).revocations
         assert "bob" not in [mark.value for mark in marks]
-        await until(lambda: site.worker.app.shared.limits.seats.in_flight == 0)
 
 
 async def test_a_call_of_our_own_api_that_comes_slowly_is_answered(tmp_path: Path) -> None:
