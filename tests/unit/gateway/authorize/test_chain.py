@@ -261,10 +261,10 @@ async def test_a_provider_that_hangs_is_given_up() -> None:
     hanging.gate.clear()
     for provider in (hanging, stubborn):
         with pytest.raises(ProviderError, match="is unavailable") as caught:
-            await chain(provider, timeout=0.02).authorize(GET_POD)
-        assert "within 0.02 seconds" in str(caught.value)
+            await chain(provider, timeout=0.25).authorize(GET_POD)
+        assert "within 0.25 seconds" in str(caught.value)
     with pytest.raises(ProviderError):
-        await chain(stubborn, timeout=0.02).relevant_groups()
+        await chain(stubborn, timeout=0.25).relevant_groups()
     stubborn.gate.set()
 
 
