@@ -71,7 +71,7 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._limits = server.limits
-        self._find_known = server.known.find
+        self._find_known = server.find_known
         self.loop = server.loop
         # Set by the event loop before anything else happens.
         self.transport: OutgoingTransport
@@ -85,7 +85,7 @@ class ServerConnection(asyncio.Protocol):
         self.account: Account | None = None
         self._unread = 0
         self.deadline = 0.0
-        self._reader: RequestReader = RequestReader(self, server.limits, server.loop.time)
+        self._reader: RequestReader = RequestReader(self, server.limits, server.now)
         self._active: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         # Given up: nothing more is read, and the connection ends with what is being answered.
@@ -421,7 +421,7 @@ OnRefused = Callable[[ServerConnection, Exchange | None, RequestRefused], bytes]
 class Server:
     """What the connections of one listener share. A reload changes `handle`, and `limits` for new connections."""
 
-    __slots__ = ("connections", "handle", "known", "limits", "loop", "on_refused", "outbox")
+    __slots__ = ("connections", "find_known", "handle", "known", "limits", "loop", "now", "on_refused", "outbox")
 
     def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.handle = handle
@@ -429,6 +429,8 @@ class Server:
         self.loop = loop
         self.connections: set[ServerConnection] = set()
         self.known = KnownHeads()
+        # Looked up once: each connection would otherwise hold its own method objects.
+        self.find_known, self.now = self.known.find, loop.time
         self.outbox = Outbox(loop)
         # Called with each request that could not be read, as far as it came; returns more header lines for its answer.
         self.on_refused: OnRefused = _no_lines
