@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.tokens import RENEWAL_PREFIX, Issued, Tokens, digest, new_token
-from ostiary.gateway.authenticate.revocation_file import Line, RevocationFile, parse_line
+from ostiary.gateway.authenticate.revocation_file import MAX_BYTES, Line, RevocationFile, parse_line
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -217,6 +217,21 @@ async def test_a_line_that_is_not_understood_is_reported_by_number_and_the_other
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [message.split(" of the")[0] for message in errors] == ["line 1", "line 2", "line 4"]
     assert canary[4:20] not in caplog.text
+
+
+async def test_a_file_as_large_as_is_read_counts_to_its_last_line_and_a_larger_one_is_an_error(
+    file: RevocationFile, path: Path, tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A part of it must not be taken for all: the lines at its end would be ignored in silence."""
+    ann, bob = await signed_in(tokens, "ann"), await signed_in(tokens, "bob")
+    end = b"\nuser ann\n"
+    path.write_bytes(b"#" * (MAX_BYTES - len(end)) + end)
+    assert await file.check_now() == 1
+    assert await alive(tokens, ann, bob) == [False, True]
+    path.write_bytes(b"user bob\n" + b"#" * (MAX_BYTES - 8))
+    assert await file.check_now() == 0
+    assert "it is larger than 16 MiB" in caplog.text
+    assert await alive(tokens, bob) == [True]
 
 
 async def test_a_last_line_that_may_be_half_written_waits_for_the_next_look(path: Path) -> None:
