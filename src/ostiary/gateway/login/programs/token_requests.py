@@ -31,7 +31,8 @@ class TokenRequests:
         except Exception as error:
             return self._events.record_failure(error, request)
         if pair is None:
-            refusal = LoginRefused("invalid device code", cause="the code is unknown, used, or belongs to another user")
+            cause = "the code is unknown, used, or belongs to another user"
+            refusal = LoginRefused("invalid sign-in code", cause=cause)
             return self._events.record_refusal(refusal, request, answers.grant_refusal("invalid_grant"))
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
         return answers.token_pair(pair)

@@ -109,7 +109,7 @@ def _relevant_to(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]
 
 def _checked_memberships(provider: Groups, wanted_groups: AbstractSet[str], answer: object) -> tuple[Membership, ...]:
     if not isinstance(answer, (tuple, list)) or not all(isinstance(item, Membership) for item in answer):
-        cause = f"it answered with {type(answer).__name__}instead of memberships"
+        cause = f"it answered with {type(answer).__name__} instead of memberships"
         raise ContractBroken(f'the group provider "{provider.name}" breaks its contract', cause=cause)
     # Groups that were not asked for are dropped: nobody has checked what they would allow.
     return tuple(

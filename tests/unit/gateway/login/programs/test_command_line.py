@@ -98,6 +98,7 @@ async def test_a_code_is_good_once(make: Make) -> None:
     assert (await exchange(gateway, code)).status == 200
     again = await exchange(gateway, code)
     assert (again.status, body(again)) == (400, {"error": "invalid_grant"})
+    assert gateway.events[-1].reason.startswith("invalid sign-in code")
 
 
 async def test_a_code_is_good_for_a_minute(make: Make, clock: FakeClock) -> None:

@@ -95,3 +95,4 @@ async def test_a_group_provider_that_breaks_its_contract_closes_the_door(make: M
     answer = await gateway.get()
     assert answer.status == 500
     await nobody_came_in(gateway, answer)
+    assert f"it answered with {type(said).__name__} instead of memberships" in gateway.events[0].reason
