@@ -6,7 +6,7 @@ has. The walk of bash and zsh is the same text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ostiary.cli.completion.levels import CommandLevel, Option
 
@@ -54,4 +54,24 @@ def walk(levels: tuple[CommandLevel, ...]) -> str:
         descents="\n".join(f'            "{words}") level="{level}" ;;' for words, level in descents(levels)),
         taking_values=any_of(keys_with_value(levels)),
         free="\n".join(f'            "{level_name(level.path)} "[!-]*) rest=1 ;;' for level in levels if level.rest),
+    )
+
+
+def fill_script(
+    template: str,
+    levels: tuple[CommandLevel, ...],
+    *,
+    values: Callable[[Option], str],
+    offer: Callable[[CommandLevel], str],
+) -> str:
+    """The script of a shell with ``case``: *values* completes the value of an option, *offer* the words of a level."""
+    return template.format(
+        walk=walk(levels),
+        values="\n".join(
+            f"        {any_of(option_keys(level, option))}) {values(option)}return ;;"
+            for level in levels
+            for option in level.options
+            if option.values is not None
+        ),
+        offers="\n".join(offer(level) for level in levels),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostiary.cli.completion.levels import FILES, PROGRAMS, CommandLevel, Option
-from ostiary.cli.completion.walk import any_of, level_name, option_keys, walk
+from ostiary.cli.completion.walk import fill_script, level_name
 
 ZSH = """\
 #compdef ostiary
@@ -38,16 +38,7 @@ fi
 
 
 def zsh(levels: tuple[CommandLevel, ...]) -> str:
-    return ZSH.format(
-        walk=walk(levels),
-        values="\n".join(
-            f"        {any_of(option_keys(level, option))}) {_values(option)}return ;;"
-            for level in levels
-            for option in level.options
-            if option.values is not None
-        ),
-        offers="\n".join(_offer(level) for level in levels),
-    )
+    return fill_script(ZSH, levels, values=_values, offer=_offer)
 
 
 def _values(option: Option) -> str:
