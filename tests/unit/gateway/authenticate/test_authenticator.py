@@ -4,103 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from ostiary.core.tokens import Issued, Tokens, digest
+from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
-from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, RevocationKind, Session
+from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import UserInfo
-from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 from ostiary.wire.status import Answer
+from tests.unit.gateway.authenticate.signed_in_users import ANN, BOB, Store, key, sign_in, stream_of
 
-ANN = UserInfo("ann", groups=("dev",))
-BOB = UserInfo("bob", groups=("ops",))
 ANSWER = Answer(200, b"{}")
-
-
-class Store(MemoryTokenStore):
-    """Counts what it is asked, and can be down, or wait in the middle of a lookup, or have forgotten revocations."""
-
-    down = False
-    lookups_fail = False
-    forgetful = False
-    lookups = 0
-    confirmations = 0
-
-    def __init__(self, *, clock: FakeClock) -> None:
-        super().__init__(clock=clock)
-        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
-        self.go_on.set()
-
-    async def find(self, digest: bytes) -> Found | None:
-        self.lookups += 1
-        self._check(self.lookups_fail)
-        record = await super().find(digest)
-        self.reached.set()
-        await self.go_on.wait()
-        return record
-
-    async def session(self, session_id: str) -> Session | None:
-        self._check()
-        return await super().session(session_id)
-
-    async def revocations_after(self, sequence: int | None) -> RevocationBatch:
-        self._check()
-        self.confirmations += 1
-        await asyncio.sleep(0)
-        batch = await super().revocations_after(sequence)
-        return replace(batch, revocations=(), complete=False) if self.forgetful else batch
-
-    def _check(self, fails: bool = False) -> None:
-        if self.down or fails:
-            raise ProviderError("the token store cannot be used")
-
-
-class Stream:
-    """Notes how often it was cut."""
-
-    def __init__(self) -> None:
-        self.cuts = 0
-
-    def cut(self) -> None:
-        self.cuts += 1
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> Store:
-    return Store(clock=clock)
-
-
-@pytest.fixture
-def tokens(store: Store, clock: FakeClock) -> Tokens:
-    return Tokens(store, clock=clock)
-
-
-@pytest.fixture
-def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
-    return Authenticator(tokens, clock)
-
-
-def key(issued: Issued) -> bytes:
-    return digest(issued.token.reveal())
-
-
-async def sign_in(authenticator: Authenticator, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
-    live = await authenticator.find(key(await tokens.issue(user, provider="staff")))
-    assert live is not None
-    return live
-
-
-def stream_of(authenticator: Authenticator, live: TokenInUse) -> Stream:
-    stream = Stream()
-    authenticator.in_use.add_stream(live, stream)
-    return stream
 
 
 # --- what is kept in memory ---

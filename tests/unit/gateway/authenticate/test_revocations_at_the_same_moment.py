@@ -13,22 +13,7 @@ from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
-from tests.unit.gateway.authenticate.test_authenticator import Store, key, sign_in, stream_of
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> Store:
-    return Store(clock=clock)
-
-
-@pytest.fixture
-def tokens(store: Store, clock: FakeClock) -> Tokens:
-    return Tokens(store, clock=clock)
-
-
-@pytest.fixture
-def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
-    return Authenticator(tokens, clock)
+from tests.unit.gateway.authenticate.signed_in_users import Store, key, sign_in, stream_of
 
 
 async def test_a_lookup_that_a_revocation_overtakes_is_made_again(

@@ -10,7 +10,7 @@ from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary.testing import FakeClock
-from tests.unit.gateway.authorize.test_chain import ALICE, POD, AtOnce, Slow
+from tests.unit.gateway.authorize.providers import ALICE, POD, AtOnce, Slow
 
 QUESTIONS = tuple(Attributes(ALICE, replace(POD, verb=verb)) for verb in ("get", "create", "delete"))
 
