@@ -6,8 +6,11 @@ STAMP  := $(VENV)/.ready
 # The demonstration has a small environment of its own, unless everything is there already.
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
+# What a gateway can be configured with, all of it: a configuration that works elsewhere works in the image.
+IMAGE_EXTRAS := gateway oidc htpasswd ldap cedar postgresql redis otel
+
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo bench house mutants reference lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -43,6 +46,10 @@ e2e: $(STAMP)  ## real processes, TLS and clients on loopback
 demo: $(DEMO)/.ready  ## watch a program stay signed in, and a gateway at work
 	@$(DEMO)/bin/python -m examples.stay_signed_in && $(DEMO)/bin/python -m examples.gateway
 
+demo-replicas: $(DEMO)/.ready  ## watch three replicas on PostgreSQL: one is lost, access is withdrawn everywhere
+	@scripts/components demo-replicas
+	@$(DEMO)/bin/python -m examples.replicas
+
 pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
 	@scripts/pythons
 
@@ -56,21 +63,30 @@ house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
 mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="--all gateway/authorize")
 	@nice $(BIN)/python scripts/mutants $(ARGS)
 
-reference: $(STAMP)  ## write the tables of settings into the reference, from their declarations
+reference: $(STAMP)  ## write what is made from declarations: the tables of settings, copies of alert rules and dashboard
 	@$(BIN)/python scripts/reference
+	@$(BIN)/python scripts/monitoring
 
 bench: components  ## the figures, as ratios in one run
 	@scripts/components bench
 	$(BIN)/python -m bench
 
+image:  ## build the container image with buildah: deploy/image
+	deploy/image/build
+
 lock: $(STAMP)  ## resolve requirements.lock again
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
 	  --no-emit-package python-ldap --no-header --no-annotate --upgrade -q -o requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --group demo --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --extra postgresql --group demo --generate-hashes \
 	  --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q -o requirements-demo.lock
 	echo python-ldap | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
 	  -o requirements-ldap.lock
+	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(IMAGE_EXTRAS)) --no-emit-package python-ldap \
+	  --generate-hashes --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q \
+	  -o deploy/image/requirements.lock
+	printf '%s\n' hatchling setuptools pip | $(BIN)/uv pip compile - --generate-hashes --python-version 3.11 \
+	  --constraints requirements.lock --no-header --no-annotate -q -o deploy/image/requirements-build.lock
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results

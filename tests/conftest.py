@@ -23,6 +23,7 @@ from ostiary.testing import FakeClock
 from tests.support.apiserver import ApiServer
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
+from tests.support.postgresql import PostgresServer, folder_for_servers, programs_of_18, running
 
 Connect = Callable[..., Connection]
 
@@ -73,6 +74,20 @@ def ca() -> trustme.CA:
 def ca_data(ca: trustme.CA) -> str:
     """The authority as ``certificate-authority-data``."""
     return b64encode(ca.cert_pem.bytes()).decode()
+
+
+@pytest.fixture(scope="session")
+def postgresql_15() -> Iterator[PostgresServer]:
+    """One for all tests of a process: each uses a schema or a database of its own, and leaves the server as it is."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_18(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """The same with the newest version that can be had."""
+    with folder_for_servers() as folder, running(programs_of_18(request.config, folder)) as server:
+        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
     OstiaryError
     ├── ConfigurationError       a file or an option is wrong: mend it, then try again
     │   ├── LibraryMissing       an extra is not installed: the hint says what to install
-    │   └── ImageNameError       a text is not the name of an image
+    │   ├── ImageNameError       a text is not the name of an image
+    │   └── ScopeError           a scope for a token cannot be read, or is wider than it may be
     ├── CredentialError          there is no credential, so no request was sent
     │   ├── PluginRefused        the policy of this program does not let the command run
     │   ├── PluginNotFound       the command does not exist or cannot be executed
@@ -65,6 +66,7 @@ CODES: dict[str, str] = {
     "credential-provider-answer-invalid": "the credential provider's answer cannot be used",
     "credential-provider-request-invalid": "a credential provider received an invalid request",
     "service-account-token-unavailable": "the token of a pod's service account could not be obtained",
+    "api-server-unreachable": "the API server of a kubeconfig, or of the pod, is unreachable",
     "token-exchange-failed": "a server did not exchange a service account token for one that the registry accepts",
     "cloud-credential-unavailable": "a cloud returned no credential for its image registry",
     "library-missing": "a required library is not installed",
@@ -72,6 +74,8 @@ CODES: dict[str, str] = {
     "docker-helper-failed": "a docker credential helper failed",
     "docker-helper-answer-invalid": "what a docker credential helper printed is not a login",
     "token-file-unreadable": "the file that should hold the token cannot be read",
+    "token-file-unwritable": "the file or folder for a token cannot be written",
+    "agent-socket-unusable": "the agent's socket cannot be opened, or another agent answers there",
     "tls-invalid": "the TLS settings cannot be used together, or a certificate cannot be loaded",
     "proxy-invalid": "the proxy URL is invalid",
     "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
@@ -79,6 +83,8 @@ CODES: dict[str, str] = {
     "sign-in-refused": "sign-in was refused by the identity system or by the user",
     "sign-in-needed": "there is no session at the gateway, and interactive sign-in is not allowed",
     "sign-in-unanswered": "sign-in timed out",
+    "platform-proof-unavailable": "the platform gave this job or pod no token that the gateway can be shown",
+    "platform-unreachable": "the platform's token endpoint is unreachable",
     "gateway-unreachable": "the gateway is unreachable, or its certificate cannot be verified",
     "gateway-answer-invalid": "the server is not a gateway, or its version is not supported",
     "session-file-unsafe": "the files that hold a session cannot be trusted, or cannot be written",
@@ -87,11 +93,22 @@ CODES: dict[str, str] = {
     "plugin-not-found": "unknown provider: no installed package declares it",
     "plugin-ambiguous": "duplicate provider: two installed packages declare the same name",
     "plugin-broken": "an installed provider cannot be loaded",
+    "token-store-full": "the token store takes no more objects of a kind",
     "token-store-unavailable": "the token store cannot be opened, read or written",
+    "token-store-of-another-gateway": "the token store belongs to another gateway",
+    "store-in-use": "a token store that is to be moved or filled is used by a gateway or another command",
+    "store-not-empty": "the token store to move to holds other sessions, or later revocations, than the one to move",
+    "store-not-movable": "the token store cannot be read, or filled, as a whole",
+    "store-changed": "the token store was changed while it was moved: what was copied is not complete",
+    "issuer-key-unusable": "a key that signs JWTs, or the secret that seals it, is missing or cannot be used",
+    "issuer-audience-refused": "no JWT is issued for this audience",
+    "issuer-narrowed-token": "a token with fewer rights than its owner cannot be exchanged for a JWT",
     "audit-unavailable": "an audit event cannot be stored",
     "too-many-requests": "too many requests: a limit of the gateway is exceeded",
     "gateway-refused": "permission denied: a gateway refused the request of a command",
+    "account-refused": "a service account or an API token cannot be created, changed or found as asked",
     "revocation-not-found": "unknown revocation: it cannot be undone",
+    "scope-invalid": "a scope for a token cannot be read, or is wider than that of the token it is made with",
     "decision-not-found": "unknown decision id: it is neither remembered nor recorded",
     "usage": "invalid command line",
 }
@@ -168,6 +185,10 @@ class LibraryMissing(ConfigurationError, ModuleNotFoundError):
 
 class ImageNameError(ConfigurationError):
     default_code = "image-name-invalid"
+
+
+class ScopeError(ConfigurationError):
+    default_code = "scope-invalid"
 
 
 def _with_hint(problem: Problem) -> str:

@@ -136,7 +136,8 @@ class RequestInfo:
     and `modifier` are the design document's. For a path that is no resource's, `is_resource` is false and only
     `verb`, `method`, `modifier` and `path` are set. Selectors are None where the request has none that can be read.
     `upstream` is the name of the upstream that would serve it; empty for the gateway's own API, and where a cluster
-    asks us through a webhook.
+    asks us through a webhook. `of_kubernetes` says that a Kubernetes API is asked, so the paths of its discovery are
+    that and nothing else.
     """
 
     verb: str
@@ -154,6 +155,7 @@ class RequestInfo:
     label_selector: tuple[Requirement, ...] | None = None
     capabilities: tuple[str, ...] = ()
     upstream: str = ""
+    of_kubernetes: bool = False
 
     @property
     def object_namespace(self) -> str:

@@ -1,4 +1,4 @@
-"""The counts of one process and of the workers of a machine keep the contract that others' are held to, too."""
+"""The counts of a process, of the workers of a machine and of replicas keep the contract that others' are held to."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
+from ostiary.core.counting.replicated_counts import ReplicatedCounts
+from ostiary.core.counting.store_counts import StoreCounts
 from ostiary.interfaces.shared_counts import SharedCounts, State
 from ostiary.testing import FakeClock
 from ostiary.testing.shared_counts import SharedCountsContract, add_one
+from tests.support.count_store import MemoryCountStore
 
 
 class TestMemoryCounts(SharedCountsContract):
@@ -43,6 +46,47 @@ class TestMachineCounts(SharedCountsContract):
         counts = MachineCounts(memory, clock=clock)
         yield counts
         await counts.close()
+
+
+@pytest.fixture
+def count_store(clock: FakeClock) -> MemoryCountStore:
+    return MemoryCountStore(clock)
+
+
+class TestStoreCounts(SharedCountsContract):
+    @pytest.fixture
+    def counts(self, count_store: MemoryCountStore) -> SharedCounts:
+        return StoreCounts(count_store)
+
+    @pytest.fixture
+    def other(self, count_store: MemoryCountStore) -> SharedCounts:
+        return StoreCounts(count_store)
+
+
+def joined(store: MemoryCountStore, clock: FakeClock) -> ReplicatedCounts:
+    counts = ReplicatedCounts(MemoryCounts(clock=clock), clock=clock)
+    counts.join(store)
+    return counts
+
+
+class TestReplicatedCounts(SharedCountsContract):
+    @pytest.fixture
+    def counts(self, count_store: MemoryCountStore, clock: FakeClock) -> SharedCounts:
+        return joined(count_store, clock)
+
+    @pytest.fixture
+    def other(self, count_store: MemoryCountStore, clock: FakeClock) -> SharedCounts:
+        return joined(count_store, clock)
+
+
+class TestReplicatedCountsWithoutReplicas(SharedCountsContract):
+    @pytest.fixture
+    def counts(self, clock: FakeClock) -> SharedCounts:
+        return ReplicatedCounts(MemoryCounts(clock=clock), clock=clock)
+
+    @pytest.fixture
+    def other(self, counts: SharedCounts) -> SharedCounts:
+        return counts
 
 
 def count(memory: int, times: int) -> None:

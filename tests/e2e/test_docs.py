@@ -6,7 +6,11 @@ set up by its entry in `WORLDS`. Everything else must be on the page itself.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
+import ssl
 import subprocess
 import sys
 from base64 import b64encode
@@ -18,13 +22,16 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.support import offline_pip
+from tests.support import image, offline_pip
 from tests.support.apiserver import ApiServer
 from tests.support.cluster import Cluster
+from tests.support.collector import collecting
 from tests.support.google import Google
 from tests.support.kubectl import find_kubectl
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
+from tests.support.postgresql import PASSWORD, running
+from tests.support.systemd import PrivateSystemd
 from tests.support.walkthrough import ROOT, Command, Walk, on_free_ports, sections, steps
 from tests.support.wheel import build, install_with_extras
 
@@ -33,6 +40,15 @@ PAGES = [
     *sorted((ROOT / "docs/tutorial").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
 ]
+# Followed in tests/interop, with a real API server, as far as that goes without nodes.
+NEEDS_A_CLUSTER = {"docs/how-to/operate.md", "docs/how-to/run-replicas-in-kubernetes.md"}
+# Pages whose YAML other tests read and use.
+READ_BY_TESTS = {
+    "docs/how-to/ci-github-actions.md": "test_ci_jobs.py",
+    "docs/how-to/ci-gitlab.md": "test_ci_jobs.py",
+    "docs/how-to/pods.md": "test_ci_jobs.py",
+    "docs/how-to/limit-what-teams-create.md": "test_object_quota.py",
+}
 FOLLOWED = [pytest.param(name, text, id=name) for page in PAGES for name, text in sections(page) if any(steps(text))]
 
 
@@ -44,6 +60,8 @@ class World:
     authority: trustme.CA
     addresses: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    # How the reader's shell is started, if not here.
+    inside: list[str] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
 
 
@@ -93,6 +111,15 @@ def administrator_of_google(world: World) -> None:
     Google(world.authority).write_key(world.folder / "service-account.json").chmod(0o600)
 
 
+def collector_of_traces(world: World) -> None:
+    """A collector, whose authority only its operator knows."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    world.authority.issue_cert("localhost").configure_cert(context)
+    collector = world.stack.enter_context(collecting(context))
+    world.addresses["https://collector.example.com:4318/v1/traces"] = collector.url
+    world.authority.cert_pem.write_to_path(str(world.folder / "collector-ca.pem"))
+
+
 def author_of_a_package(world: World) -> None:
     """Python finds what is in the folder, as it does after ``pip install -e .``, and pytest is there."""
     world.environment["PYTHONPATH"] = str(world.folder)
@@ -102,6 +129,58 @@ def author_of_a_package(world: World) -> None:
     (programs / "pytest").chmod(0o755)
 
 
+def machine_with_a_service(world: World) -> None:
+    """``systemctl`` for a gateway that is a service, the one of the gateway.yaml in the folder; and a database."""
+    if shutil.which("sqlite3") is None:
+        missing("sqlite3")
+    server = world.stack.enter_context(running(config="fsync = on\n"))
+    world.addresses["db.example.com:5432"] = f"{server.host}:{server.port}"
+    world.environment["PGPASSWORD"] = PASSWORD
+    password = world.folder / "database-password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    programs = world.folder / "bin"
+    programs.mkdir()
+    shutil.copy(ROOT / "tests/support/service_control.py", programs / "systemctl")
+    (programs / "systemctl").chmod(0o755)
+    stop = [str(programs / "systemctl"), "stop", "ostiary"]
+    world.stack.callback(lambda: subprocess.run(stop, cwd=world.folder, check=True))
+
+
+def builder_of_the_image(world: World) -> None:
+    """The image is built, and podman runs it; on the loopback alone."""
+    image.build()
+    programs = world.folder / "bin"
+    programs.mkdir()
+    image.write_podman(programs / "podman")
+    world.stack.callback(image.remove, container="gateway", volume="ostiary-state")
+    world.addresses["0.0.0.0"] = "127.0.0.1"
+    world.addresses["ostiary:0.1.0"] = image.NAME
+
+
+def administrator_of_a_host(world: World) -> None:
+    """A machine with systemd, the program in /opt/ostiary, and this project's folder `deploy`."""
+    image.build()
+    systemd = world.stack.enter_context(PrivateSystemd(world.folder.parent / "systemd"))
+    world.inside = systemd.shell(world.folder)
+    (world.folder / "deploy").symlink_to(ROOT / "deploy")
+
+
+def machine_with_a_database_and_haproxy(world: World) -> None:
+    """PostgreSQL with the role and the database of the page; HAProxy ends with the page."""
+    if shutil.which("haproxy") is None:
+        missing("haproxy")
+    server = world.stack.enter_context(running())
+    server.sql("ALTER ROLE ostiary PASSWORD 'change-me'")
+    world.addresses["127.0.0.1:5432"] = f"{server.host}:{server.port}"
+    world.stack.callback(_end_process, world.folder / "haproxy.pid")
+
+
+def _end_process(pid_file: Path) -> None:
+    if pid_file.exists():
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
 WORLDS: dict[str, Callable[[World], None]] = {
     "README.md: Door 1": cluster_of_a_kubeconfig,
     "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
@@ -109,10 +188,15 @@ WORLDS: dict[str, Callable[[World], None]] = {
     "docs/how-to/debug-sign-in.md": cluster_of_a_kubeconfig,
     "docs/how-to/metrics.md": cluster_of_a_kubeconfig,
     "docs/how-to/use-your-http-client.md": cluster_of_a_kubeconfig,
+    "docs/how-to/move-and-back-up-the-store.md": machine_with_a_service,
     "docs/how-to/google-groups.md": administrator_of_google,
     "docs/how-to/sign-in-with-github.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-ldap.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-oidc.md": credential_for_a_cluster,
+    "docs/how-to/trace-requests.md": collector_of_traces,
+    "docs/how-to/run-replicas-behind-haproxy.md": machine_with_a_database_and_haproxy,
+    "docs/how-to/run-in-a-container.md": builder_of_the_image,
+    "docs/how-to/run-with-systemd.md": administrator_of_a_host,
     "docs/how-to/write-a-provider.md": author_of_a_package,
     "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
 }
@@ -147,11 +231,15 @@ def kubectl_for(page: str, folder: Path) -> list[Path]:
 
 
 def test_every_page_has_something_to_follow() -> None:
-    without = [str(page.relative_to(ROOT)) for page in PAGES if not any(steps(page.read_text()))]
-    assert without == []
+    without = {str(page.relative_to(ROOT)) for page in PAGES if not any(steps(page.read_text()))}
+    assert without == NEEDS_A_CLUSTER | READ_BY_TESTS.keys()
+    for page, test in READ_BY_TESTS.items():
+        assert Path(page).name in Path(__file__).with_name(test).read_text()
 
 
 @pytest.mark.needs("curl", "htpasswd", "openssl")
+# Two pages need the image: seconds if it has been built before.
+@pytest.mark.timeout(image.BUILD_SECONDS)
 @pytest.mark.parametrize(("name", "page"), FOLLOWED)
 def test_a_reader_can_follow_the_page(name: str, page: str, world: World, programs: Path, tmp_path: Path) -> None:
     if name in WORLDS:
@@ -164,7 +252,8 @@ def test_a_reader_can_follow_the_page(name: str, page: str, world: World, progra
         *kubectl_for(page, tmp_path / "kubectl"),
         programs,
     ]
-    with Walk(world.folder, *others, HOME=str(world.folder), **world.environment) as reader:
+    home = {"HOME": str(world.folder)}
+    with Walk(world.folder, *others, inside=world.inside, **home, **world.environment) as reader:
         reader.follow(on_free_ports(page))
 
 
@@ -202,3 +291,17 @@ def test_the_gateway_demo_shows_what_it_says() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"her stream is cut after \d+ ms", done.stdout)
+
+
+@pytest.mark.needs("haproxy")
+def test_the_demo_of_replicas_shows_what_it_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.replicas"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"replica 3 refuses her token \d+ ms later", done.stdout)

@@ -149,7 +149,7 @@ async def gateway(folder: Path, server: str, *, ca: trustme.CA | None = None) ->
     try:
         yield Door(worker, listener.getsockname()[1], issued.token.reveal(), recording, trust)
     finally:
-        await worker.stop(drain=0.0)
+        await worker.close(drain=0.0)
         listener.close()
         await turn()
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.support import slow_provider
 from tests.support.cluster import Cluster
 from tests.support.every_worker import answers_of_all, kept_alive, many_connections, status
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
+from tests.support.slow_api import slow_api
 from tests.support.streams import line
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -161,6 +161,37 @@ class TestReload:
             gateway.line("the configuration was not reloaded")
             assert certificate(gateway) == new
 
+    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    def test_a_renewed_certificate_is_shown_without_being_told(
+        self, site: Site, cluster: Cluster, listen: dict[str, Any]
+    ) -> None:
+        """As in a pod, where nobody sends a signal when the Secret has changed."""
+        workers = listen.get("workers", 1)
+        with site.serving(upstreams=[site.impersonating(cluster)], listen=listen) as gateway:
+            token = gateway.login("alice").token
+            connection, old = kept_alive(gateway), certificate(gateway)
+            assert gateway.metric("ostiary_gateway_listener_certificate_expiry_timestamp_seconds") > time.time()
+            site.new_certificate()
+            written_a_while_ago(site)
+            for worker in range(workers):
+                gateway.line("the renewed certificate is in use", after=worker)
+            new = certificate(gateway)
+            assert new != old
+            assert status(connection, PODS, token) == 200
+            connection.close()
+            (site.folder / "server.pem").write_text("")
+            written_a_while_ago(site)
+            for worker in range(workers):
+                gateway.line("the renewed certificate cannot be used", after=worker)
+            assert certificate(gateway) == new
+
+
+def written_a_while_ago(site: Site) -> None:
+    """Files that were written a moment ago are not read yet: there may be more to come."""
+    for name in ("server.pem", "server.key"):
+        moved = (site.folder / name).stat().st_mtime - 60
+        os.utime(site.folder / name, (moved, moved))
+
 
 def certificate(gateway: Gateway) -> bytes | None:
     with gateway.connect() as connection:
@@ -168,46 +199,6 @@ def certificate(gateway: Gateway) -> bytes | None:
 
 
 # --- stopping ---
-
-
-class Slow:
-    """A plain HTTP API that answers when it is let."""
-
-    def __init__(self) -> None:
-        self.asked, self.may_answer = threading.Event(), threading.Event()
-
-
-@contextmanager
-def slow_api() -> Iterator[tuple[Slow, dict[str, Any]]]:
-    slow = Slow()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            slow.asked.set()
-            slow.may_answer.wait(SECONDS)
-            self.send_response(200)
-            self.send_header("Content-Length", "4")
-            self.end_headers()
-            self.wfile.write(b"done")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A gateway that went away is no news."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield slow, {"name": "slow", "server": address, "prefix": "/slow", "attributes": "http"}
-    finally:
-        slow.may_answer.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class TestStopping:
@@ -244,6 +235,23 @@ class TestStopping:
                 gateway.signal(signal.SIGTERM)
                 gateway.wait()
                 assert isinstance(answer.exception(SECONDS), httpx.TransportError)
+
+    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    def test_a_load_balancer_has_time_to_notice(self, site: Site, listen: dict[str, Any]) -> None:
+        """Until the delay is over, whoever comes is served, and told that the connection ends."""
+        with site.serving(listen={**listen, "shutdownDelay": "1h"}) as gateway:
+            token = gateway.login("root").token
+            with gateway.http(token) as http:
+                until(lambda: gateway.probe("/readyz").status_code == 200)
+                assert "Connection" not in http.get("/auth/whoami").headers
+                gateway.signal(signal.SIGTERM)
+                until(lambda: gateway.probe("/readyz").status_code == 503)
+                assert "it is stopping" in gateway.probe("/readyz").text
+                answer = http.get("/auth/whoami")
+                assert (answer.status_code, answer.headers["Connection"]) == (200, "close")
+                assert gateway.get("/auth/whoami", token).status_code == 200
+            gateway.signal(signal.SIGTERM)
+            gateway.wait()
 
 
 def accepts(gateway: Gateway) -> bool:
@@ -290,6 +298,20 @@ def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
         os.kill(gateway.pid, signal.SIGKILL)
         gateway.process.wait(SECONDS)
         until(lambda: not any(Path(f"/proc/{worker}/exe").exists() for worker in workers))
+
+
+def test_workers_import_nothing_from_the_directory_in_which_the_gateway_was_started(site: Site) -> None:
+    """Whoever may write there, to `/tmp` for example, would run code in the gateway."""
+    (site.folder / "ssl.py").write_text("raise SystemExit('imported from the working directory')")
+
+    class Installed(ServedGateway):
+        def command(self) -> list[str]:
+            # As the program `ostiary` is started, which does not look there either.
+            python, *rest = super().command()
+            return [python, "-P", *rest]
+
+    with Installed(site, site.write_config(listen=TWO_WORKERS), {}) as gateway:
+        until(lambda: gateway.probe("/readyz").status_code == 200)
 
 
 def test_a_worker_that_is_replaced_has_the_configuration_of_the_others(site: Site, cluster: Cluster) -> None:

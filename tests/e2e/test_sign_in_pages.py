@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -24,12 +24,17 @@ import yaml
 
 from ostiary.cli.signin.browser import Return
 from ostiary.cli.signin.sessions import SignInGrant
+from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused
+from ostiary.gateway.replicas.registry import TOPIC
+from ostiary.gateway.replicas.replica import encode_replica
+from ostiary.interfaces.replicas import NoteStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
 from tests.support.chromium import DESKTOP, PHONE, Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
+from tests.support.noting_store import NotingStore
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
 
@@ -40,8 +45,11 @@ SHOWN = {
     *("choose-light", "password-wrong-light", "home-light", "home-dark", "token-light", "token-phone"),
     *("sessions-light", "sessions-phone", "device-confirm-light", "device-confirm-dark", "device-confirm-phone"),
     *("command-line-light", "command-line-ended-dark", "error-light", "admin-refusals-dark", "admin-who-can-light"),
+    *("admin-replicas-dark", "api-tokens-light", "api-tokens-dark", "api-tokens-phone", "api-token-made-light"),
+    "narrow-light",
 }
 ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
+OWN_TOKENS = {"apiGroups": ["ostiary.dev"], "resources": ["apitokens"], "verbs": ["create", "list", "delete"]}
 HOSTILE = "<img src=x onerror=document.title=1>"
 
 
@@ -99,13 +107,18 @@ def running(
         role("team", "pods", Group="developers"),
         role("team", "configmaps", Group="on call"),
         role("", ADMIN, User="staff:root"),
+        role("", OWN_TOKENS, User="staff:alice"),
     )
     with socket.create_server(("127.0.0.1", 8443 if os.environ.get("OSTIARY_PICTURES") else 0)) as free:
         port = free.getsockname()[1]
     url = f"https://localhost:{port}"
-    with Cluster(ca) as cluster, Chromium.running(request.config) as chromium:
+    with Cluster(ca) as cluster, Chromium.running(request.config) as chromium, pytest.MonkeyPatch.context() as patch:
         cluster.add_namespace("team")
+        # A store that replicas share; the name of this machine is not for the pictures.
+        store = NotingStore(str(site.folder / "shared.db"))
+        patch.setattr(socket, "gethostname", lambda: "gateway-0")
         with site.in_process(
+            lambda config: replace(config, store=replace(config.store, instance=store)),
             upstreams=[site.impersonating(cluster)],
             listen={"address": f"127.0.0.1:{port}"},
             externalURL=url,
@@ -115,6 +128,7 @@ def running(
                 {"name": "guests", "type": "htpasswd", "path": "users", "prefix": "guest:"},
             ],
             groups=[{"name": "teams", "type": "file", "path": "groups.yaml"}],
+            apiTokens={"enabled": True},
         ) as gateway:
             yield Running(gateway, chromium, url)
 
@@ -172,6 +186,32 @@ def test_a_token_is_shown_once_can_be_copied_and_works(running: Running) -> None
     assert token not in chromium.text
 
 
+def test_a_person_makes_a_token_with_less_power_for_an_agent(running: Running) -> None:
+    running.sign_in("alice")
+    chromium = running.chromium
+    chromium.click("link", "A token with less power")
+    running.looked_at("narrow")
+    chromium.fill("It may", "get,list pods")
+    chromium.click("button", "Make the token")
+    chromium.see("A rule says where it holds")
+    running.looked_at("narrow-wrong")
+    chromium.fill("It may", "get,list pods -n team")
+    chromium.fill("Who uses it", "release-agent")
+    chromium.click("button", "Make the token")
+    token = chromium("text", of="#token").strip()
+    assert re.fullmatch(r"ost_\w{51}", token)
+    for text in ("discovery; get,list pods -n team", "release-agent", "staff:alice"):
+        assert text in chromium.text
+    running.looked_at("narrowed")
+    assert running.gateway.get(PODS, token).status_code == 200
+    refused = running.gateway.get("/api/v1/namespaces/team/configmaps", token)
+    assert refused.status_code == 403
+    assert "beyond this token's scope" in refused.json()["message"]
+    chromium.click("link", "Done")
+    chromium.click("link", "My sessions")
+    assert "release-agent: discovery; get,list pods -n team" in chromium.text
+
+
 def test_the_cookie_is_kept_from_scripts_and_the_pages_from_them_too(running: Running) -> None:
     """L4, L5."""
     running.sign_in("alice")
@@ -205,6 +245,32 @@ def test_a_person_ends_one_session_and_then_all(running: Running) -> None:
     running.looked_at("signed-out")
     chromium.go(f"{running.url}/auth/sessions")
     assert chromium.url == f"{running.url}/auth"
+
+
+def test_a_person_makes_an_api_token_for_a_program_and_revokes_it(running: Running) -> None:
+    chromium = running.chromium
+    running.sign_in("alice")
+    chromium.click("link", "API tokens")
+    assert "You have no API tokens." in chromium.text
+    chromium.fill("Name", "nightly backup")
+    chromium.fill("Expires after (days, at most 90)", "91")
+    chromium.click("button", "Make the token")
+    assert "2160h at most" in chromium.text
+    running.looked_at("api-tokens-wrong")
+    chromium.fill("Expires after (days, at most 90)", "30")
+    chromium.fill("Only for (optional)", "get,list pods -n team")
+    chromium.click("button", "Make the token")
+    found = re.search(r"osp_[0-9A-Za-z]{43}[0-9a-f]{8}", chromium.text)
+    assert found is not None
+    running.looked_at("api-token-made")
+    assert running.gateway.get(PODS, found[0]).status_code == 200
+    chromium.click("link", "Done")
+    assert found[0] not in chromium.text
+    assert "get,list pods -n team" in chromium.text
+    running.looked_at("api-tokens")
+    chromium.click("button", "Revoke the token nightly backup")
+    assert "You have no API tokens." in chromium.text
+    assert running.gateway.get(PODS, found[0]).status_code == 401
 
 
 def test_a_device_is_approved(running: Running) -> None:
@@ -319,6 +385,27 @@ def test_a_name_that_looks_like_html_is_a_name(running: Running) -> None:
         assert "ostiary" in chromium("title")
 
 
+async def note_other_replicas(gateway: InProcessGateway) -> None:
+    """One replica that is as this one, and one that still has the old configuration and cannot reach its store."""
+    shared = gateway.worker.app.shared
+    own = await shared.replica()
+    notes = ability(shared.tokens.store, NoteStore)
+    assert own is not None
+    assert notes is not None
+    equal = replace(own, id="1", host="gateway-1", requests_per_second=38.2, in_flight=4, open_streams=17, tokens=23)
+    other = replace(
+        own,
+        id="2",
+        host="gateway-2",
+        configuration="5e1f9a0c7d34",
+        configured_seconds=86400.0 * 4,
+        up_seconds=86400.0 * 4,
+        confirmed_seconds=7.2,
+        trouble="token store: unavailable",
+    )
+    await notes.put_notes(TOPIC, {each.id: encode_replica(each) for each in (equal, other)}, seconds=60)
+
+
 def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
     """S42, S52."""
     chromium = running.chromium
@@ -342,6 +429,12 @@ def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
     chromium.click("button", "Ask")
     assert "developers" in chromium.text
     running.looked_at("admin-who-can")
+    chromium.click("link", "Replicas")
+    assert "All replicas are ready and have the same configuration." in chromium.text
+    running.gateway.call(lambda: note_other_replicas(running.gateway))
+    chromium.click("link", "Replicas")
+    assert "Not ready: gateway-2." in chromium.text
+    running.looked_at("admin-replicas")
     chromium.go(f"{running.url}/auth/admin?user=staff:alice")
     chromium.click("button", "End the session")
     assert running.gateway.get(PODS, alice["token"]).status_code == 401

@@ -48,10 +48,13 @@ GATEWAY_STEPS = {"authenticate", "authorize", "admit", "upstream", "audit"}
 GATEWAY_BELOW_DOORS = {"request", *GATEWAY_STEPS, *GATEWAY_BASE}
 INSIDE = {
     "gateway": {
-        "process": {"doors", "login", "policy", "siblings", *GATEWAY_BELOW_DOORS},
-        "doors": {"siblings", *GATEWAY_BELOW_DOORS},
-        "login": {"siblings", *GATEWAY_BELOW_DOORS},
+        "process": {"doors", "accounts", "issuer", "login", "policy", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
+        "doors": {"accounts", "issuer", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
+        "login": {"accounts", "issuer", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
+        "accounts": {"config"},
         "policy": GATEWAY_BELOW_DOORS,
+        # What replicas write down for each other has the form of what workers send each other.
+        "replicas": {"siblings", *GATEWAY_STEPS, "config", "observe"},
         "siblings": {*GATEWAY_STEPS, "observe"},
         "request": {*GATEWAY_STEPS, *GATEWAY_BASE},
         "authenticate": GATEWAY_BASE,
@@ -59,9 +62,10 @@ INSIDE = {
         "admit": GATEWAY_BASE,
         "upstream": GATEWAY_BASE,
         "audit": GATEWAY_BASE,
+        "issuer": {"observe"},
         "http1": {"observe"},
         # A setting stands beside what it configures, so the configuration knows the parts below it.
-        "config": {"http1", "observe"},
+        "config": {"http1", "issuer", "observe"},
         "observe": set(),
     },
     "client": {
@@ -82,13 +86,18 @@ INSIDE = {
     },
     "cli": {
         ".": set(),
+        "accounts": {".", "gateway"},
+        "agent": {".", "accounts", "gateway", "signin"},
         "completion": {"."},
         "exec": {"."},
         "gateway": {".", "signin"},
+        "issuer": {".", "gateway"},
         "kubeconfig": {".", "signin"},
         "policy": {".", "gateway", "signin"},
         "registry": {"."},
         "signin": {"."},
+        "store": {".", "gateway"},
+        "token": {".", "signin"},
     },
     "core": {
         ".": {"config", "go", "process"},
@@ -96,9 +105,11 @@ INSIDE = {
         "caching": {"."},
         "config": {".", "go"},
         "counting": {"."},
+        "delegation": {".", "rules"},
         "go": set(),
         "net": {"."},
         "process": {"."},
+        "rules": set(),
         "secrets": {"."},
         "settings": {".", "config", "go"},
         "tokens": {".", "secrets"},
@@ -122,6 +133,7 @@ INSIDE = {
         "oidc": {"common", "claims"},
         "sso_cookie": {"common", "claims", "oidc"},
         "trusted_header": {"common", "claims", "client_certificate", "oidc"},
+        "workload": {"common", "claims", "oidc"},
     },
 }
 

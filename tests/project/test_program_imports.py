@@ -181,3 +181,45 @@ def test_the_credential_provider_imports_no_source_for_an_image_that_is_not_its_
     modules = imported(folder, PROVIDER, "--config", file, stdin=request("elsewhere.test/app"))
     assert of_registry(modules) == (PACKAGES | MATCHING | ASKS_SOURCES)
     assert "subprocess" not in modules
+
+
+GATEWAY = """
+import asyncio, json, socket, sys
+from ostiary.gateway.config import loads
+from ostiary.gateway.process.worker import Worker
+
+async def serve(text):
+    config = loads(text, directory=".")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        worker = Worker(config, listener)
+        await worker.start()
+        await worker.close(drain=0.0)
+
+asyncio.run(serve(sys.argv[1]))
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_gateway_imports_what_traces_need_only_where_it_traces(tmp_path: Path, traced: bool) -> None:
+    config: dict[str, object] = {
+        "apiVersion": "ostiary.dev/v1",
+        "kind": "Gateway",
+        "listen": {"address": "127.0.0.1:0"},
+        "store": {"type": "memory"},
+        "identity": [{"name": "me", "type": "single_user"}],
+        "authorization": {"chain": [{"name": "all", "type": "allow_all"}]},
+    }
+    if traced:
+        config["tracing"] = {"endpoint": "http://127.0.0.1:1/v1/traces"}
+    words = [sys.executable, "-I", "-c", GATEWAY, json.dumps(config)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    packages = ("opentelemetry", "google.protobuf", "httpx2", "ostiary.gateway.request.traced")
+    assert {each for each in packages if any(name.startswith(each) for name in modules)} == set(
+        packages if traced else ()
+    )
+    tracing = {name for name in modules if name.startswith("ostiary.gateway.observe.tracing.")}
+    if not traced:
+        inside = ("spans", "trace", "trace_context")
+        assert tracing == {f"ostiary.gateway.observe.tracing.{name}" for name in inside}, "what `traced_step` needs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,6 +20,8 @@ def certificate(
     organizations: tuple[str, ...] = (),
     now: datetime.datetime,
     usage: ObjectIdentifier | None = ExtendedKeyUsageOID.CLIENT_AUTH,
+    alternative: Sequence[x509.GeneralName] = (),
+    extensions: Sequence[x509.ExtensionType] = (),
 ) -> bytes:
     """Valid for a day before and after *now*; with a common name for each of *names*."""
     subject = x509.Name(
@@ -36,4 +39,6 @@ def certificate(
     )
     if usage is not None:
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    for extension in (*([x509.SubjectAlternativeName(alternative)] if alternative else ()), *extensions):
+        builder = builder.add_extension(extension, critical=True)
     return builder.sign(_KEY, SHA256()).public_bytes(Encoding.DER)

@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import bcrypt
 import httpx
@@ -206,7 +206,12 @@ class Gateway:
         if token is not None:
             headers.append(("Authorization", f"Bearer {token}"))
         return httpx.Client(
-            base_url=self.url(host), verify=self.trust, headers=headers, timeout=SECONDS, trust_env=False, **options
+            base_url=self.url(host),
+            verify=self.trust,
+            headers=headers,
+            timeout=options.pop("timeout", SECONDS),
+            trust_env=False,
+            **options,
         )
 
     def get(self, path: str, token: str | None = None, **options: Any) -> httpx.Response:
@@ -245,7 +250,7 @@ class ServedGateway(Gateway):
         self.lines: list[str] = []
         self.health = ""
 
-    def __enter__(self) -> ServedGateway:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -257,10 +262,13 @@ class ServedGateway(Gateway):
             self.stop()
         self._reader.join(SECONDS)
 
-    def start(self) -> None:
+    def command(self) -> list[str]:
         arguments = ["--config", str(self._config)] if self._config is not None else []
+        return [sys.executable, "-m", "ostiary", "serve", *arguments]
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ostiary", "serve", *arguments],
+            self.command(),
             cwd=self.site.folder,
             env={**os.environ, **self._environment},
             stdin=subprocess.DEVNULL,
@@ -394,7 +402,7 @@ class InProcessGateway(Gateway):
             raise
         self._started.set_result(listener.getsockname()[1])
         await self._stop.wait()
-        await self.worker.stop(drain=0.0)
+        await self.worker.close(drain=0.0)
         listener.close()
 
 

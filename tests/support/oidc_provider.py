@@ -47,6 +47,13 @@ class OidcProvider:
         # It may have notices of its own to print before.
         assert "changed\n" in self._process.stdout
 
+    def job_token(self, client: str, secret: str, audience: str) -> str:
+        """The token of a machine, with the claims of the account of its name."""
+        form = {"grant_type": "client_credentials", "resource": audience}
+        answer = httpx2.post(f"{self.url}/token", data=form, auth=(client, secret))
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["access_token"])
+
     @classmethod
     @contextmanager
     def running(

@@ -45,6 +45,10 @@ if {comes_back}:
 """
 
 
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
+JWT, ACCESS_TOKEN = (f"urn:ietf:params:oauth:token-type:{kind}" for kind in ("jwt", "access_token"))
+
+
 class Browser:
     """A program for ``$BROWSER``. With *comes_back* it follows the gateway to wherever it is sent."""
 
@@ -104,6 +108,10 @@ class SigninServer:
         self.pending: dict[str, Pending] = {}
         self.seen_clients: list[str] = []
         self.everywhere: list[str] = []
+        self.exchanges: list[dict[str, str]] = []
+        """The form of every token exchange."""
+        self.exchange_refusal: tuple[int, dict[str, Any]] | None = None
+        """What every token exchange is answered with, if it is set."""
         self._lock = threading.Lock()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         ca.issue_cert("localhost", "127.0.0.1").configure_cert(context)
@@ -140,6 +148,8 @@ class SigninServer:
                     return self._device(form)
                 case "POST", ["auth", "device", "token"]:
                     return self._poll(form)
+                case "POST", ["auth", "token"]:
+                    return self._exchange(form)
                 case "POST", ["auth", "renew"]:
                     return self._renew(form)
                 case "POST", ["auth", "logout"]:
@@ -197,6 +207,20 @@ class SigninServer:
         if found.approved:
             return self._issued("ann")
         return 400, {"error": "access_denied" if found.denied else "authorization_pending"}, {}
+
+    def _exchange(self, form: dict[str, str]) -> Any:
+        """RFC 8693. Whether the token is good is not this server's business; that it has the right form is."""
+        self.exchanges.append(form)
+        if self.exchange_refusal is not None:
+            return *self.exchange_refusal, {}
+        if form.get("grant_type") != GRANT_TYPE or form.get("subject_token_type") != JWT or not form["subject_token"]:
+            return 400, {"error": "invalid_request", "error_description": "this is no token exchange"}, {}
+        self.count["exchanged"] += 1
+        token = f"ost_{secrets.token_hex(16)}"
+        self.tokens[token] = self.now() + self.lifetime
+        seconds = int(self.lifetime.total_seconds())
+        told = {"access_token": token, "issued_token_type": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": seconds}
+        return 200, told | ({"scope": form["scope"]} if "scope" in form else {}), {}
 
     def _renew(self, form: dict[str, str]) -> Any:
         if self.conflicts:

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -25,7 +25,7 @@ from typing import Self
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-PORTS = ("8443", "8444", "9000")
+PORTS = ("8443", "8444", "8451", "8452", "8453", "8461", "8462", "8463", "9000")
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"(?P<interpreter>#!.*\n)?# (?P<name>[\w./-]+)\n")
 _END = "@@end@@"
@@ -72,7 +72,7 @@ def steps(page: str) -> Iterator[Step]:
             yield RunPython(program.text, shown)
             program = None
         named = _FILE.match(text)
-        if named is not None and language in ("python", "yaml", "json", "toml", "sh"):
+        if named is not None and language in ("python", "yaml", "json", "toml", "sh", "cfg"):
             yield WriteFile(named["name"], text)
         elif language == "python":
             program = RunPython(text, ())
@@ -105,17 +105,21 @@ def on_free_ports(page: str) -> str:
 
 
 class Walk:
-    """One reader, in *folder*, with the *programs* folders before all others on the PATH."""
+    """One reader, in *folder*, with the *programs* folders before all others on the PATH.
 
-    def __init__(self, folder: Path, *programs: Path, **environment: str) -> None:
+    *inside* is the beginning of a command that starts the reader's shell elsewhere: on another machine, so to speak.
+    """
+
+    def __init__(self, folder: Path, *programs: Path, inside: Sequence[str] = (), **environment: str) -> None:
         self._folder = folder
+        self._inside = inside
         path = ":".join([*map(str, programs), os.environ["PATH"]])
         self._environment = {**os.environ, "PATH": path, **environment}
         self._servers: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         self._shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
+            [*self._inside, "bash", "--norc", "--noprofile"],
             cwd=self._folder,
             env=self._environment,
             stdin=subprocess.PIPE,

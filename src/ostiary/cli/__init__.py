@@ -14,7 +14,16 @@ COMMANDS = {
     "who-can": ("ostiary.cli.policy.who_can", "list everyone whom the gateway's policy allows to do something"),
     "explain": ("ostiary.cli.policy.explain", "explain why a request was denied, by its request id (Audit-Id)"),
     "policy": ("ostiary.cli.policy.command", "lint a policy, compare two policies, replay recorded requests"),
+    "status": ("ostiary.cli.gateway.status", "show every replica of a gateway: version, configuration, lag, load"),
+    "quota": ("ostiary.cli.gateway.quota", "what everybody uses of the limits of objects"),
     "sessions": ("ostiary.cli.gateway.sessions", "list sessions; revoke tokens, sessions, users or groups"),
+    "accounts": (
+        "ostiary.cli.accounts.service_accounts",
+        "service accounts for programs: create, list, disable, delete; issue their tokens",
+    ),
+    "tokens": ("ostiary.cli.accounts.api_tokens", "API tokens for programs: create, list and revoke them"),
+    "store": ("ostiary.cli.store.command", "move all sessions to another token store; check a store; after a restore"),
+    "issuer": ("ostiary.cli.issuer.command", "let clusters trust the gateway's JWTs; list and rotate its signing keys"),
     "impersonation-role": (
         "ostiary.cli.policy.impersonation_role",
         "print the smallest role that the gateway needs in a cluster",
@@ -23,8 +32,10 @@ COMMANDS = {
     "login": ("ostiary.cli.signin.login", "sign in at a gateway, for kubectl and other clients"),
     "logout": ("ostiary.cli.signin.logout", "end the session, here and at the gateway"),
     "whoami": ("ostiary.cli.signin.whoami", "show your user name and groups at the gateway, and their source"),
+    "token": ("ostiary.cli.token.command", "make a token that may do less than you, for a script or an agent"),
     "kubeconfig": ("ostiary.cli.kubeconfig.command", "make a kubectl context whose user signs in at a gateway"),
     "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
+    "agent": ("ostiary.cli.agent.command", "keep a token fresh for programs beside it: in a file, on a socket"),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
@@ -49,9 +60,15 @@ Exit codes: 0 success, 1 denied or failed, 2 invalid command line.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code. Without *argv* it is the program's own."""
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _run(sys.argv[1:] if argv is None else list(argv))
+        if words[:1] == ["get-token"] and _print_cached(words[1:]):
+            if argv is None:
+                # All is written. Taking the interpreter apart would take longer than all that was done.
+                _leave_at_once()
+            return 0
+        code = _run(words)
         if sys.stdout is not None:
             # Here, where a reader that went away can still be dealt with.
             sys.stdout.flush()
@@ -74,11 +91,6 @@ def program() -> str:
 
 def _run(argv: list[str]) -> int:
     name, rest = (argv[0], argv[1:]) if argv else ("", [])
-    if name == "get-token":
-        from ostiary.cli.cached_token import print_cached
-
-        if print_cached(rest):
-            return 0
     if name not in COMMANDS:
         return _run_without_command(name, rest)
     module = command_module(name)
@@ -87,6 +99,25 @@ def _run(argv: list[str]) -> int:
     from ostiary.cli.arguments import run_command
 
     return run_command(f"{program()} {name}", COMMANDS[name][1], module.configure, rest)
+
+
+def _print_cached(argv: list[str]) -> bool:
+    """Print the credential that ``get-token`` has ready; False if there is none that is usable."""
+    from ostiary.cli import cached_token
+
+    if cached_token.print_cached(argv):
+        return True
+    if not any(word.partition("=")[0] == "--from" for word in argv):
+        return False
+    from ostiary.cli import cached_workload_token
+
+    return cached_workload_token.print_cached(argv)
+
+
+def _leave_at_once() -> None:
+    import posix
+
+    posix._exit(0)
 
 
 def _run_without_command(name: str, rest: list[str]) -> int:

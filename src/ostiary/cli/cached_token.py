@@ -21,11 +21,13 @@ A token file holds one line, and then the finished ExecCredential in each versio
 import posix
 import time
 
-WITH_VALUE = ("--server", "--account", "--provider", "--ca", "--store", "--timeout")
+WITH_VALUE = ("--server", "--account", "--provider", "--ca", "--store", "--timeout", "--jwt-for")
 FLAGS = ("--device", "--no-browser")
 DEFAULT_ACCOUNT = "default"
 LARGEST = 64 * 1024
 LONGEST_NAME = 200
+# What file systems allow, less the end of the name and of a new file beside it.
+LONGEST_FILE_NAME = 225
 # Some clients run us for every request: we ask the gateway at most this often for one of them.
 BELIEVED_SECONDS = 30
 LARGEST_LIST = 1024
@@ -40,8 +42,10 @@ _VERSION = b'"client.authentication.k8s.io/'
 def print_cached(argv: list[str]) -> bool:
     """Print the cached credential that the command line *argv* asks for; False if there is none that is usable."""
     answer = _cached_answer(argv)
-    if answer is None:
-        return False
+    return answer is not None and print_answer(answer)
+
+
+def print_answer(answer: bytes) -> bool:
     while answer:
         answer = answer[posix.write(1, answer) :]
     return True
@@ -50,12 +54,15 @@ def print_cached(argv: list[str]) -> bool:
 def _cached_answer(argv: list[str]) -> bytes | None:
     """The ExecCredential to print; None if anything about the command line, the client or the file is unusual."""
     options = _options(argv)
-    version = _asked_version()
+    version = asked_version()
     folder = state_folder()
     if options is None or version is None or folder is None:
         return None
     name = file_name(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
-    data = None if name is None else _content(f"{folder}/{name}.token")
+    kind = "token"
+    if name is not None and "--jwt-for" in options:
+        name, kind = jwt_file_name(name, options["--jwt-for"]), "jwt"
+    data = None if name is None else private_content(f"{folder}/{name}.{kind}")
     now = time.time()
     answer = None if data is None else usable_answer(data, version, now)
     return None if answer is None or asks_again(f"{folder}/{name}.asked", now) else answer
@@ -73,7 +80,7 @@ def _options(argv: list[str]) -> dict[str, str] | None:
     return options if options.get("--server") and options.get("--account", DEFAULT_ACCOUNT) else None
 
 
-def _asked_version() -> bytes | None:
+def asked_version() -> bytes | None:
     """The version that the client asks for, without parsing the JSON: the quoted name must occur exactly once.
 
     Inside a JSON string its quotes would have backslashes.
@@ -117,11 +124,17 @@ def file_name(server: str, account: str) -> str | None:
     return name if len(name) <= LONGEST_NAME else None
 
 
+def jwt_file_name(name: str, audience: str) -> str | None:
+    """The same for a JWT of the account *name* for *audience*."""
+    name = f"{name}+{_escape(audience)}"
+    return name if len(name) <= LONGEST_FILE_NAME else None
+
+
 def _escape(text: str) -> str:
     return "".join(char if char in _SAFE else f"_{ord(char):x}_" for char in text)
 
 
-def _content(path: str) -> bytes | None:
+def private_content(path: str) -> bytes | None:
     """The content of a file that only we can read; None otherwise. `signin.files` finds out why not."""
     try:
         descriptor = posix.open(path, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK)
@@ -189,7 +202,7 @@ def believe(path: str, now: float) -> None:
 
 def _askers(path: str) -> dict[int, int]:
     """Process ids, and when the gateway was last asked for each; 0 for never. The last entry of a process counts."""
-    words = (_content(path) or b"").split()
+    words = (private_content(path) or b"").split()
     try:
         return {int(process): int(at) for process, _, at in (word.partition(b":") for word in words)}
     except ValueError:

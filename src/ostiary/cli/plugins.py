@@ -32,7 +32,7 @@ examples:
   ostiary plugins --type identity --output json
 """
 # As in `ostiary.core.catalog.TYPES`, which takes a while to import.
-TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
+TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit")
 WIDE = "wide"
 
 

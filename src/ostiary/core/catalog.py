@@ -26,7 +26,7 @@ from ostiary.interfaces.shared_counts import ImmediateCounts
 
 OURS = "ostiary"
 
-TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes")
+TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit")
 # Not a type of plugin: it tells which authorization provider reads files with a certain ending.
 _POLICY_FILE = "policy_file"
 
@@ -35,13 +35,15 @@ _POLICY_FILE = "policy_file"
 class Context:
     """What a provider may rely on while it is built: its name in the configuration, and where that file lies.
 
-    What it counts in `counts` is counted once for all workers of the gateway, and outlives a reload.
+    What it counts in `counts` is counted once for all workers of the gateway, and outlives a reload. `external_url` is
+    what browsers and programs call the gateway.
     """
 
     name: str = ""
     directory: Path = field(default_factory=Path)
     clock: Clock = SYSTEM_CLOCK
     counts: ImmediateCounts | None = None
+    external_url: str = ""
 
     def path(self, text: str) -> Path:
         """A path of the configuration; a relative one is meant from the file that names it."""
@@ -115,11 +117,25 @@ def policy_endings() -> Mapping[str, str]:
     return {ending: min(claimed) for ending, claimed in sorted(claims.items()) if len(claimed) == 1}
 
 
+def type_for_key(plugin_type: str, key: str) -> str | None:
+    """The provider that a key of the configuration stands for, as its package declares it. Nothing is loaded.
+
+        [project.entry-points."ostiary.audit_key"]
+        log = "ostiary.plugins.file.audit:FileAudit"
+
+    None if nobody declares the key, or two packages do for different providers.
+    """
+    names = {entry.target: entry.name for entry in list_entries(plugin_type)}
+    points = _entry_points(f"{plugin_type}_key").select(name=key)
+    claimed = {names[point.value] for point in points if point.value in names}
+    return claimed.pop() if len(claimed) == 1 else None
+
+
 def _entry_points(group: str) -> EntryPoints:
     return _entry_points_on(tuple(sys.path), f"ostiary.{group}")
 
 
-@lru_cache(maxsize=len((*TYPES, _POLICY_FILE)))
+@lru_cache(maxsize=len((*TYPES, _POLICY_FILE, "audit_key")))
 def _entry_points_on(path: tuple[str, ...], group: str) -> EntryPoints:
     """The entry points of the packages on *path*. Read once, because it takes a file of each package."""
     return entry_points(group=group)

@@ -18,6 +18,7 @@ from ostiary.model import UserInfo
 
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"
+_ACCOUNT, _ACCOUNTS = "system:serviceaccount", "system:serviceaccounts"
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SERVICE_ACCOUNT = re.compile(rf"system:serviceaccount:({_LABEL}):((?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*)", re.ASCII)
@@ -63,4 +64,10 @@ def service_account(username: str) -> tuple[str, str] | None:
 
 
 def service_account_groups(namespace: str) -> tuple[str, str]:
-    return "system:serviceaccounts", f"system:serviceaccounts:{namespace}"
+    return _ACCOUNTS, f"{_ACCOUNTS}:{namespace}"
+
+
+def is_service_account_group(name: str) -> bool:
+    """Whether Kubernetes puts service accounts into this group."""
+    namespace = name.removeprefix(f"{_ACCOUNTS}:")
+    return name == _ACCOUNTS or (namespace != name and service_account(f"{_ACCOUNT}:{namespace}:any") is not None)

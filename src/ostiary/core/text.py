@@ -1,4 +1,4 @@
-"""Text from outside: made fit for a terminal, and judged fit for a header."""
+"""Text from outside: made fit for a terminal, and judged fit for a header. How long something takes, for people."""
 
 from __future__ import annotations
 
@@ -35,3 +35,11 @@ def fits_header(value: str) -> bool:
 
 def _is_shown(char: str) -> bool:
     return char in _LAYOUT or category(char)[0] in _SHOWN
+
+
+def age_text(seconds: float) -> str:
+    """A length of time as kubectl shows it: 45s, 12m, 5h, 3d."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{int(seconds)}s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -95,6 +96,7 @@ class SignIn(Enum):
     REDIRECT = "redirect"  # in a browser, on the identity system's own pages
     PASSWORD = "password"  # noqa: S105  # with a name and a password, sent as ``Authorization: Basic``
     AMBIENT = "ambient"  # by what comes with the request anyway: a certificate, a header, a cookie
+    PROGRAM = "program"  # by a token that only programs have; it is not offered to people
 
 
 @runtime_checkable
@@ -105,6 +107,48 @@ class TellsSignIn(Protocol):
     """
 
     sign_in: SignIn
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """Who has presented a token that another system issued, for us.
+
+    Nothing that we issue for it is good after `expires_at`. `token_id` names it among all tokens of the provider: a
+    second copy of it, however it is written, has the same. With `once_until` the gateway accepts it a single time, and
+    remembers that until then: from then on the provider itself must refuse it.
+    """
+
+    user: UserInfo
+    expires_at: datetime
+    token_id: str
+    once_until: datetime | None = None
+
+
+@runtime_checkable
+class VerifiesTokens(Protocol):
+    """An identity provider for programs, which prove who they are with a token that their platform has issued for us.
+
+    The gateway calls `verify_token` when a program presents such a token at ``/auth/<name>``, as a bearer token, or at
+    ``POST /auth/token`` (RFC 8693). What it then issues is not renewed: the program comes again with a newer token of
+    its platform. `recognizes_token` tells, by what the token says and nobody has verified, whether this provider is the
+    one to judge it; it must not ask anybody. Raise `LoginRefused` if the token is not accepted. Any other exception
+    counts as an outage. No error and no log line may repeat the token, or any part of it.
+    """
+
+    def recognizes_token(self, token: str) -> bool: ...
+
+    async def verify_token(self, token: Secret) -> VerifiedToken: ...
+
+
+@runtime_checkable
+class BoundToCluster(Protocol):
+    """A provider whose users may be the service accounts of a cluster: ``system:serviceaccount:NAMESPACE:NAME``.
+
+    `bound_cluster` is the upstream that has them, or empty. They get neither a prefix nor groups of other providers'
+    making. From a provider without it, or bound to nothing, no name that begins with ``system:`` is accepted.
+    """
+
+    bound_cluster: str
 
 
 @dataclass(frozen=True, slots=True)

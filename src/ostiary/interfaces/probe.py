@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Probes(Protocol):
-    """An identity, group, authorization or admission provider that can try its outside system.
+    """An identity, group, authorization or admission provider, or a token store, that can try its outside system.
 
     Called by ``ostiary serve --check --online``, with a time limit, and never while the gateway serves. Ask for
     something that changes nothing and needs no person: an issuer's metadata and keys, a bind of the search account.

@@ -1,8 +1,14 @@
-"""Counts that all workers of a gateway keep together: failed passwords, tried codes, rates and quotas."""
+"""Counts that all workers of a gateway keep together: failed passwords, tried codes, rates and quotas.
+
+Replicas on several machines keep them together too, if their token store is a `CountStore`
+(`ostiary.interfaces.replicas`). What must be exact is then counted in the store (`SharedCounts.update`). What is
+counted with every request is decided on the machine's own counts, and reconciled with the other replicas a moment later
+(`ImmediateCounts`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -36,8 +42,38 @@ class SharedCounts(Protocol):
     async def close(self) -> None: ...
 
 
+class Reconciles(Protocol):
+    """How the replicas of a gateway reconcile the states that each of them has under the same keys.
+
+    What one replica has counted by itself is told in amounts, by the part of time that they belong to; whoever has no
+    such parts uses part zero. All methods are pure. Their time is the store's; it differs by a few milliseconds between
+    machines.
+    """
+
+    wide: bool
+
+    def charge(self, shared: State, now: float, amounts: Mapping[int, float]) -> tuple[State, float]:
+        """The state of all replicas after one of them has counted *amounts*, and for how many seconds it matters.
+
+        It has happened, so it is charged also where nothing is left: only then the average is right.
+        """
+
+    def adopt(self, local: State, now: float, *, shared: State, unsettled: Mapping[int, float]) -> tuple[State, float]:
+        """The state of this machine once it knows the one of all, in which *unsettled* is not charged yet."""
+
+
 class ImmediateCounts(SharedCounts, Protocol):
-    """Counts that can be updated without waiting, because all processes that share them are on one machine."""
+    """Counts that can be updated without waiting: the machine's own.
+
+    Use either `update` or `update_now` for a key. Between replicas `update` is exact, and `update_now` knows what
+    others reported until a moment ago.
+    """
 
     def update_now(self, key: str, change: Change[T], *, wide: bool = False) -> T:
-        """As `update`. For what is counted with every request."""
+        """As `update`, on this machine. For what is counted with every request."""
+
+    def report(self, key: str, how: Reconciles, amount: float = 1.0, *, part: int = 0) -> None:
+        """Something was counted under *key* with `update_now`: let the other replicas know soon.
+
+        What is not reported is known to this machine alone.
+        """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -11,13 +11,22 @@ from typing import Protocol, runtime_checkable
 from ostiary.model import UserInfo
 
 
+class SessionKind(Enum):
+    """What a session began with. Those of one kind are counted and listed apart from the others."""
+
+    SIGN_IN = "sign-in"
+    EXCHANGE = "exchange"  # a program showed a proof of its own, and got one token for it
+    API_TOKEN = "api-token"  # noqa: S105  # one token that somebody made and named
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One sign-in of one user. Tokens are issued under it; when it ends, they all do.
+    """One sign-in of one user, or one token of a program. Tokens are issued under it; when it ends, they all do.
 
     `sources` tells for each group how it is known. `client` is a short text that helps a person to recognise it.
     `sequence` is the number of the last revocation when it began: only later revocations can end it. Times cannot say
-    which of the two came first, because clocks step back. None until a store has given it one.
+    which of the two came first, because clocks step back. None until a store has given it one. `name` is that of an API
+    token, and empty for every other kind. `last_used_at` is what `note_use` wrote down last.
     """
 
     id: str
@@ -30,6 +39,9 @@ class Session:
     sequence: int | None = field(default=None, compare=False)
     # What its identity provider keeps for it (a refresh token, say), sealed with a secret of the client's.
     sealed: str = field(default="", repr=False)
+    kind: SessionKind = SessionKind.SIGN_IN
+    name: str = ""
+    last_used_at: datetime | None = field(default=None, compare=False)
 
 
 class TokenKind(Enum):
@@ -39,15 +51,24 @@ class TokenKind(Enum):
     BROWSER = "browser"  # in a cookie, for the gateway's own pages; it opens nothing else
 
 
+# How long the text `TokenRecord.delegation` is at most, in bytes.
+LARGEST_DELEGATION = 16 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token: its digest, and never itself. Of a spent one, `issued_at` tells when it was used."""
+    """What is kept of a token: its digest, and never itself. Of a spent one, `issued_at` tells when it was used.
+
+    `delegation` is what makes an access token less than its session; it means nothing to the store. Only access tokens
+    have one.
+    """
 
     digest: bytes = field(repr=False)
     session_id: str
     issued_at: datetime
     expires_at: datetime
     kind: TokenKind = TokenKind.ACCESS
+    delegation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +118,10 @@ class RevocationBatch:
 class TokenStore(Protocol):
     """Keeps sessions and the digests of their tokens.
 
-    What `add` and `revoke` acknowledge by returning survives a crash, if the store is durable at all. A token is
-    gone the moment it expires, or its session does, whether or not `sweep` has run; it stays gone when the clock
-    steps back. Names are kept exactly; what is no UTF-8 text is refused with a `ValueError`. When nothing can be read
-    or written, raise `ProviderError` with the code token-store-unavailable. One instance serves one event loop;
+    What `add`, `add_tokens` and `revoke` acknowledge by returning survives a crash, if the store is durable at all. A
+    token is gone the moment it expires, or its session does, whether or not `sweep` has run; it stays gone when the
+    clock steps back. Names are kept exactly; what is no UTF-8 text is refused with a `ValueError`. When nothing can be
+    read or written, raise `ProviderError` with the code token-store-unavailable. One instance serves one event loop;
     several processes may share what lies beneath.
     """
 
@@ -110,6 +131,12 @@ class TokenStore(Protocol):
         A session without a `sequence` gets that of the last revocation that was written down before it began. If a
         later revocation covers the session, or may have and is no longer known, raise `LoginRefused`. To know, keep
         revocations for an hour.
+        """
+
+    async def add_tokens(self, session_id: str, tokens: Sequence[TokenRecord]) -> bool:
+        """Add tokens under a living session, which stays as it is, all or none.
+
+        False, and nothing changes, if the session is not alive: a revocation that covers it has ended it.
         """
 
     async def renew(
@@ -128,9 +155,23 @@ class TokenStore(Protocol):
     async def session(self, session_id: str) -> Session | None: ...
 
     async def sessions(
-        self, *, username: str | None = None, group: str | None = None, limit: int = 1000
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        limit: int = 1000,
     ) -> list[Session]:
         """Living sessions, the newest first."""
+
+    async def count_sessions(self, username: str, kind: SessionKind) -> int:
+        """How many living sessions of this kind the user has."""
+
+    async def note_use(self, used: Mapping[str, datetime]) -> None:
+        """Write down when sessions, given by id, were last used. An earlier time than is known changes nothing.
+
+        Those that are not alive are passed over. This need not survive a crash.
+        """
 
     async def revoke(self, revocation: Revocation) -> int:
         """Withdraw; returns how many tokens (for TOKEN) or sessions ended. None left to end is no mistake.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ostiary.core.abilities import ability
-from ostiary.interfaces.attributes import AttributesMapper, RequestLine, RequiresMore
+from ostiary.core.abilities import ability, has_trait
+from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths, RequestLine, RequiresMore
 from ostiary.model import RequestInfo
 from ostiary.testing.abilities import check_members
 
@@ -82,7 +82,10 @@ class AttributesMapperContract:
         for _, info in _understood_lines(mapper):
             if not info.is_resource:
                 expected = RequestInfo(
-                    info.verb, info.method, info.path, modifier=info.modifier, capabilities=info.capabilities
+                    *(info.verb, info.method, info.path),
+                    modifier=info.modifier,
+                    capabilities=info.capabilities,
+                    of_kubernetes=info.of_kubernetes,
                 )
                 assert info == expected
                 assert info.verb
@@ -90,6 +93,10 @@ class AttributesMapperContract:
 
     def test_what_is_a_resource_names_it(self, mapper: AttributesMapper) -> None:
         assert all(info.resource for _, info in _understood_lines(mapper) if info.is_resource)
+
+    def test_a_request_is_said_to_be_of_kubernetes_by_a_mapper_that_reads_it_so(self, mapper: AttributesMapper) -> None:
+        reads_kubernetes_paths = has_trait(mapper, ReadsKubernetesPaths)
+        assert all(info.of_kubernetes is reads_kubernetes_paths for _, info in _understood_lines(mapper))
 
     def test_it_tells_whether_the_answer_may_take_long(self, mapper: AttributesMapper) -> None:
         for _, info in _understood_lines(mapper):

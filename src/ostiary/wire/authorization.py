@@ -281,7 +281,7 @@ def _request_info(spec: _SelfSpec) -> RequestInfo:
     if resource is not None and path is None:
         return _resource_info(resource)
     if path is not None and resource is None:
-        return RequestInfo(verb=path.verb, method=path.verb.upper(), path=path.path)
+        return RequestInfo(verb=path.verb, method=path.verb.upper(), path=path.path, of_kubernetes=True)
     raise ReviewError("exactly one of spec.resourceAttributes and spec.nonResourceAttributes must be set")
 
 
@@ -300,6 +300,7 @@ def _resource_info(asked: _ResourceAttributes) -> RequestInfo:
         name=asked.name,
         field_selector=_requirements(asked.field_selector),
         label_selector=_requirements(asked.label_selector),
+        of_kubernetes=True,
     )
 
 

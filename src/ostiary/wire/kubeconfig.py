@@ -1,12 +1,14 @@
 """The kubeconfig of somebody who signs in at a gateway: one context whose user runs ``ostiary get-token``.
 
 Made here and nowhere else, for ``ostiary kubeconfig`` and for the gateway's own page: what a person downloads, what
-the command writes, and what kubectl is told to write are the same. It holds no secret. Pure.
+the command writes, and what kubectl is told to write are the same. It holds no secret, but for the one with a token
+that ``ostiary token`` writes. Pure.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,15 +31,20 @@ def gateway_kubeconfig(
     account: str | None = None,
     namespace: str | None = None,
     authorities_pem: str | None = None,
+    platform: Sequence[str] = (),
+    api_server: str = "",
+    jwt: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A whole kubeconfig with one context, called *name* as are its cluster and user.
 
-    *gateway* is where people sign in; its cluster is there too, below *prefix*.
+    *gateway* is where people sign in; its cluster is there too, below *prefix*. With *platform*, which are the options
+    of get-token for it, a CI job or pod signs in and nobody is asked. With *api_server* the cluster is there, and
+    trusts JWTs of the gateway, for which *jwt* are the options of get-token; *authorities_pem* are that server's.
     """
-    cluster: dict[str, Any] = {"server": gateway + prefix.rstrip("/")}
+    cluster: dict[str, Any] = {"server": api_server or gateway + prefix.rstrip("/")}
     if authorities_pem is not None:
         cluster["certificate-authority-data"] = authorities_data(authorities_pem)
-    args = [COMMAND, "--server", gateway, *(["--account", account] if account else [])]
+    args = [COMMAND, "--server", gateway, *(["--account", account] if account else []), *platform, *jwt]
     user = {
         "exec": {
             "apiVersion": V1,
@@ -46,7 +53,7 @@ def gateway_kubeconfig(
             "args": args,
             "installHint": INSTALL_HINT,
             # Without a terminal a cached credential, or one that can be renewed, still works.
-            "interactiveMode": "IfAvailable",
+            "interactiveMode": "Never" if platform else "IfAvailable",
             # get-token trusts the authority that comes along with it.
             "provideClusterInfo": True,
         }
@@ -60,6 +67,20 @@ def gateway_kubeconfig(
         "contexts": [{"context": context, "name": name}],
         "current-context": name,
     }
+
+
+def token_kubeconfig(
+    gateway: str,
+    *,
+    name: str,
+    token: str,
+    prefix: str = "",
+    namespace: str | None = None,
+    authorities_pem: str | None = None,
+) -> dict[str, Any]:
+    """The same whose user has *token* and nothing else: a secret, for whoever was given it."""
+    config = gateway_kubeconfig(gateway, name=name, prefix=prefix, namespace=namespace, authorities_pem=authorities_pem)
+    return {**config, "users": [{"user": {"token": token}, "name": name}]}
 
 
 def context_name(gateway: str, account: str | None = None) -> str:

@@ -299,13 +299,15 @@ def _is_readable(selector: dict[str, Any]) -> bool:
 # --- answers ---
 
 
-def access_answer(review: SelfReview, decision: Decision, *, error: str = "") -> dict[str, Any]:
-    """Why it is refused is for the operator; that it is hidden must not show either."""
+def access_answer(review: SelfReview, decision: Decision, *, error: str = "", refused: str = "") -> dict[str, Any]:
+    """Why it is refused is for the operator; that it is hidden must not show either. *refused* may be shown."""
     status: dict[str, Any] = {"allowed": decision.allowed}
     if decision.verdict is Verdict.DENY:
         status["denied"] = True
     if decision.allowed and decision.reason:
         status["reason"] = decision.reason
+    if refused:
+        status["reason"] = refused
     if error:
         status["evaluationError"] = error
     return _answer(ACCESS, spec=review.spec, status=status)
@@ -328,6 +330,11 @@ def token_answer(review: SelfReview, user: UserInfo, credential_id: str) -> dict
         # Our tokens are for whoever asks.
         status["audiences"] = spec["audiences"]
     return _answer(TOKEN, spec=spec, status=status)
+
+
+def token_refusal(review: SelfReview, error: str) -> dict[str, Any]:
+    """It is nobody whom others may take for the owner of the token."""
+    return _answer(TOKEN, spec={**review.spec, "token": ""}, status={"authenticated": False, "error": error})
 
 
 def _answer(kind: str, *, metadata: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ tell the caller what Kubernetes would, and nothing of the gateway; the detail is
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any, NamedTuple
@@ -47,6 +48,16 @@ def failure_object(code: int, reason: str, message: str, details: dict[str, Any]
         status["details"] = details
     status["code"] = code
     return status
+
+
+def message_of(body: bytes) -> str:
+    """What a ``Status`` that another server sent says in its message; empty if it says nothing, or is none."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    message = document.get("message") if isinstance(document, dict) else None
+    return message if isinstance(message, str) else ""
 
 
 # --- who, and may they ---
@@ -126,6 +137,16 @@ def bad_request(message: str) -> Answer:
 
 def method_not_allowed() -> Answer:
     return failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+
+
+def not_admitted(info: RequestInfo, reason: str) -> Answer:
+    """The request is allowed, but not now, or not so much of it: worded as Kubernetes' own admission words it."""
+    return failure(403, "Forbidden", f"{_forbidden_subject(info)}: {reason}", _details(info))
+
+
+def uncounted() -> Answer:
+    """Nobody could say whether the request is within its quota."""
+    return failure(503, "ServiceUnavailable", "the quota of this request could not be counted; try again later")
 
 
 def too_large() -> Answer:

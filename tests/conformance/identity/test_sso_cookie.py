@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.oidc.issuer import FileKeys
+from ostiary.plugins.common.jwt.issuer import FileKeys
 from ostiary.plugins.sso_cookie.identity import SsoCookieIdentity
 from ostiary.testing import FakeClock
 from ostiary.testing.identity import IdentityContract

@@ -9,10 +9,11 @@ import pytest
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import RecordStoreContract, TokenStoreContract
+from ostiary.testing.token_store import ObjectStoreContract, RecordStoreContract, TokenStoreContract
+from tests.conformance.token_stores.full_kind import FullKindContract
 
 
-class TestMemoryTokenStore(TokenStoreContract, RecordStoreContract):
+class TestMemoryTokenStore(TokenStoreContract, RecordStoreContract, ObjectStoreContract, FullKindContract):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[TokenStore]:
         store = MemoryTokenStore(clock=clock)

@@ -10,10 +10,22 @@ import pytest
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import SharedRecordStoreContract, SharedTokenStoreContract
+from ostiary.testing.token_store import (
+    PortableStoreContract,
+    SharedObjectStoreContract,
+    SharedRecordStoreContract,
+    SharedTokenStoreContract,
+)
+from tests.conformance.token_stores.full_kind import FullKindContract
 
 
-class TestSqliteTokenStore(SharedTokenStoreContract, SharedRecordStoreContract):
+class TestSqliteTokenStore(
+    SharedTokenStoreContract,
+    SharedRecordStoreContract,
+    SharedObjectStoreContract,
+    FullKindContract,
+    PortableStoreContract,
+):
     @pytest.fixture
     async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
         store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)
@@ -23,5 +35,11 @@ class TestSqliteTokenStore(SharedTokenStoreContract, SharedRecordStoreContract):
     @pytest.fixture
     async def other(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
         store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def empty(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
+        store = SqliteTokenStore(tmp_path / "empty.db", clock=clock)
         yield store
         await store.close()

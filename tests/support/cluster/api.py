@@ -1,18 +1,23 @@
-"""What each path answers: discovery, stored objects, reviews of oneself, and the pods' streams."""
+"""What each path answers: discovery, stored objects, reviews, and the pods' streams."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import yaml
+
 from ostiary.model import UserInfo
 from ostiary.wire.codec.go_json import go_json
 from tests.support.cluster import patch, protobuf, resources
+from tests.support.cluster.account_tokens import DISCOVERY_PATH, JWKS_PATH, JWKS_TYPE, AccountTokens
 from tests.support.cluster.http import Answer, Exchange, Record, json_answer, text_answer
 from tests.support.cluster.kubelet import Container, serve_exec, serve_log, serve_port_forward
 from tests.support.cluster.resources import Asked, Resource
 from tests.support.cluster.status import (
+    Refused,
     bad_request,
     deleted,
     forbidden,
@@ -20,6 +25,7 @@ from tests.support.cluster.status import (
     unsupported_media_type,
 )
 from tests.support.cluster.store import Change, Object, Store, selector
+from tests.support.cluster.token_requests import API_SERVER_AUDIENCE, checked_token_request
 
 VERSION = {
     "major": "1",
@@ -35,13 +41,19 @@ VERSION = {
 Refuse = Callable[[UserInfo, Asked], str | None]
 """Called for every request: None lets it pass, a text is the reason of a 403."""
 
+Admit = Callable[[Asked, Object], Object]
+"""Called with what is written: returns what is stored."""
+
 
 class Api:
     def __init__(self) -> None:
         self.store = Store()
         self.containers: dict[tuple[str, str], Container] = {}
         self.refuse: Refuse | None = None
-        self.issue_token: Callable[[UserInfo], str] = lambda user: ""
+        self.admit: Admit | None = None
+        self.accounts = AccountTokens()
+        self.accept_token: Callable[[str, UserInfo], None] = lambda token, user: None
+        self.server = ""
 
     def container(self, namespace: str, pod: str) -> Container:
         return self.containers.setdefault((namespace, pod), Container())
@@ -52,13 +64,15 @@ class Api:
         if reason is not None:
             raise forbidden(user.username, asked, reason)
         kind = asked.kind
-        if not asked.resource:
+        if asked.path in (DISCOVERY_PATH, JWKS_PATH):
+            await exchange.answer(self._account_keys(exchange.record, asked.path))
+        elif not asked.resource:
             await exchange.answer(_non_resource(asked))
         elif kind is None:
             await exchange.answer(_no_such_page())
         elif asked.subresource:
             await self._stream(exchange, asked)
-        elif kind.plural.startswith("selfsubject"):
+        elif kind.plural.endswith("reviews"):
             await exchange.answer(self._review(exchange.record, asked, user))
         else:
             await self._object(exchange, asked, kind)
@@ -72,24 +86,59 @@ class Api:
         await exchange.answer(self._stored(exchange.record, asked, kind))
 
     def _stored(self, record: Record, asked: Asked, kind: Resource) -> Answer:
+        # A dry run does everything but keep what comes of it.
+        store = self.store.copy() if _is_dry_run(record) else self.store
         match asked.verb:
             case "get":
-                return json_answer(200, self.store.get(asked))
+                return json_answer(200, store.get(asked))
             case "list":
-                return json_answer(200, self._list(asked, kind, self.store.list(asked, _selector(record))))
+                return json_answer(200, self._page(record, asked, kind))
             case "create" if not asked.name:
-                return json_answer(201, self.store.create(asked, _body(record)))
+                return json_answer(201, store.create(asked, self._admitted(asked, _body(record))))
             case "update":
-                return json_answer(200, self.store.update(asked, _body(record)))
+                return json_answer(200, store.update(asked, self._admitted(asked, _body(record))))
+            case "patch" if _content_type(record) == patch.APPLY:
+                return self._applied(store, asked, _decoded(record, yaml.safe_load))
             case "patch":
-                return json_answer(200, self.store.update(asked, _patched(record, self.store.get(asked))))
+                patched = _patched(record, store.get(asked))
+                return json_answer(200, store.update(asked, self._admitted(asked, patched)))
             case "delete":
-                return json_answer(200, deleted(asked, self.store.delete(asked)["metadata"]["uid"]))
+                return json_answer(200, self._deleted(store, asked))
             case "deletecollection":
-                chosen = self.store.list(asked, _selector(record))
-                gone = [self.store.delete(_named(asked, each)) for each in chosen]
+                chosen = store.list(asked, _selector(record))
+                gone = [self._deleted(store, _named(asked, each)) and each for each in chosen]
                 return json_answer(200, self._list(asked, kind, gone))
         raise method_not_allowed()
+
+    def _admitted(self, asked: Asked, new: Object) -> Object:
+        """As the admission of the API server changes what is written: a LimitRange that adds defaults, say."""
+        return new if self.admit is None else self.admit(asked, copy.deepcopy(new))
+
+    def _applied(self, store: Store, asked: Asked, applied: Object) -> Answer:
+        """Server-side apply: merged into what is there, or created."""
+        if not store.has(asked):
+            return json_answer(201, store.create(asked, self._admitted(asked, applied)))
+        merged: Object = patch.merge(store.get(asked), applied)
+        return json_answer(200, store.update(asked, self._admitted(asked, merged)))
+
+    def _deleted(self, store: Store, asked: Asked) -> Object:
+        """An object with finalizers stays until they are gone."""
+        old = store.get(asked)
+        if old["metadata"].get("finalizers"):
+            marked = copy.deepcopy(old)
+            marked["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return store.update(asked, marked)
+        return deleted(asked, store.delete(asked)["metadata"]["uid"])
+
+    def _page(self, record: Record, asked: Asked, kind: Resource) -> Object:
+        """In pages, if the client asks for them. Unlike in Kubernetes a page is of the time when it is asked for."""
+        items = self.store.list(asked, _selector(record))
+        limit, start = record.parameter("limit"), int(record.parameter("continue") or 0)
+        end = start + int(limit) if limit.isdecimal() and limit != "0" else len(items)
+        page = self._list(asked, kind, items[start:end])
+        if end < len(items):
+            page["metadata"]["continue"] = str(end)
+        return page
 
     def _list(self, asked: Asked, kind: Resource, items: list[Object]) -> Object:
         # The items of a list do not repeat what the list's kind says.
@@ -116,8 +165,8 @@ class Api:
             await exchange.answer(_no_such_page())
             return
         if asked.subresource == "token":
-            self.store.get(asked)
-            await exchange.answer(self._token_request(record, asked))
+            account = self.store.get(asked)
+            await exchange.answer(self._token_request(record, asked, account))
             return
         pod = self.store.get(asked)
         container = self.container(asked.namespace, asked.name)
@@ -131,13 +180,32 @@ class Api:
 
     # --- tokens of service accounts ---
 
-    def _token_request(self, record: Record, asked: Asked) -> Answer:
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{asked.namespace}")
-        user = UserInfo(f"system:serviceaccount:{asked.namespace}:{asked.name}", groups=groups)
-        spec = _body(record).get("spec") or {}
-        status = {"token": self.issue_token(user), "expirationTimestamp": "2999-01-01T00:00:00Z"}
+    def _token_request(self, record: Record, asked: Asked, account: Object) -> Answer:
+        request = _body(record)
+        spec = checked_token_request(request, asked, account, self.store)
+        reference = spec.get("boundObjectRef") or {}
+        pod = self._find("pods", asked.namespace, reference["name"]) if reference.get("kind") == "Pod" else None
+        token, expires = self.accounts.issue(account, spec, pod)
+        if API_SERVER_AUDIENCE in spec["audiences"]:
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{asked.namespace}")
+            self.accept_token(token, UserInfo(f"system:serviceaccount:{asked.namespace}:{asked.name}", groups=groups))
+        status = {"token": token, "expirationTimestamp": expires}
         type_ = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
         return json_answer(201, {**type_, "metadata": {"creationTimestamp": None}, "spec": spec, "status": status})
+
+    def _account_keys(self, record: Record, path: str) -> Answer:
+        if path == DISCOVERY_PATH:
+            return json_answer(200, self.accounts.discovery(self.server))
+        # As kube-apiserver has it: JSON under another name is not the same.
+        if not {JWKS_TYPE, "*/*"} & {each.partition(";")[0].strip() for each in record.values("Accept")[0].split(",")}:
+            return text_answer(406, "406: Not Acceptable\n")
+        return json_answer(200, self.accounts.jwks())
+
+    def _find(self, resource: str, namespace: str, name: str) -> Object | None:
+        try:
+            return self.store.get(Asked("get", "", "", "v1", resource, namespace=namespace, name=name))
+        except Refused:
+            return None
 
     # --- reviews ---
 
@@ -149,6 +217,8 @@ class Api:
         match asked.resource:
             case "selfsubjectreviews":
                 status: Object = {"userInfo": _user_info(user)}
+            case "tokenreviews":
+                status = self.accounts.review(spec, self._find, API_SERVER_AUDIENCE)
             case "selfsubjectaccessreviews":
                 reason = self.refuse(user, _reviewed(spec)) if self.refuse else None
                 status = {"allowed": reason is None, **({"reason": reason} if reason else {})}
@@ -185,6 +255,8 @@ def _non_resource(asked: Asked) -> Answer:
             found = resources.api_groups()
         case ["api", version]:
             found = resources.api_resources("", version)
+        case ["apis", group]:
+            found = resources.api_group(group)
         case ["apis", group, version]:
             found = resources.api_resources(group, version)
         case ["openapi", "v3"]:
@@ -198,6 +270,10 @@ def _non_resource(asked: Asked) -> Answer:
 
 def _no_such_page() -> Answer:
     return text_answer(404, "404 page not found\n")
+
+
+def _is_dry_run(record: Record) -> bool:
+    return record.parameter("dryRun") == "All"
 
 
 def _selector(record: Record) -> Callable[[Object], bool]:

@@ -11,7 +11,8 @@ from typing import Any
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-ACCEPTED = [MERGE, STRATEGIC]
+APPLY = "application/apply-patch+yaml"
+ACCEPTED = [MERGE, STRATEGIC, APPLY]
 
 # Lists of objects that merge by a key. ``ports`` is a container's or a service's: whichever key its items have.
 _MERGE_KEYS = {

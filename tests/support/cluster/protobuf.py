@@ -26,6 +26,7 @@ _SPECS: Mapping[str, _Fields] = {
         2: ("spec", {1: ("resourceAttributes", _RESOURCE), 2: ("nonResourceAttributes", _PATH)})
     },
     "SelfSubjectRulesReview": {2: ("spec", {1: "namespace"})},
+    "ConfigMap": _METADATA,
     "Namespace": _METADATA,
     "ServiceAccount": _METADATA,
     "TokenRequest": {},

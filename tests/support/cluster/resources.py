@@ -38,6 +38,7 @@ RESOURCES = (
     Resource("", "v1", "secrets", "Secret"),
     Resource("", "v1", "services", "Service", short=("svc",)),
     Resource("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",), subresources=(("token", "TokenRequest"),)),
+    Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short=("pvc",)),
     Resource("", "v1", "nodes", "Node", namespaced=False, short=("no",)),
     Resource("apps", "v1", "deployments", "Deployment", short=("deploy",)),
     Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
@@ -47,6 +48,7 @@ RESOURCES = (
     Resource(
         "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False, verbs=("create",)
     ),
+    Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False, verbs=("create",)),
     Resource(
         "authorization.k8s.io",
         "v1",
@@ -120,6 +122,11 @@ def api_groups() -> dict[str, Any]:
     versions = [(group, {"groupVersion": f"{group}/{version}", "version": version}) for group, version in names]
     groups = [{"name": group, "versions": [entry], "preferredVersion": entry} for group, entry in versions]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def api_group(name: str) -> dict[str, Any] | None:
+    group = next((each for each in api_groups()["groups"] if each["name"] == name), None)
+    return None if group is None else {"kind": "APIGroup", "apiVersion": "v1", **group}
 
 
 def api_resources(group: str, version: str) -> dict[str, Any] | None:

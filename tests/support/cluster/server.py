@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,8 @@ import trustme
 from cryptography import x509
 
 from ostiary.model import UserInfo
-from tests.support.cluster.api import Api, Refuse
+from tests.support.cluster.account_tokens import AccountTokens
+from tests.support.cluster.api import Admit, Api, Refuse
 from tests.support.cluster.http import (
     MAX_HEAD,
     Disconnected,
@@ -32,6 +33,7 @@ from tests.support.cluster.identity import Trust, authenticate, common_name, imp
 from tests.support.cluster.resources import RESOURCES, Asked
 from tests.support.cluster.status import Refused
 from tests.support.cluster.store import Object, Signal
+from tests.support.cluster.token_requests import API_SERVER_AUDIENCE
 from tests.support.plugins import write_kubeconfig
 
 T = TypeVar("T")
@@ -58,7 +60,7 @@ class Cluster:
         self._failures: list[Exception] = []
         self._api = Api()
         self._api.refuse = refuse
-        self._api.issue_token = self.add_token
+        self._api.accept_token = self.trust.tokens.__setitem__
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="cluster")
 
@@ -67,7 +69,7 @@ class Cluster:
     def __enter__(self) -> Self:
         self._thread.start()
         self.port = self._started.result(SECONDS)
-        self.url = f"https://{self._hostname}:{self.port}"
+        self.url = self._api.server = f"https://{self._hostname}:{self.port}"
         for namespace in ("default", "kube-system"):
             self.add_namespace(namespace)
         return self
@@ -201,6 +203,22 @@ class Cluster:
             self.trust.impersonators.add(known.username)
         return token
 
+    @property
+    def accounts(self) -> AccountTokens:
+        """What signs the tokens of its service accounts, to be rotated, or to forge one."""
+        return self._api.accounts
+
+    def request_token(
+        self, namespace: str, account: str, *, audiences: Sequence[str] = (), pod: str = "", seconds: int = 3600
+    ) -> str:
+        """A token of a service account, which is made if there is none, as TokenRequest gives it."""
+        try:
+            known = self.get("serviceaccounts", namespace, account)
+        except Refused:
+            known = self.add("serviceaccounts", namespace, {"metadata": {"name": account}})
+        spec = {"audiences": list(audiences) or [API_SERVER_AUDIENCE], "expirationSeconds": seconds}
+        return self.accounts.issue(known, spec, self.get("pods", namespace, pod) if pod else None)[0]
+
     def certificate(self, username: str, *, group: str = "people") -> trustme.LeafCert:
         return self._ca.issue_cert(f"{uuid.uuid4()}.test", common_name=username, organization_name=group)
 
@@ -222,6 +240,14 @@ class Cluster:
     @refuse.setter
     def refuse(self, refuse: Refuse | None) -> None:
         self._api.refuse = refuse
+
+    @property
+    def admit(self) -> Admit | None:
+        return self._api.admit
+
+    @admit.setter
+    def admit(self, admit: Admit | None) -> None:
+        self._api.admit = admit
 
     # --- what is in it ---
 

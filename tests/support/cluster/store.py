@@ -45,7 +45,16 @@ class Store:
         self._changes: list[Change] = []
         self._watches: set[asyncio.Queue[Change | Signal]] = set()
 
+    def copy(self) -> Store:
+        """One that can be changed without anybody noticing."""
+        other = Store()
+        other.revision, other._objects = self.revision, dict(self._objects)
+        return other
+
     # --- reading ---
+
+    def has(self, asked: Asked) -> bool:
+        return _key(asked, asked.name) in self._objects
 
     def get(self, asked: Asked) -> Object:
         found = self._objects.get(_key(asked, asked.name))

@@ -19,6 +19,24 @@ const provider = new Provider(url, {
   // Claims about the person stand in the ID token too, as most issuers have it.
   conformIdTokenClaims: false,
   pkce: { required: () => true },
+  // Machines: a client gets a token for the audience that it names, with the claims of the account of its name.
+  features: {
+    clientCredentials: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: (ctx, audience) => ({ scope: '', audience, accessTokenFormat: 'jwt', accessTokenTTL: 300 }),
+    },
+  },
+  formats: {
+    customizers: {
+      jwt: (ctx, token, parts) => {
+        // As build systems write it: no access token of a client, but a token about a job.
+        const { client_id: client, scope, ...payload } = parts.payload;
+        parts.header = { ...parts.header, typ: 'JWT' };
+        parts.payload = { ...payload, sub: client, ...accounts[client] };
+      },
+    },
+  },
   cookies: { keys: ['only for tests'] },
   findAccount: (ctx, id) => (accounts[id]?.disabled ? undefined : { accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
 });

@@ -15,7 +15,7 @@ from tests.support.gateway_site import GatewayFolder, role
 PLAIN = """
 import sys
 for name in ("argon2", "bcrypt", "cedarpy", "httptools", "httpx", "httpx2", "joserfc", "keyring", "ldap", "msgspec",
-             "prometheus_client", "starlette", "uvloop"):
+             "h2", "prometheus_client", "starlette", "uvloop"):
     sys.modules[name] = None
 from ostiary.cli import main
 sys.exit(main(sys.argv[1:]))
@@ -44,6 +44,13 @@ def test_a_missing_library_is_told_with_the_extra_that_brings_it(site: GatewayFo
     assert "hint   pip install 'ostiary[gateway]'\n" in done.stderr
     assert done.stderr.endswith("code   library-missing\n")
     assert "Traceback" not in done.stderr
+
+
+def test_the_workload_api_is_told_with_its_extra(site: GatewayFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIFFE_ENDPOINT_SOCKET", "unix:///nowhere/agent.sock")
+    done = ostiary(site, "get-token", "--server", "https://gateway.example", "--from", "spiffe")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hint   pip install 'ostiary[spiffe]'\n" in done.stderr
 
 
 def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:

@@ -60,8 +60,20 @@ def test_json_tells_every_declared_trait(capsys: Captured) -> None:
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["plugins"]}
     assert found["sqlite"]["traits"] == {"shared_between_processes": True, "survives_restart": True}
     assert found["memory"]["traits"] == {"shared_between_processes": False, "survives_restart": False}
-    assert found["sqlite"]["abilities"] == ["put_record", "find_record", "take_record", "path"]
+    moving = ["export_log", "export_sessions", "import_log", "import_sessions", "examine", "others_using"]
+    objects = ["put_object", "find_object", "list_objects", "delete_object", "object_kinds"]
+    assert found["sqlite"]["abilities"] == ["put_record", "find_record", "take_record", "path", *objects, *moving]
     assert found["sqlite"]["problems"] == []
+
+
+def test_audit_providers_are_listed_with_what_they_can_do(capsys: Captured) -> None:
+    """S70: the bundled ones are declared as those of other packages are."""
+    assert main(["plugins", "--type", "audit", "-o", "json"]) == 0
+    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["plugins"]}
+    assert listed.keys() >= {"file", "stdout", "webhook"}
+    assert listed["file"]["abilities"] == ["begin", "accept", "flush", "dropped", "events_file", "close"]
+    assert "accept" not in listed["webhook"]["abilities"]
+    assert all(one["problems"] == [] for one in listed.values())
 
 
 def test_a_provider_with_flaws_is_told_with_them(tmp_path: Path) -> None:

@@ -48,3 +48,17 @@ def test_a_foreign_provider_may_have_an_ending_of_its_own_and_none_of_two_claims
     assert endings[".rego"] == "rego"
     assert ".cedar" not in endings, "two providers claim it"
     assert ".lost" not in endings, "no provider has this target"
+
+
+def test_a_key_of_the_configuration_leads_to_the_provider_that_declares_it() -> None:
+    assert catalog.type_for_key("audit", "log") == "file"
+    assert catalog.type_for_key("audit", "nothing") is None
+
+
+def test_a_key_that_two_providers_claim_leads_to_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes over the audit log by being installed: the gateway does not start."""
+    points = "[ostiary.audit]\nacme = acme:Acme\n[ostiary.audit_key]\nlog = acme:Acme\nlost = acme:Gone\n"
+    acme.install(tmp_path, monkeypatch, points)
+    assert catalog.type_for_key("audit", "log") is None
+    assert catalog.type_for_key("audit", "lost") is None
+    assert catalog.type_for_key("audit", "webhook") == "webhook"

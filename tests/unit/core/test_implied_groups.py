@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.implied_groups import groups_to_impersonate, impersonated, implied_groups, with_implied_groups
+from ostiary.core.implied_groups import (
+    groups_to_impersonate,
+    impersonated,
+    implied_groups,
+    is_service_account_group,
+    with_implied_groups,
+)
 from ostiary.model import UserInfo
 
 KNOWN, UNKNOWN = "system:authenticated", "system:unauthenticated"
@@ -81,3 +87,19 @@ def test_an_impersonated_user_is_in_the_same_groups_there_as_here(name: str, gro
     there = impersonated(UserInfo(name, groups=groups_to_impersonate(user)))
     assert set(there.groups) == set(user.groups)
     assert with_implied_groups(user) == user
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("system:serviceaccounts", True),
+        ("system:serviceaccounts:shop", True),
+        ("system:serviceaccounts:", False),
+        ("system:serviceaccounts:a:b", False),
+        ("system:serviceaccounts:Shop", False),
+        ("system:masters", False),
+        ("shop", False),
+    ],
+)
+def test_the_groups_of_service_accounts_are_known(name: str, expected: bool) -> None:
+    assert is_service_account_group(name) is expected

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.text import printable
+from ostiary.core.text import age_text, printable
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,10 @@ def test_no_control_character_is_ever_shown(text: str) -> None:
 @given(st.text(st.characters(categories=["L", "M", "N", "P", "S", "Z"])))
 def test_nothing_else_is_changed(text: str) -> None:
     assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (119.0, "119s"), (120.0, "2m"), (7200.0, "2h"), (172800.0, "2d")]
+)
+def test_an_age_reads_as_in_kubectl(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
+from ostiary.interfaces.audit import Batches
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
 from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
@@ -27,6 +30,10 @@ dictionary = {HERE}:UndeclaredStore
 shared = {HERE}:SharedStore
 [ostiary.attributes]
 cluster = {HERE}:ClusterAttributes
+[ostiary.audit]
+held_up = {HERE}:HeldUpAudit
+raising = {HERE}:RaisingAudit
+misspelt = {HERE}:MisspeltAudit
 """
 
 
@@ -66,6 +73,37 @@ class Everything(AllowAllAuthorization):
 
 class ClusterAttributes(KubernetesAttributes):
     pass
+
+
+class HeldUpAudit(Plain):
+    """Waits in `store` until it is let go, and does not give way to anything else in its thread."""
+
+    batches = Batches(buffer=2, size=1)
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.kept: list[str] = []
+
+    async def store(self, events: Sequence[str]) -> None:
+        self.gate.wait(30)
+        self.kept += events
+
+
+class RaisingAudit(Plain):
+    """Takes each event at once, and cannot."""
+
+    dropped = 0
+
+    async def store(self, events: Sequence[str]) -> None: ...
+
+    def accept(self, line: str) -> None:
+        raise RuntimeError("canary-91b2")
+
+    async def flush(self) -> None: ...
+
+
+class MisspeltAudit(Plain):
+    async def stores(self, events: Sequence[str]) -> None: ...
 
 
 # As somebody writes it who has never heard of traits.

@@ -15,11 +15,14 @@ import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
+from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
+from ostiary.gateway.config.settings.accounts import ApiTokenSettings
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.routes import Login
+from ostiary.gateway.replicas.registry import Replicas
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
 from ostiary.interfaces.token_store import Session, TokenStore
@@ -94,6 +97,8 @@ class Gateway:
     provider_seconds: float = 5.0
     store: TokenStore = None  # type: ignore[assignment]  # set below
     authorizer: Authorizer | None = None
+    replicas: Replicas | None = None
+    api_tokens: ApiTokenSettings = field(default_factory=ApiTokenSettings)
     starts_per_minute: float = 60.0
     address: str = "192.0.2.1"
     begun: int = 0
@@ -112,6 +117,8 @@ class Gateway:
             on_event=self.events.append,
             provider_seconds=self.provider_seconds,
             authorizer=self.authorizer,
+            replicas=self.replicas,
+            api_tokens=ApiTokens(self.tokens, self.api_tokens, is_checked=lambda provider: True),
             starts_per_minute=self.starts_per_minute,
         )
 

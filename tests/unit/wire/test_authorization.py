@@ -59,6 +59,7 @@ def test_a_review_of_v1beta1_names_the_groups_group() -> None:
         resource="deployments",
         field_selector=(Requirement("metadata.name", "In", ("web",)),),
         label_selector=(Requirement("tier", "Exists"),),
+        of_kubernetes=True,
     )
 
 
@@ -72,7 +73,7 @@ def test_the_other_versions_spelling_of_groups_is_not_read(version: str, right: 
 
 def test_a_path_that_is_no_resource_has_its_verb_and_method() -> None:
     found = decode_review(review({"nonResourceAttributes": {"path": "/healthz", "verb": "get"}, "user": "alice"}))
-    assert found.request == RequestInfo(verb="get", method="GET", path="/healthz")
+    assert found.request == RequestInfo(verb="get", method="GET", path="/healthz", of_kubernetes=True)
 
 
 @pytest.mark.parametrize(
@@ -316,8 +317,9 @@ resources = st.builds(
     name=text,
     field_selector=st.none() | requirements.map(tuple),
     label_selector=st.none() | requirements.map(tuple),
+    of_kubernetes=st.just(True),
 )
-paths = st.builds(RequestInfo, verb=text, method=st.just(""), path=text)
+paths = st.builds(RequestInfo, verb=text, method=st.just(""), path=text, of_kubernetes=st.just(True))
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,11 +13,11 @@ from urllib.parse import quote, urlencode
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
-from ostiary.cli.gateway.token_file import token_text
 from ostiary.cli.gateway_http import GatewayHttp, checked_address
 from ostiary.cli.signin.options import chosen_authorities
 from ostiary.cli.signin.sessions import GatewayAccount
 from ostiary.cli.signin.turn import login_command, session_token
+from ostiary.cli.token_file import token_text
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
@@ -59,6 +59,9 @@ class RemoteGateway:
 
     def post(self, *segments: str, body: Mapping[str, object]) -> ApiObject:
         return self._ask("POST", _path(segments), json.dumps(body).encode())
+
+    def patch(self, *segments: str, body: Mapping[str, object]) -> ApiObject:
+        return self._ask("PATCH", _path(segments), json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> ApiObject:
         headers = {"Authorization": f"Bearer {self._token.reveal()}"}

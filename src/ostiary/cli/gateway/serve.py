@@ -52,7 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="only check the configuration, and the files and directories that it names"
     )
     parser.add_argument(
-        "--online", action="store_true", help="with --check: also ask issuers, directories and upstreams"
+        "--online",
+        action="store_true",
+        help="with --check: also ask the token store, issuers, directories and upstreams",
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
     # How a gateway with several workers starts them; not for people.
@@ -101,7 +103,7 @@ def _file_checks(path: Path | None) -> FileChecks | None:
     from ostiary.core.config import read
     from ostiary.gateway.config.file_checks import check_files
 
-    return None if path is None else check_files(read(path), path.resolve().parent, now=SYSTEM_CLOCK.now())
+    return None if path is None else check_files(read(path), path.absolute().parent, now=SYSTEM_CLOCK.now())
 
 
 def _ask_outside(config: GatewayConfig) -> bool:
@@ -115,6 +117,7 @@ def _ask_outside(config: GatewayConfig) -> bool:
             return await probe_all(config)
         finally:
             await close_all(provider.instance for provider in (*config.identity, *config.groups))
+            await config.store.instance.close()
 
     answers = run_async(ask())
     for answer in answers:
@@ -140,9 +143,10 @@ def _serve(path: Path | None, worker: str | None) -> int:
 
     if worker:
         from ostiary.core.counting.counts import MachineCounts
+        from ostiary.core.counting.replicated_counts import ReplicatedCounts
 
         listener, channel, counts = (int(part) for part in worker.split(","))
-        source = ConfigSource(path, MachineCounts(counts))
+        source = ConfigSource(path, ReplicatedCounts(MachineCounts(counts)))
         run_worker(source, listener_fd=listener, channel_fd=channel, on_config=log_as_configured)
         return OK
     source = ConfigSource(path).at_this_moment()

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import OK
-from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async
-from ostiary.cli.gateway.token_file import token_text
+from ostiary.cli.gateway.choice import add_config, add_server, remote
+from ostiary.cli.gateway.local_store import with_store
 from ostiary.cli.output import print_json, print_note, print_table
+from ostiary.cli.token_file import token_text
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -124,13 +125,19 @@ def _print_sessions(items: Sequence[ApiObject]) -> None:
                 session["user"],
                 ", ".join(session["groups"]),
                 session["provider"],
-                session["client"],
+                _client(session),
                 _minute(session["created"]),
                 _minute(session["expires"]),
             )
             for session in items
         ],
     )
+
+
+def _client(session: ApiObject) -> str:
+    # A gateway of an earlier version tells no names.
+    name = session.get("name")
+    return f'API token "{name}"' if name else str(session["client"])
 
 
 def _minute(text: str) -> str:
@@ -196,9 +203,9 @@ async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) ->
 
 def _value(kind: str, text: str) -> tuple[str, datetime | None]:
     """What to revoke, and as of when; raises `UsageError`, which never quotes what may be a token."""
-    from ostiary.core.tokens import ACCESS_PREFIX, RENEWAL_PREFIX
+    from ostiary.core.tokens import ACCESS_PREFIX, API_PREFIX, RENEWAL_PREFIX
 
-    prefixes = (ACCESS_PREFIX.decode(), RENEWAL_PREFIX.decode())
+    prefixes = tuple(prefix.decode() for prefix in (ACCESS_PREFIX, API_PREFIX, RENEWAL_PREFIX))
     if kind in (TOKEN, SESSION) and text.startswith(prefixes):
         raise UsageError(
             "a token must not be given on the command line",
@@ -265,41 +272,5 @@ def _moment(text: str) -> datetime | None:
     return moment
 
 
-# --- the store of a configuration ---
-
-
 def _with_store(arguments: argparse.Namespace, work: Callable[[Tokens], Awaitable[T]]) -> T:
-    import os
-
-    from ostiary.core.abilities import ability, has_trait
-    from ostiary.core.tokens import Tokens
-    from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
-    from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
-
-    config = load(arguments)
-    store, where = config.store.instance, f"{config_path(arguments)}, store"
-    if not has_trait(store, SharedBetweenProcesses):
-        raise ConfigurationError(
-            "the sessions of this gateway are only in its memory",
-            where=where,
-            hint=f"ask the running gateway with --server, or use the store {DEFAULT_STORE_TYPE}",
-            code="token-store-unavailable",
-        )
-    file = ability(store, KeptInFile)
-    if file is not None and not os.path.exists(file.path):
-        # Opening it would make an empty one, which may then belong to another user than the gateway's.
-        raise ConfigurationError(
-            "there is no token store yet",
-            cause=f"{file.path} does not exist",
-            where=where,
-            hint="check that this gateway has been started once, and that this is its configuration",
-            code="token-store-unavailable",
-        )
-
-    async def run() -> T:
-        try:
-            return await work(Tokens(store))
-        finally:
-            await store.close()
-
-    return run_async(run())
+    return with_store(arguments, lambda tokens, _: work(tokens))

@@ -15,9 +15,11 @@ from typing import Any
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
+from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.kubeconfig.merge import Conflict, conflicts, merge
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
+from ostiary.cli.signin.platforms.options import add_platform, chosen_platform, platform_words
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions
 from ostiary.core.config.edit import dump
 from ostiary.errors import ConfigurationError
@@ -25,7 +27,8 @@ from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
 
 DESCRIPTION = """\
 Print a kubeconfig whose user runs `ostiary get-token`, or put its context into a kubeconfig that you have. It holds no
-secret, so you can share it with everybody who signs in at this gateway.
+secret, so you can share it with everybody who signs in at this gateway. With --from it is for a CI job or pod, which
+signs in by the token that its platform gives it.
 
 --merge changes nothing else in your file: comments, order and quoting stay, and a copy is kept beside it. An entry of
 the same name for another server or another way to sign in is reported and not replaced.
@@ -35,16 +38,26 @@ examples:
   ostiary kubeconfig --server https://gateway.example --merge
   ostiary kubeconfig --server https://gateway.example --name staging --prefix /staging --write staging.yaml
   ostiary kubeconfig --server https://gateway.example --account admin --name admin --merge
+  ostiary kubeconfig --server https://gateway.example --api-server https://prod.example:6443 --ca prod-ca.pem \\
+      --jwt-for https://prod.example --name prod --merge
+  ostiary kubeconfig --server https://gateway.example --from github --write kubeconfig
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_account(parser)
+    add_platform(parser)
     parser.add_argument("--name", metavar="NAME", help="the name of the context (default: the gateway's host)")
     parser.add_argument(
         "--prefix", metavar="PATH", default="", help="the path prefix of this cluster at the gateway, if not /"
     )
+    parser.add_argument(
+        "--api-server",
+        metavar="URL",
+        help="a cluster that trusts JWTs of the gateway, and is not behind it; needs --jwt-for. --ca is that server's",
+    )
+    parser.add_argument("--jwt-for", metavar="AUDIENCE", help="with --api-server: the audience of the cluster's JWTs")
     parser.add_argument("--namespace", metavar="NAME", help="the default namespace of the context")
     parser.add_argument("--ca", metavar="FILE", help="the CA certificate of the gateway, in PEM")
     parser.add_argument(
@@ -62,19 +75,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    account = chosen_account(arguments)
+    choice = chosen_platform(arguments)
+    account = chosen_account(arguments) if choice is None else GatewayAccount(choice.server)
     if arguments.prefix and not arguments.prefix.startswith("/"):
         raise UsageError("--prefix must be a path such as /staging")
     if arguments.force and not arguments.merge:
         raise UsageError("--force needs --merge")
+    if (arguments.api_server is None) != (arguments.jwt_for is None):
+        raise UsageError("--api-server and --jwt-for need each other")
+    if arguments.api_server is not None and arguments.prefix:
+        raise UsageError("--prefix and --api-server cannot be combined", hint="leave one of them out")
     own = None if account.name == DEFAULT_ACCOUNT else account.name
+    api_server = "" if arguments.api_server is None else checked_address(arguments.api_server)
     made = gateway_kubeconfig(
         account.server,
-        name=arguments.name or context_name(account.server, own),
+        name=arguments.name or context_name(api_server or account.server, own),
         prefix=arguments.prefix,
         account=own,
         namespace=arguments.namespace,
-        authorities_pem=_chosen_authorities(arguments) or _known_authorities(account),
+        authorities_pem=_chosen_authorities(arguments) or (None if api_server else _known_authorities(account)),
+        platform=() if choice is None else platform_words(choice),
+        api_server=api_server,
+        jwt=() if arguments.jwt_for is None else ("--jwt-for", arguments.jwt_for),
     )
     if arguments.merge:
         _merge(made, force=arguments.force)

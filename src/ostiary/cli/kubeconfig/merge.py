@@ -102,6 +102,8 @@ def _set_fields(text: str, path: tuple[str | int, ...], old: Entry, new: Entry) 
 
 # --- whose is it ---
 
+_IDENTITY_OPTIONS = ("--account", "--from", "--audience", "--token-file", "--token-variable", "--scope")
+
 
 def _other_cluster(old: Entry, new: Entry) -> str:
     if _address(old.get("server")) != _address(new["server"]):
@@ -120,7 +122,7 @@ def _other_user(old: Entry, new: Entry) -> str:
     if not isinstance(command, dict) or not _is_ours(command):
         return "runs another exec plugin" if command else "has no credential in it"
     if _account(command.get("args")) != _account(new["exec"]["args"]):
-        return "signs in at another gateway, or with another account"
+        return "signs in at another gateway, with another account, or in another way"
     return ""
 
 
@@ -139,12 +141,14 @@ def _is_ours(command: Entry) -> bool:
     return program in (PROGRAM, f"kubectl-{PROGRAM}") and isinstance(args, list) and args[:1] == [COMMAND]
 
 
-def _account(args: object) -> tuple[str, str | None]:
+def _account(args: object) -> tuple[str | None, ...]:
+    """Where and as whom the plugin signs in: two entries with the same are the same user."""
     words = [str(word) for word in args] if isinstance(args, list) else []
     options = dict(pairwise(words)) | dict(
         word.split("=", 1) for word in words if word.startswith("--") and "=" in word
     )
-    return _address(options.get("--server")), options.get("--account")
+    scopes = [scope for option, scope in pairwise(words) if option == "--can"]
+    return _address(options.get("--server")), *map(options.get, _IDENTITY_OPTIONS), *scopes
 
 
 # --- what is there ---

@@ -21,7 +21,14 @@ from ostiary.cli.policy.decision_output import (
     print_steps,
     verdict_text,
 )
-from ostiary.cli.policy.question import add_question, chosen_upstream, misspelling_notes, question
+from ostiary.cli.policy.question import (
+    add_question,
+    chosen_upstream,
+    misspelling_notes,
+    question,
+    speaks_kubernetes,
+)
+from ostiary.core.delegation import Delegation, narrow, parse_scope
 from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, UserInfo
@@ -41,6 +48,7 @@ examples:
   ostiary can-i get pods --namespace team --user alice
   ostiary can-i create deployments.apps/scale web -n team --user alice --group dev --explain
   ostiary can-i get --path /metrics --group monitoring
+  ostiary can-i delete pods -n team --user alice --can "get,list pods -n team" --explain
 """
 
 
@@ -58,6 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME", help="a group of the user; may be repeated"
     )
+    parser.add_argument(
+        "--can",
+        action="append",
+        metavar="RULE",
+        help="with a token that may do only this, as in ostiary token --can; may be repeated",
+    )
     parser.add_argument("--explain", action="store_true", help="show the reason, and which rule would change it")
     add_config(parser)
     add_output(parser)
@@ -66,8 +80,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     request_without_upstream, config = question(arguments), load(arguments)
-    request = replace(request_without_upstream, upstream=chosen_upstream(arguments.upstream, config))
-    answer = run_async(_ask(config, Attributes(_user(arguments), request), explain=arguments.explain))
+    upstream = chosen_upstream(arguments.upstream, config)
+    request = replace(request_without_upstream, upstream=upstream, of_kubernetes=speaks_kubernetes(upstream, config))
+    delegation = narrow(None, parse_scope("; ".join(arguments.can))) if arguments.can else None
+    attributes = Attributes(_user(arguments), request)
+    answer = run_async(_ask(config, attributes, delegation, explain=arguments.explain))
     if arguments.output == JSON:
         print_json(answer)
     else:
@@ -96,16 +113,22 @@ def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None
             print_note(f'nobody who signs in here {what} "{name}": did you mean "{suggestion}"?')
 
 
-async def _ask(config: GatewayConfig, attributes: Attributes, *, explain: bool) -> CanIAnswer:
+async def _ask(
+    config: GatewayConfig, attributes: Attributes, delegation: Delegation | None, *, explain: bool
+) -> CanIAnswer:
+    from ostiary.gateway.authorize.token_scope import explain_refusal_by_scope, refusal_by_scope
     from ostiary.gateway.doors.operator_json import attributes_json, decision_json, explanation_json
     from ostiary.gateway.policy.source import open_policy
 
+    refusal = refusal_by_scope(delegation, (attributes.request,), generation=0)
     async with open_policy(config.authorization) as policy:
         if not explain:
-            decision: Decision = await policy.authorizer.authorize(attributes)
+            decision: Decision = refusal or await policy.authorizer.authorize(attributes)
             shown = None
         else:
             explanation = await policy.authorizer.explain(attributes)
+            if refusal is not None:
+                explanation = explain_refusal_by_scope(explanation, refusal, refusal.scope, attributes.request)
             if explanation.decision is None:
                 raise ProviderError("the policy could not decide", cause=explanation.error)
             decision, shown = explanation.decision, cast(ExplanationJson, explanation_json(explanation))

@@ -25,7 +25,7 @@ as it is now: the closest rule, the one condition that failed, and the smallest 
 failed sign-in, and for a request without a valid credential, it prints what failed.
 
 The request is searched for in the audit log of the configuration, rotated files included; or, with --server, in the
-memory of a running gateway, which keeps denied requests for about a day.
+memory of a running gateway, which keeps denied requests for about a day; any of its replicas can be asked.
 """
 EPILOG = """\
 examples:
@@ -109,7 +109,8 @@ def _ask_gateway(gateway: RemoteGateway, decision_id: str) -> ApiObject:
         if error.status != 404:
             raise
         hint = (
-            "a gateway keeps denied requests for about a day, each worker its own; search its audit log with --config"
+            "a gateway keeps denied requests for about a day, unless there are very many; search its audit log with"
+            " --config"
         )
         raise DecisionNotFound("unknown request id: the gateway remembers no such decision", hint=hint) from None
 
@@ -140,20 +141,25 @@ async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: s
     record = with_upstream(record, [upstream.name for upstream in config.upstreams])
     async with open_policy(config.authorization) as policy:
         now = await policy.authorizer.explain(record.attributes)
-    fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at), now)
+    fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at, record.scope), now)
     # A request that was allowed may still have failed: over a limit, or at the upstream.
     return {**fields, "status": record.status} if record.decision.allowed and record.status >= 400 else fields
 
 
 def _logs(config: GatewayConfig, where: str) -> list[str]:
     """The audit log and what it was rotated to, the newest first. What is compressed is left alone."""
-    if config.audit.log is None:
+    from ostiary.core.abilities import ability
+    from ostiary.interfaces.audit import KeepsEventsInFile
+
+    in_files = (ability(provider.instance, KeepsEventsInFile) for provider in config.audit_sinks)
+    kept = next((each for each in in_files if each is not None), None)
+    if kept is None:
         raise DecisionNotFound(
             "this gateway has no audit log file",
             where=f"{where}, audit.log",
             hint="name one with --audit-log, or ask the running gateway with --server",
         )
-    path = Path(config.audit.log.path)
+    path = Path(kept.events_file)
     rotated = [
         file for file in path.parent.glob(f"{path.name}[.-]*") if file.suffix not in (".gz", ".bz2", ".xz", ".zst")
     ]

@@ -76,7 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAMESPACE/NAME",
-        help="for kubectl --as: a service account it may impersonate (NAMESPACE/*: a whole namespace); may be repeated",
+        help="a service account it may impersonate, for kubectl --as or because its pods sign in (NAMESPACE/*: a whole"
+        " namespace); may be repeated",
     )
     parser.add_argument(
         "--as-node",
@@ -150,6 +151,7 @@ def _identity(
         any_user=arguments.any_user,
         service_accounts=tuple(_account(text) for text in arguments.as_service_account),
         nodes=tuple(_node(text) for text in arguments.as_node),
+        accounts_sign_in=possible.service_accounts,
     )
 
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import UsageError
 from ostiary.model import RequestInfo
-from ostiary.wire.request.resource_names import SUBRESOURCES, group_of, plural_of
+from ostiary.wire.request import misspellings
 
 if TYPE_CHECKING:
     from ostiary.gateway.config.settings import GatewayConfig
 
-_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-_PATH_VERBS = ("get", "head", "post", "put", "patch", "delete", "options")
-# No request has them, but Kubernetes asks policies about them.
-_VERBS_OF_POLICIES = ("approve", "attest", "bind", "escalate", "impersonate", "proxy", "sign", "use")
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("verb", metavar="VERB", help=", ".join(_VERBS))
+    parser.add_argument("verb", metavar="VERB", help=", ".join(misspellings.VERBS))
     parser.add_argument(
         "resource", metavar="RESOURCE", nargs="?", help="in the plural: pods, pods/log, deployments.apps/scale"
     )
@@ -56,52 +51,15 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
 
 def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: bool) -> list[str]:
     """What to say about a question that was likely misspelt: to a policy, that is something which nobody may do."""
-    if allowed or not _speaks_kubernetes(request.upstream, config):
+    if allowed or not speaks_kubernetes(request.upstream, config):
         return []
-    notes = (_resource_note(request), _subresource_note(request)) if request.is_resource else ()
-    return [note for note in (_verb_note(request), *notes) if note]
+    return misspellings.misspelling_notes(request)
 
 
-def _speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
+def speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
     """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
     upstreams = [candidate for candidate in config.upstreams if upstream in ("", candidate.name)]
     return all(candidate.is_kubernetes for candidate in upstreams)
-
-
-def _verb_note(request: RequestInfo) -> str | None:
-    verbs = (*_VERBS, *_VERBS_OF_POLICIES) if request.is_resource else _PATH_VERBS
-    # There are more of one kind: impersonate-on:user-info:get, say.
-    if request.verb in verbs or ":" in request.verb:
-        return None
-    close = get_close_matches(request.verb.lower(), verbs, n=1)
-    suggestion = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(verbs)}"
-    return f'no request has the verb "{request.verb}": {suggestion}'
-
-
-def _resource_note(request: RequestInfo) -> str | None:
-    """Policies know the plural in lower case only, and each resource in its own API group."""
-    name, plural = request.resource, plural_of(request.resource)
-    # Who names a group knows it.
-    group = None if request.api_group else group_of(plural or name)
-    suggestion = (plural or name) + (f".{group}" if group else "")
-    if plural:
-        return f'resources are named in the plural and in lower case: did you mean "{suggestion}"?'
-    if not name.endswith("s") or name != name.lower():
-        return f'resources are named in the plural and in lower case, and "{name}" does not look like it'
-    if group:
-        return f'"{name}" is asked for in the core API group: did you mean "{suggestion}"?'
-    return None
-
-
-def _subresource_note(request: RequestInfo) -> str | None:
-    """kubectl takes pods/web for a name, where a policy has a subresource."""
-    is_known = group_of(request.resource) or request.api_group == ""
-    if not request.subresource or request.subresource in SUBRESOURCES or not is_known or request.name:
-        return None
-    return (
-        f'"{request.subresource}" is asked for as a subresource: '
-        f"the name of an object stands by itself, as in {request.resource} {request.subresource}"
-    )
 
 
 def question(arguments: argparse.Namespace) -> RequestInfo:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ostiary.cli.arguments import UsageError
+from ostiary.cli.registry.service_account import chosen_pod, token_source
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import Limits
 from ostiary.registry import user_config
@@ -17,6 +18,7 @@ from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import load
 from ostiary.registry.kubelet.model import ProvidersConfig
+from ostiary.registry.kubelet.service_account import PodCoordinates, TokenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +26,20 @@ class RegistryChoice:
     keyring: Keyring
     docker_config: NodeDockerConfig | None
     pull_secrets: tuple[PullSecret, ...] = field(default=(), repr=False)
+    pod: PodCoordinates | None = None
+    tokens: TokenSource | None = None
 
 
 def choice(arguments: argparse.Namespace) -> RegistryChoice:
-    """What ``--config``, ``--bin-dir``, ``--docker-config`` and ``--pull-secret`` choose.
+    """What ``--config``, ``--bin-dir``, ``--docker-config``, ``--pull-secret`` and ``--service-account`` choose.
 
     Without ``--config`` the providers are this user's own, as for ``docker-credential-ostiary``; there may be none.
     A provider whose executable is missing fails when it is asked, and leaves the others alone.
     """
     docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
     secrets = tuple(pull_secret(file) for file in arguments.pull_secret)
-    return RegistryChoice(_keyring(arguments, docker_config), docker_config, secrets)
+    pod, tokens = chosen_pod(arguments), token_source(arguments)
+    return RegistryChoice(_keyring(arguments, docker_config, tokens), docker_config, secrets, pod, tokens)
 
 
 def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
@@ -45,12 +50,16 @@ def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
     return providers[arguments.command]
 
 
-def _keyring(arguments: argparse.Namespace, docker_config: NodeDockerConfig | None) -> Keyring:
+def _keyring(
+    arguments: argparse.Namespace, docker_config: NodeDockerConfig | None, tokens: TokenSource | None = None
+) -> Keyring:
     limits = Limits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
     path, bin_dir = _config_and_bin_dir(arguments)
     config = ProvidersConfig(()) if path is None else load(path)
-    return Keyring(config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, limits=limits)
+    return Keyring(
+        config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, tokens=tokens, limits=limits
+    )
 
 
 def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:

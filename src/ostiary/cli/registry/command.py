@@ -10,14 +10,16 @@ import yaml
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
 from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_json, print_note
-from ostiary.cli.registry.choice import choice, config_bin_dir, config_file, configured_provider
+from ostiary.cli.registry.choice import RegistryChoice, choice, config_bin_dir, config_file, configured_provider
 from ostiary.cli.registry.output import as_json, print_explanation, print_lint, print_lookup, print_probe
+from ostiary.cli.registry.service_account import add_service_account
 from ostiary.cli.report import print_report
 from ostiary.registry.check.check import SAMPLE_IMAGE, check
 from ostiary.registry.check.check import SECONDS as CHECK_SECONDS
 from ostiary.registry.check.lint import lint
 from ostiary.registry.check.probe import SECONDS, ProbeSettings, probe
 from ostiary.registry.explain import explain
+from ostiary.registry.keyring import Lookup
 from ostiary.registry.kubelet.config import load
 from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.matching.image_name import parse_image_name
@@ -188,6 +190,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pull-secret", action="append", default=[], metavar="FILE", help="a Secret, as kubectl get -o yaml prints it"
     )
+    add_service_account(parser)
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -200,13 +203,24 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 # --- credentials ---
 
 
-def get(arguments: argparse.Namespace) -> int:
-    registry_choice = choice(arguments)
-    lookup = registry_choice.keyring.lookup(arguments.image, pull_secrets=registry_choice.pull_secrets)
+def _lookup(registry_choice: RegistryChoice, image: str) -> Lookup:
+    """What is found; what failed, was left out or has no effect is told on stderr."""
+    keyring, pod = registry_choice.keyring, registry_choice.pod
+    lookup = keyring.lookup(image, pod=pod, pull_secrets=registry_choice.pull_secrets)
+    if pod is not None and not any(each.config.token_attributes for each in keyring.matching_providers(image)):
+        print_note("--service-account has no effect: no provider for this image has tokenAttributes")
     for failure in lookup.failures:
         print_note(str(failure))
+        if failure.error.hint:
+            print_note(f"hint: {failure.error.hint}")
     for skipped in lookup.skipped:
         print_note(f"{skipped.provider}: {skipped.reason}")
+    return lookup
+
+
+def get(arguments: argparse.Namespace) -> int:
+    registry_choice = choice(arguments)
+    lookup = _lookup(registry_choice, arguments.image)
     print_lookup(lookup, as_json=arguments.output == JSON)
     if not lookup.found:
         print_note("there is no credential for this image; ostiary registry explain shows the reason")
@@ -218,8 +232,10 @@ def explain_image(arguments: argparse.Namespace) -> int:
     explanation = explain(
         registry_choice.keyring,
         arguments.image,
+        pod=registry_choice.pod,
         pull_secrets=registry_choice.pull_secrets,
         docker_config=registry_choice.docker_config,
+        tokens=registry_choice.tokens,
         run=not arguments.no_run,
     )
     if arguments.output == JSON:
@@ -237,9 +253,7 @@ def probe_image(arguments: argparse.Namespace) -> int:
         manifest=arguments.manifest,
         seconds=arguments.registry_timeout,
     )
-    lookup = registry_choice.keyring.lookup(arguments.image, pull_secrets=registry_choice.pull_secrets)
-    for failure in lookup.failures:
-        print_note(str(failure))
+    lookup = _lookup(registry_choice, arguments.image)
     report = probe(parse_image_name(arguments.image), lookup.found, settings=settings)
     if arguments.output == JSON:
         print_json(as_json(report) | {"ok": report.ok})

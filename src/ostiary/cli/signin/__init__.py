@@ -3,4 +3,5 @@
 options     which gateway, which account                 gateway     its endpoints over HTTP
 turn        one sign-in for any number of processes      ways        browser, device code, password: which, and how
 sessions    what is kept between two runs                files       private files and locks
+platforms   as a CI job or pod, with nobody asked
 """

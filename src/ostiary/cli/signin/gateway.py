@@ -15,10 +15,14 @@ from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
-from ostiary.errors import CredentialError, LoginRefused, ProviderError
+from ostiary.errors import CredentialError, LoginRefused, ProviderError, ScopeError
 from ostiary.model import Secret
 
 LONGEST_PAUSE = 2.0
+# RFC 8693.
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
+JWT = "urn:ietf:params:oauth:token-type:jwt"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # no password
 # Clocks may differ by so much before it is worth telling kubectl another time than the gateway says.
 SKEW = timedelta(seconds=5)
 
@@ -41,6 +45,20 @@ class Device:
     complete_address: str
     interval: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangedToken:
+    """What the gateway gave for another token: an access token alone, which nothing renews.
+
+    `scope` is what it may be used for, if that is less than its owner may. `expires_at` is by the clock of this
+    machine.
+    """
+
+    token: Secret
+    expires_at: datetime
+    scope: str = ""
+    user: str = ""
 
 
 class RenewedElsewhere(Exception):
@@ -130,6 +148,60 @@ class GatewayClient:
         self._expect(reply, "the gateway did not finish the sign-in")
         return self._grant(reply)
 
+    def exchange(self, subject: Secret, *, scope: str = "") -> ExchangedToken:
+        """A token for the one that a platform gave to a job or pod (RFC 8693)."""
+        form = {"grant_type": GRANT_TYPE, "subject_token": subject.reveal(), "subject_token_type": JWT}
+        reply = self._ask("POST", "/auth/token", form | ({"scope": scope} if scope else {}))
+        hint = _EXCHANGE_HINTS.get(reply.fields.get("error"), _EXCHANGE_HINT)
+        self._expect(reply, "the gateway refused the platform's token", hint=hint, words=_EXCHANGE_WORDS)
+        exchanged = self._exchanged(reply)
+        return self._limited(exchanged) if scope else exchanged
+
+    def narrow(self, token: Secret, *, scope: str, actor: str, lifetime: timedelta) -> ExchangedToken:
+        """A token for *scope* only, made with *token*; raises `ScopeError` if that has less than is asked for."""
+        form = {
+            "grant_type": GRANT_TYPE,
+            "subject_token": token.reveal(),
+            "subject_token_type": ACCESS_TOKEN,
+            "scope": scope,
+            "expires_in": str(max(1, int(lifetime.total_seconds()))),
+            **({"actor": actor} if actor else {}),
+        }
+        reply, summary = self._ask("POST", "/auth/token", form), "the gateway did not make the token"
+        if reply.status == 400 and reply.fields.get("error") == "invalid_scope":
+            cause = str(reply.fields.get("error_description") or "the scope is not possible")
+            raise ScopeError(summary, cause=cause, where=self.server)
+        self._expect(reply, summary)
+        return self._limited(self._exchanged(reply))
+
+    def exchange_for_jwt(self, token: Secret, audience: str) -> ExchangedToken:
+        """A JWT for a cluster that trusts the gateway's JWTs, for a token of the gateway (RFC 8693)."""
+        form = {"grant_type": GRANT_TYPE, "subject_token": token.reveal(), "subject_token_type": ACCESS_TOKEN}
+        reply = self._ask("POST", "/auth/token", {**form, "requested_token_type": JWT, "audience": audience})
+        self._expect(
+            reply,
+            "the gateway gave no JWT",
+            hint="ask its operator which audiences it issues JWTs for: issuer.audiences",
+            words=_JWT_WORDS,
+        )
+        return self._exchanged(reply)
+
+    def _limited(self, exchanged: ExchangedToken) -> ExchangedToken:
+        """A gateway that does not know scopes gives a whole token, and whoever asked would take it for less."""
+        if not exchanged.scope:
+            raise self._http.not_understood("it did not limit the token to a scope")
+        return exchanged
+
+    def _exchanged(self, reply: Reply) -> ExchangedToken:
+        token, seconds = _text(reply.fields, "access_token"), reply.fields.get("expires_in")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 10**9:
+            raise self._http.not_understood("it does not say how long the token is good for")
+        if not fits_token_header(token) or str(reply.fields.get("token_type", "")).lower() != "bearer":
+            raise self._http.not_understood("it gave something that is not a bearer token")
+        scope, user = (str(reply.fields.get(key, "")) for key in ("scope", "user"))
+        # By the clock of this machine: what counts is how long it lives.
+        return ExchangedToken(Secret(token), self._clock.now() + timedelta(seconds=seconds), scope, user)
+
     # --- what happens to a session later ---
 
     def renew(self, renewal: Secret) -> SignInGrant | None:
@@ -174,11 +246,13 @@ class GatewayClient:
         body = None if form is None else urlencode(form).encode()
         return self._http.ask(method, path, body, headers=headers or {})
 
-    def _expect(self, reply: Reply, summary: str, *, hint: str | None = None) -> None:
+    def _expect(
+        self, reply: Reply, summary: str, *, hint: str | None = None, words: Mapping[str, str] | None = None
+    ) -> None:
         """Raise what the gateway said, unless it said yes."""
         if reply.status in (200, 204):
             return
-        message = reply.fields.get("message") or reply.fields.get("error")
+        message = next(filter(None, map(reply.fields.get, ("message", "error_description", "error"))), None)
         cause = message if isinstance(message, str) else f"it answered with status {reply.status}"
         if reply.status == 404:
             raise self._http.not_understood()
@@ -186,9 +260,10 @@ class GatewayClient:
             wait = f"retry after {reply.retry_after} seconds" if reply.retry_after.isdigit() else "retry later"
             raise LoginRefused(summary, cause=cause, where=self.server, hint=wait, code="sign-in-refused")
         if reply.status in (400, 401, 403):
-            hint = _HINTS.get(cause, hint)
+            if words is None:
+                words, hint = _WORDS, _HINTS.get(cause, hint)
             raise LoginRefused(
-                summary, cause=_WORDS.get(cause, cause), where=self.server, hint=hint, code="sign-in-refused"
+                summary, cause=words.get(cause, cause), where=self.server, hint=hint, code="sign-in-refused"
             )
         raise ProviderError(summary, cause=cause, where=self.server, hint="retry later", code="gateway-unreachable")
 
@@ -229,6 +304,25 @@ class GatewayClient:
 _WORDS = {
     "access_denied": "sign-in was refused in the browser",
     "invalid_grant": "the sign-in code has expired",
+}
+# RFC 6749, section 5.2, and RFC 8693, section 2.2.2.
+_EXCHANGE_WORDS = {
+    "invalid_request": "it takes no token of this form",
+    "invalid_grant": "it does not accept this token",
+    "invalid_target": "it does not accept this token's audience",
+    "invalid_scope": "it does not understand what the token shall be able to do, or that would be more than allowed",
+    "unsupported_grant_type": "it exchanges no tokens",
+}
+_JWT_WORDS = {
+    "invalid_target": "it issues no JWTs for this audience",
+    "invalid_grant": "the session has ended, or its token may do less than its owner",
+    "invalid_request": "it issues no JWTs",
+    "unsupported_grant_type": "it issues no JWTs",
+}
+_EXCHANGE_HINT = "compare issuer, audience and subject of the token with the workload provider of the gateway"
+_EXCHANGE_HINTS: Mapping[object, str] = {
+    "invalid_scope": 'write --can as in: --can "get,list pods -n shop"',
+    "unsupported_grant_type": "the gateway needs an identity provider for workloads",
 }
 _HINTS = {"invalid_grant": "sign in again, and finish within a minute"}
 

@@ -16,19 +16,34 @@ from ostiary.cli.arguments import Parser, UsageError
 from ostiary.cli.authorities import authorities
 from ostiary.cli.cached_token import asks_again, believe
 from ostiary.cli.exit_codes import FAILED, USAGE
-from ostiary.cli.output import print_error
+from ostiary.cli.output import print_error, print_note
+from ostiary.cli.signin.gateway import GatewayClient
+from ostiary.cli.signin.jwt_credential import JwtCredential
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes
 from ostiary.cli.signin.person import AtTerminal
+from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
+from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
+from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.cli.signin.sessions import GatewayAccount, check_store
 from ostiary.cli.signin.turn import Turn
 from ostiary.errors import OstiaryError
 from ostiary.plugin.stdout import ReservedStdout
-from ostiary.wire.client_authentication import INFO_VARIABLE, V1, ExecCredentialSpec, decode_info, encode_answer
+from ostiary.wire.client_authentication import (
+    INFO_VARIABLE,
+    V1,
+    ExecAnswer,
+    ExecCredentialSpec,
+    decode_info,
+    encode_answer,
+)
 
 DESCRIPTION = """\
 The exec credential plugin for users who sign in at a gateway. kubectl and every other client that reads kubeconfigs
 run it. It prints a credential and refreshes it by itself. When the session has expired, it starts a sign-in if the
 client is interactive; otherwise it fails and says that you must sign in.
+
+With --from it signs in as the CI job or pod that it runs in, by the token that the platform gives it: no secret is
+stored, nobody is asked, and what it caches is of use to this job alone.
 
 THE CREDENTIAL IS A SECRET, and this prints it. `ostiary kubeconfig` writes the kubeconfig that runs it.
 """
@@ -36,6 +51,8 @@ EPILOG = """\
 examples:
   ostiary get-token --server https://gateway.example
   ostiary get-token --server https://gateway.example --account admin
+  ostiary get-token --server https://gateway.example --from github
+  ostiary get-token --server https://gateway.example --jwt-for https://prod.example
 """
 
 
@@ -43,6 +60,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_account(parser)
     add_ways(parser)
+    add_platform(parser)
+    parser.add_argument(
+        "--jwt-for",
+        metavar="AUDIENCE",
+        help="print a JWT for the clusters of this audience, which trust the gateway's JWTs themselves",
+    )
+    parser.add_argument("--verbose", action="store_true", help="with --from: say on stderr what was found and asked")
     parser.set_defaults(run=run)
 
 
@@ -64,6 +88,11 @@ def main(argv: list[str]) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     info = _info()
+    choice = chosen_platform(arguments)
+    if choice is not None:
+        return _run_as_workload(arguments, choice, info)
+    if arguments.verbose:
+        raise UsageError("--verbose needs --from")
     account = chosen_account(arguments)
     if arguments.store is not None:
         check_store(arguments.store)
@@ -75,11 +104,55 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.store,
         authorities(arguments.ca) or _authorities_told(info, account),
     )
-    askers_file = account.path("asked")
+    answer = _credential(turn) if arguments.jwt_for is None else _jwt(turn, arguments.jwt_for)
+    stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
+    return 0
+
+
+def _credential(turn: Turn) -> ExecAnswer:
+    askers_file = turn.account.path("asked")
     doubted = asks_again(askers_file, time.time())
     answer = turn.credential(doubted=doubted)
     if doubted:
         believe(askers_file, time.time())
+    return answer
+
+
+def _jwt(turn: Turn, audience: str) -> ExecAnswer:
+    """A cluster that rejected a JWT has not told us why: then there is a new one, if the session is still alive."""
+    if not audience:
+        raise UsageError("--jwt-for is empty")
+    kept = JwtCredential(turn.account, audience)
+    doubted = kept.askers_file is not None and asks_again(kept.askers_file, time.time())
+    answer = None if doubted else kept.ready()
+    if answer is not None:
+        return answer
+    token = turn.credential(doubted=doubted).token
+    assert token is not None
+    answer = kept.obtain(turn.gateway(), token)
+    if doubted and kept.askers_file is not None:
+        believe(kept.askers_file, time.time())
+    return answer
+
+
+def _run_as_workload(arguments: argparse.Namespace, choice: PlatformChoice, info: ExecCredentialSpec) -> int:
+    stdout = ReservedStdout()
+    authorities_pem = authorities(arguments.ca) or _authorities_told(info, GatewayAccount(choice.server))
+    turn = WorkloadTurn(choice, authorities_pem)
+    cache = turn.cache()
+    doubted = cache is not None and asks_again(cache.askers_file, time.time())
+    answer, granted = turn.credential(doubted=doubted)
+    if doubted and cache is not None:
+        believe(cache.askers_file, time.time())
+    if arguments.verbose:
+        print_note(describe(granted))
+    if arguments.jwt_for is not None:
+        # Not kept: the file of another job's JWT would be for everybody on this machine.
+        assert answer.token is not None
+        jwt = GatewayClient(choice.server, authorities_pem=authorities_pem).exchange_for_jwt(
+            answer.token, arguments.jwt_for
+        )
+        answer = ExecAnswer(jwt.token, None, None, jwt.expires_at)
     stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
     return 0
 

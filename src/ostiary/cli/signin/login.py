@@ -6,21 +6,28 @@ import argparse
 import sys
 
 from ostiary.cli.output import print_note
+from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, chosen_authorities, wishes
 from ostiary.cli.signin.person import AtTerminal
-from ostiary.cli.signin.sessions import Sessions, check_store
+from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
+from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
+from ostiary.cli.signin.platforms.proof import PlatformChoice
+from ostiary.cli.signin.sessions import GatewayAccount, Sessions, check_store
 from ostiary.cli.signin.turn import Turn
 
 DESCRIPTION = """\
 Sign in at a gateway: with your browser; without one, as over SSH, with a short code and a browser on another machine;
 or with a password, if the gateway asks for one. kubectl then needs no sign-in until the session ends, and
 runs `ostiary get-token` (see `ostiary kubeconfig`).
+
+With --from, a script signs in as the CI job or pod that it runs in, by the token that the platform gives it.
 """
 EPILOG = """\
 examples:
   ostiary login --server https://gateway.example
   ostiary login --device
   ostiary login --account admin --provider staff
+  ostiary login --server https://gateway.example --from auto
 """
 
 
@@ -28,10 +35,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_account(parser)
     add_ways(parser)
+    add_platform(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    choice = chosen_platform(arguments)
+    return _sign_in_person(arguments) if choice is None else _sign_in_workload(arguments, choice)
+
+
+def _sign_in_workload(arguments: argparse.Namespace, choice: PlatformChoice) -> int:
+    """Exchange the proof now, so that a script fails here and not in the middle of its work."""
+    account = GatewayAccount(choice.server)
+    authorities_pem = chosen_authorities(arguments, account)
+    answer, granted = WorkloadTurn(choice, authorities_pem).credential()
+    assert answer.token is not None
+    assert answer.expires_at is not None
+    name = GatewayClient(choice.server, authorities_pem=authorities_pem).whoami(answer.token).get("user")
+    until = answer.expires_at.astimezone().strftime("%H:%M")
+    print_note(f"signed in at {choice.server} as {name}, until {until}; {describe(granted)}")
+    return 0
+
+
+def _sign_in_person(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     if arguments.store is not None:
         check_store(arguments.store)

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -31,6 +32,11 @@ KEYRING_SERVICE = "ostiary"
 _KEYRING_TRIAL = "trial"
 MARGIN = timedelta(seconds=60)
 _FORMAT = 1
+
+
+def renewal_margin(lifetime: timedelta) -> timedelta:
+    """How long before its end a token is renewed."""
+    return min(MARGIN, lifetime / 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class Sessions:
         self._save_session(grant, store, authorities_pem)
         answer = ExecAnswer(grant.token, None, None, grant.expires_at)
         now = self._clock.now()
-        margin = min(MARGIN, (grant.expires_at - now) / 5)
+        margin = renewal_margin(grant.expires_at - now)
         content = file_content(
             obtained=int(now.timestamp()),
             renew_at=int((grant.expires_at - margin).timestamp()),
@@ -165,8 +171,17 @@ class Sessions:
         fields = _object(_read_or_none(self.account.path("session"))) or {}
         for kind in ("token", "session", "asked", "failed"):
             files.remove(self.account.path(kind))
+        self._forget_jwts()
         if fields.get("store") == KEYRING:
             _ask_keyring("delete_password", self._keyring_name)
+
+    def _forget_jwts(self) -> None:
+        """Those for clusters that trust the gateway's JWTs: they ended with the session."""
+        folder, own = files.folder(), f"{file_name(self.account.server, self.account.name)}+"
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(own) and name.endswith((".jwt", ".asked")):
+                    files.remove(f"{folder}/{name}")
 
     # --- failures ---
 

@@ -45,16 +45,19 @@ class Turn:
     authorities_pem: str | None = None
     clock: Clock = SYSTEM_CLOCK
 
-    def credential(self, *, doubted: bool = False) -> ExecAnswer:
+    def credential(self, *, doubted: bool = False, lasting: timedelta | None = None) -> ExecAnswer:
         """One that is good for a while. Raises an `OstiaryError` that says why there is none.
 
-        With *doubted* the gateway is asked whether it still knows the one that lies ready.
+        With *doubted* the gateway is asked whether it still knows the one that lies ready. With *lasting*, one that
+        is not good for so long any more is renewed first; no token is good for longer than a new one.
         """
         sessions = Sessions(self.account, clock=self.clock)
         start = self.clock.now()
         cached = sessions.ready()
         if cached is None:
             return self._obtain(sessions, start)
+        if lasting is not None and cached.expires_at is not None and cached.expires_at - start < lasting:
+            return self._obtain(sessions, start, rejected=cached)
         if not doubted or not self._is_rejected(sessions, cached):
             return cached
         replacement = self._obtain(sessions, start, rejected=cached)
@@ -71,6 +74,10 @@ class Turn:
             if not ours:
                 raise self._sign_in_needed("another process is still waiting for the sign-in")
             return self._renew(sessions) or self._sign_in_unless_refused(sessions, began)
+
+    def gateway(self) -> GatewayClient:
+        """The gateway, trusted as the session that is kept was trusted."""
+        return self._gateway(self._authorities(_session_before(Sessions(self.account, clock=self.clock))))
 
     def sign_in(self) -> ExecAnswer:
         """A new session, whatever there is: this is what the person asked for."""
@@ -201,9 +208,11 @@ class Turn:
         return " ".join(login_command(self.account))
 
 
-def session_token(account: GatewayAccount, authorities_pem: str | None) -> tuple[Secret, str | None]:
+def session_token(
+    account: GatewayAccount, authorities_pem: str | None, *, lasting: timedelta | None = None
+) -> tuple[Secret, str | None]:
     """The token of the session that `ostiary login` keeps, and whom its gateway is trusted by. Nobody is asked."""
-    answer = Turn(account, authorities_pem=authorities_pem).credential()
+    answer = Turn(account, authorities_pem=authorities_pem).credential(lasting=lasting)
     assert answer.token is not None
     session = _session_before(Sessions(account))
     return answer.token, authorities_pem or (None if session is None else session.authorities_pem)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from ostiary.interfaces.admission import AdmissionProvider
+from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
 from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths, RequiresMore
+from ostiary.interfaces.audit import AuditProvider, Begins, ChoosesBatches, KeepsEventsInFile, RecordsAtOnce
 from ostiary.interfaces.authorization import (
     AllowsEverything,
     AuthorizationProvider,
@@ -36,6 +37,7 @@ from ostiary.interfaces.closing import Closes
 from ostiary.interfaces.group import GroupProvider, KeepsGroups, ListsGroups
 from ostiary.interfaces.identity import (
     AsksAgain,
+    BoundToCluster,
     IdentityProvider,
     NeedsClientCertificate,
     ProvesNothing,
@@ -44,8 +46,13 @@ from ostiary.interfaces.identity import (
     TellsRenewalCheck,
     TellsSignIn,
     TellsWhatItProduces,
+    VerifiesTokens,
 )
+from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.portable_store import PortableStore
 from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.replicas import CountStore, NoteStore, OwnedStore
+from ostiary.interfaces.store_check import ExaminesStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
     RecordStore,
@@ -64,22 +71,31 @@ CONTRACTS: Mapping[str, type] = MappingProxyType(
         "admission": AdmissionProvider,
         "token_store": TokenStore,
         "attributes": AttributesMapper,
+        "audit": AuditProvider,
     }
 )
 # Mappers ask nobody, and a store must be closed by its contract.
 _OUTSIDE = (Probes, Closes)
 ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces, *_OUTSIDE),
+        "identity": (
+            *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
+            *(VerifiesTokens, BoundToCluster),
+            *_OUTSIDE,
+        ),
         "group": (KeepsGroups, ListsGroups, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
             *(NamesSubjects, LintsPolicy),
             *_OUTSIDE,
         ),
-        "admission": _OUTSIDE,
-        "token_store": (RecordStore, KeptInFile),
+        "admission": (CountsObjects, *_OUTSIDE),
+        "token_store": (
+            *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
+            Probes,
+        ),
         "attributes": (RequiresMore, Closes),
+        "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
     }
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
@@ -90,6 +106,7 @@ TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (),
         "token_store": (SharedBetweenProcesses, SurvivesRestart),
         "attributes": (ReadsKubernetesPaths,),
+        "audit": (),
     }
 )
 

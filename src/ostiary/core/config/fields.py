@@ -89,6 +89,10 @@ class Fields:
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
 
+    def again(self) -> Fields:
+        """The same fields, to be read once more: what is noted there counts nowhere else."""
+        return Reading(Document(Node(dict(self._nodes), self._line), self._reading.document.file)).root
+
     def unread(self) -> list[str]:
         return [key for key in self._nodes if key not in self._asked]
 

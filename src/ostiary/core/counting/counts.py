@@ -4,7 +4,8 @@
     MachineCounts   a table in memory that the supervisor shares with its workers (memfd); a lock of the system keeps
                     them apart, and is free again when a worker dies
 
-Called by limits, lockouts and quotas through `ostiary.interfaces.shared_counts`.
+Called by limits, lockouts and quotas through `ostiary.interfaces.shared_counts`; the counts of several machines are
+reconciled by `core.counting.replicated_counts`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, CountsFull, State
+from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, CountsFull, Reconciles, State
 
 NARROW_LIMIT = 10_000
 WIDE_LIMIT = 10_000
@@ -38,7 +40,7 @@ class MemoryCounts:
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, narrow_limit: int = NARROW_LIMIT, wide_limit: int = WIDE_LIMIT
     ) -> None:
-        self._monotonic = clock.monotonic
+        self._now: Callable[[], float] = clock.monotonic
         self._narrow: dict[str, tuple[State, float]] = {}
         self._wide: dict[str, tuple[State, float]] = {}
         self._narrow_limit, self._wide_limit = narrow_limit, wide_limit
@@ -48,7 +50,7 @@ class MemoryCounts:
         return self.update_now(key, change, wide=wide)
 
     def update_now(self, key: str, change: Change[T], *, wide: bool = False) -> T:
-        now = self._monotonic()
+        now = self._now()
         entry = (self._wide if wide else self._narrow).get(key)
         if entry is None and wide:
             self._check_room(now)
@@ -62,6 +64,13 @@ class MemoryCounts:
         else:
             table.pop(key, None)
         return result
+
+    def report(self, key: str, how: Reconciles, amount: float = 1.0, *, part: int = 0) -> None:
+        """Nobody else is to know."""
+
+    def read_time_from(self, now: Callable[[], float]) -> None:
+        """Take the time from *now*, which goes by a clock that other machines go by, too."""
+        self._now = now
 
     async def close(self) -> None:
         self._narrow.clear()
@@ -157,11 +166,12 @@ class LineGuard:
 class MachineCounts:
     """Implements `ostiary.interfaces.shared_counts.ImmediateCounts` for all processes that were given *descriptor*.
 
-    The monotonic clock is the same for all processes of a machine.
+    The monotonic clock is the same for all processes of a machine. With `read_time_from` all of them must use the
+    same time; a few milliseconds do not matter.
     """
 
     def __init__(self, descriptor: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._monotonic = clock.monotonic
+        self._now: Callable[[], float] = clock.monotonic
         # Of its own, so that closing it here closes nothing for others.
         self._descriptor = os.dup(descriptor)
         self._memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
@@ -190,7 +200,7 @@ class MachineCounts:
         # Held for microseconds. The system gives it back when the process that holds it dies.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _COUNTING)
         try:
-            now = self._monotonic()
+            now = self._now()
             place, state = table.find(digest, now)
             if wide and not state and not table.is_free(place, digest, now):
                 raise CountsFull
@@ -203,6 +213,13 @@ class MachineCounts:
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _COUNTING)
         return result
+
+    def report(self, key: str, how: Reconciles, amount: float = 1.0, *, part: int = 0) -> None:
+        """Nobody else is to know."""
+
+    def read_time_from(self, now: Callable[[], float]) -> None:
+        """Take the time from *now*, which goes by a clock that other machines go by, too."""
+        self._now = now
 
     async def close(self) -> None:
         if self._descriptor >= 0:

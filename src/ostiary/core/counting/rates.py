@@ -1,10 +1,17 @@
 """Token buckets over shared counts: so many at once, then so many a second, for each key.
 
-Called by the gateway's limits and by its login. Whoever shares the counts shares the buckets.
+Called by the gateway's limits and by its login. Whoever shares the counts shares the buckets. Replicas on several
+machines take together at most
+
+    burst + rate * (t + L) + others * (burst + rate * s)        in any t seconds
+
+where `others` is the number of further replicas, s is how many seconds it takes until a replica has told what it took,
+and L is `LATEST_CHARGE_SECONDS`, which s must not exceed. What was too much is paid back: on average the rate is exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -13,13 +20,20 @@ from ostiary.errors import TooManyRequests
 from ostiary.interfaces.shared_counts import ImmediateCounts, State
 
 TABLE_LIMIT = NARROW_LIMIT
+# Replicas are charged for what they took within this time: the pause between two exchanges, and a slow exchange.
+LATEST_CHARGE_SECONDS = 1.0
 
 
 class Buckets:
     """A bucket of tokens per key: *burst* at once, then *rate* a second. Holds a bounded number of keys.
 
-    With *counts* the buckets called *name* are those of all who share them; else they are this process's.
+    With *counts* the buckets called *name* are those of all who share them; else they are this process's. `take`
+    decides at once, and replicas reconcile what they took: see `charge`. `take_exactly` waits for what all share.
+    Buckets of one name are used in one of the two ways.
     """
+
+    # They implement `ostiary.interfaces.shared_counts.Reconciles`.
+    wide = False
 
     def __init__(
         self,
@@ -32,12 +46,22 @@ class Buckets:
         name: str = "",
     ) -> None:
         self._rate, self._burst = rate, float(max(burst, 1))
+        # The bucket that all replicas have together holds what fills one while the latest takes are not charged yet.
+        self._shared_burst = self._burst + rate * LATEST_CHARGE_SECONDS
         self._counts = MemoryCounts(clock=clock, narrow_limit=limit) if counts is None else counts
         self._prefix = f"bucket/{name}/"
 
     def take(self, key: str) -> float:
         """Take a token and return zero; or how many seconds it takes until there is one."""
-        return self._counts.update_now(self._prefix + key, self._take)
+        key = self._prefix + key
+        wait = self._counts.update_now(key, self._take)
+        if not wait:
+            self._counts.report(key, self)
+        return wait
+
+    async def take_exactly(self, key: str) -> float:
+        """As `take`. Raises `ProviderError` if the counts cannot be reached: then there is none to take."""
+        return await self._counts.update(self._prefix + key, self._take)
 
     def empty_for(self, key: str) -> float:
         """As `take`, without taking any."""
@@ -47,8 +71,14 @@ class Buckets:
         assert isinstance(self._counts, MemoryCounts), "the counts of other workers are unknown"
         return len(self._counts)
 
+    # --- changes of a bucket ---
+
     def _tokens(self, state: State, now: float) -> float:
-        return min(self._burst, state[0] + (now - state[1]) * self._rate) if state else self._burst
+        if not state:
+            return self._burst
+        elapsed = now - state[1]
+        # The clock of a store may be set back, and then nothing is taken away for it.
+        return min(self._burst, state[0] + elapsed * self._rate) if elapsed > 0 else state[0]
 
     def _take(self, state: State, now: float) -> tuple[State, float, float]:
         tokens = self._tokens(state, now)
@@ -64,6 +94,25 @@ class Buckets:
     def _seconds_until_full(self, tokens: float) -> float:
         # A bucket that is full again is the same as none.
         return (self._burst - tokens) / self._rate if self._rate else 0.0
+
+    # --- several replicas ---
+
+    def charge(self, shared: State, now: float, amounts: Mapping[int, float]) -> tuple[State, float]:
+        """The bucket of all replicas goes below zero when they have taken more than it had, and fills from there.
+
+        After an outage of the store a replica is not charged for all that it let pass meanwhile: nobody is to wait for
+        longer than if the replica had taken it all at once.
+        """
+        most = self._shared_burst
+        tokens = min(most, shared[0] + max(0.0, now - shared[1]) * self._rate) if shared else most
+        tokens -= min(amounts.get(0, 0.0), most)
+        return (tokens, now), (most - tokens) / self._rate if self._rate else 0.0
+
+    def adopt(self, local: State, now: float, *, shared: State, unsettled: Mapping[int, float]) -> tuple[State, float]:
+        """The lower one of the two: this machine's has everything that was taken here, all replicas' what is known."""
+        filled = shared[0] + max(0.0, now - shared[1]) * self._rate if shared else self._burst
+        tokens = min(self._tokens(local, now), filled - unsettled.get(0, 0.0))
+        return (tokens, now), self._seconds_until_full(tokens)
 
 
 class FailedAttempts:

@@ -52,7 +52,7 @@ _SCHEME = re.compile(r"(\b(?:bearer|basic)[ \t]++[\"']?)(?!(?:realm|error|scope|
 _PREFIXED = re.compile(
     r"""
     (?<![A-Za-z0-9])
-    (?: (?: ost | osr | osb | gh[oprsu] | github_pat ) _ [A-Za-z0-9_-]{6,}+
+    (?: (?: ost | osr | osb | osp | gh[oprsu] | github_pat ) _ [A-Za-z0-9_-]{6,}+
       | glpat- [A-Za-z0-9_.-]{6,}+
       | (?: AKIA | ASIA ) [A-Z0-9]{8,}+
       | ya29\. [A-Za-z0-9_.-]{6,}+
@@ -62,8 +62,8 @@ _PREFIXED = re.compile(
 )
 # Characters of a token of ours, or of a signed one, need no escaping in JSON, in a URL or in a header.
 _TOKEN_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
-_OWN_TOKEN = re.compile(r"os[trb]_[A-Za-z0-9_-]{16,}+")
-_TOKEN_STARTS = ("ost_", "osr_", "osb_", _JSON_OBJECT_IN_BASE64)
+_OWN_TOKEN = re.compile(r"os[trbp]_[A-Za-z0-9_-]{16,}+")
+_TOKEN_STARTS = ("ost_", "osr_", "osb_", "osp_", _JSON_OBJECT_IN_BASE64)
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]++")
 _CASE_CHANGE = re.compile(r"[a-z][A-Z]")
 _BETWEEN_WORDS = re.compile(r"[+/_=-]")

@@ -71,11 +71,16 @@ class Itself:
 def settings_of(declaration: type) -> tuple[Setting, ...]:
     """The settings that a dataclass declares, in their order. Attributes without a kind are no settings."""
     return tuple(
-        Setting(field.name, note.name or camel_case(field.name), note, _default_of(field))
+        _setting(field, note)
         for field, notes in _annotated_fields(declaration)
         for note in notes
         if isinstance(note, SettingKind)
     )
+
+
+def _setting(field: dataclasses.Field[object], kind: SettingKind[object]) -> Setting:
+    name = kind.name or camel_case(field.name)
+    return Setting(field.name, name, kind.of_setting(name), _default_of(field))
 
 
 def _attributes_for_fields(declaration: type) -> tuple[str, ...]:

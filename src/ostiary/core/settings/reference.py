@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ostiary.core.config.document import Json
 from ostiary.core.settings.declare import Setting, settings_of
-from ostiary.core.settings.sections import OptionalSection, Section, Sections
+from ostiary.core.settings.sections import OptionalSection, ProviderSettings, Section, Sections
 
 HEAD = "| field | type | default | |\n| --- | --- | --- | --- |"
 RESTART = "A change needs a restart."
@@ -25,7 +25,7 @@ def _rows(settings: Iterable[Setting], prefix: str, required: str = "required") 
     """Those that must be written come first."""
     for setting in sorted(settings, key=lambda setting: not setting.is_required):
         path, kind = f"{prefix}{setting.name}", setting.kind
-        if isinstance(kind, OptionalSection) and not setting.is_required:
+        if isinstance(kind, (OptionalSection, ProviderSettings)) and not setting.is_required:
             yield from _rows(settings_of(kind.of), f"{path}.", f"required in `{path}`")
         elif isinstance(kind, Section):
             yield from _rows(settings_of(kind.of), f"{path}.", required)

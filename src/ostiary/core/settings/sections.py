@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Self, TypeVar, cast
 
+from ostiary.core.catalog import type_for_key
 from ostiary.core.config.document import Json
 from ostiary.core.config.fields import Fields
-from ostiary.core.settings.declare import read_settings, settings_of
-from ostiary.core.settings.kinds import SettingKind
+from ostiary.core.settings.declare import NoSettings, read_settings, settings_of
+from ostiary.core.settings.kinds import Flag, SettingKind
+from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.schema import object_schema, required_names
 
 S = TypeVar("S")
@@ -58,6 +60,46 @@ class OptionalSection(Section[S]):
 
     def must_be_written(self, *, is_required: bool) -> bool:
         return is_required
+
+
+@dataclass(frozen=True)
+class ProviderSettings(SettingKind[Fields]):
+    """The settings of a provider, under a key that stands for its type (`catalog.type_for_key`). It reads them itself.
+
+    What they are, the type declares (`core.settings.plugin_settings`); that is looked up when somebody asks.
+    """
+
+    plugin_type: str
+    key: str = ""
+
+    def of_setting(self, name: str) -> Self:
+        return replace(self, key=name)
+
+    @property
+    def label(self) -> str:
+        return "section"
+
+    @property
+    def of(self) -> type:
+        type_name = type_for_key(self.plugin_type, self.key)
+        declaration = None if type_name is None else declared_settings(self.plugin_type, type_name)
+        return NoSettings if declaration is None else declaration
+
+    def read(self, fields: Fields, key: str, directory: Path) -> Fields | None:
+        return fields.optional_section(key)
+
+    def schema(self) -> dict[str, Json]:
+        return object_schema(self.of)
+
+    def blank(self) -> Fields:
+        return cast("Fields", None)
+
+
+@dataclass(frozen=True)
+class ProviderFlag(Flag):
+    """Whether there is a provider without settings, of the type that the key stands for."""
+
+    plugin_type: str
 
 
 @dataclass(frozen=True)

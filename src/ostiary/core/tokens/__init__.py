@@ -5,7 +5,10 @@
 
 token_format    how a token looks, and its digest       revocations    what a revocation ends
 tokens          issue, find, renew, revoke              storable       what a store can keep
-records         what a sign-in remembers meanwhile
+records         what a sign-in remembers meanwhile      moving         from one store to another
+contents        what a store holds, counted             likeness       whether two stores hold the same
+moving_objects  the same for objects
+program_tokens  for programs: one token, no renewal     allowance      how many of these a user may have
 
 An access token is short-lived and unscoped. The cookie of a browser opens the gateway's own pages and nothing else. A
 session lasts as long as a person need not sign in again, and no token outlives it. A renewal token is good for one
@@ -15,10 +18,21 @@ can tell, so the session ends.
 
 from __future__ import annotations
 
+from ostiary.core.tokens.program_tokens import API_TOKENS_PER_USER, TOKENS_PER_USER, IssuedToken
 from ostiary.core.tokens.revocations import LARGEST_SKEW, check_revocation, ends, ends_token
-from ostiary.core.tokens.storable import CLOCK_TOLERANCE, check_storable, check_text
+from ostiary.core.tokens.storable import (
+    CLOCK_TOLERANCE,
+    check_object,
+    check_storable,
+    check_text,
+    check_tokens,
+    check_use,
+    later_of,
+    too_many_objects,
+)
 from ostiary.core.tokens.token_format import (
     ACCESS_PREFIX,
+    API_PREFIX,
     BROWSER_PREFIX,
     LENGTH,
     RENEWAL_PREFIX,
@@ -42,6 +56,8 @@ from ostiary.core.tokens.tokens import (
 
 __all__ = [
     "ACCESS_PREFIX",
+    "API_PREFIX",
+    "API_TOKENS_PER_USER",
     "BROWSER_PREFIX",
     "CLOCK_TOLERANCE",
     "LARGEST_SKEW",
@@ -51,19 +67,26 @@ __all__ = [
     "REUSE_LEEWAY",
     "SESSIONS_PER_USER",
     "SESSION_LIFETIME",
+    "TOKENS_PER_USER",
     "Attested",
     "BrowserSession",
     "Issued",
+    "IssuedToken",
     "Recheck",
     "Tokens",
+    "check_object",
     "check_revocation",
     "check_storable",
     "check_text",
+    "check_tokens",
+    "check_use",
     "digest",
     "digest_hex",
     "ends",
     "ends_token",
     "kept_in",
+    "later_of",
     "new_token",
+    "too_many_objects",
     "well_formed",
 ]

@@ -72,6 +72,10 @@ class UnsavedRevocations:
         return iter(list(self._kept.values()))
 
     def add(self, revocation: Revocation) -> None:
+        before = self._kept.get((revocation.kind, revocation.value))
+        if before is not None and (before.at is None or (revocation.at is not None and revocation.at < before.at)):
+            # The one that is kept ends all that this one does, and more.
+            return
         if len(self._kept) >= self._limit:
             del self._kept[next(iter(self._kept))]
         self._kept[revocation.kind, revocation.value] = revocation

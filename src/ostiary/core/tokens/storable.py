@@ -5,33 +5,92 @@ Called by `tokens` before it writes, by `revocations`, and by the stores themsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
-from ostiary.interfaces.token_store import Session
+from ostiary.errors import ProviderError
+from ostiary.interfaces import object_store
+from ostiary.interfaces.object_store import LARGEST_OBJECT, LONGEST_KIND, LONGEST_NAME
+from ostiary.interfaces.token_store import LARGEST_DELEGATION, Session, TokenKind, TokenRecord
 
 # A clock that was set back by less than this is waited for: until then the time stands still.
 CLOCK_TOLERANCE = timedelta(seconds=2)
+_KIND_OF_OBJECT = re.compile(r"[a-z](-?[a-z0-9])*")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def check_storable(session: Session) -> None:
+def check_storable(session: Session, tokens: Sequence[TokenRecord] = ()) -> None:
     """Raise `ValueError` for text that a store could only keep as other text, or for a time without a zone."""
     for text in _texts(session):
         check_text(text)
-    for time in (session.created_at, session.expires_at):
-        if time.tzinfo is None:
-            raise ValueError("a time has no time zone")
+    _check_times(session.created_at, session.expires_at, session.last_used_at)
+    check_tokens(tokens)
+
+
+def check_tokens(tokens: Sequence[TokenRecord]) -> None:
+    for token in tokens:
+        _check_times(token.issued_at, token.expires_at)
+        if token.delegation:
+            _check_delegation(token)
+
+
+def check_use(used: Mapping[str, datetime]) -> None:
+    for session_id, moment in used.items():
+        check_text(session_id)
+        _check_times(moment)
+
+
+def check_object(kind: str, name: str = "", data: bytes = b"", *, is_named: bool = True) -> None:
+    """Raise `ValueError` for an object that no store keeps. Neither its name nor its contents are quoted."""
+    if len(kind) > LONGEST_KIND or not _KIND_OF_OBJECT.fullmatch(kind):
+        raise ValueError(f"a kind of objects is a lower-case word with hyphens, {LONGEST_KIND} characters at most")
+    check_text(name)
+    if is_named and not name:
+        raise ValueError("an object has a name")
+    if len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"the name of an object has {LONGEST_NAME} bytes at most")
+    if len(data) > LARGEST_OBJECT:
+        raise ValueError(f"an object has {LARGEST_OBJECT} bytes at most")
+
+
+def too_many_objects(kind: str, where: str) -> ProviderError:
+    return ProviderError(
+        "the token store takes no more objects of this kind",
+        cause=f'it has {object_store.MOST_OBJECTS:,} of the kind "{kind}"',
+        where=where,
+        hint="delete those that nobody needs",
+        code="token-store-full",
+    )
+
+
+def later_of(one: datetime | None, other: datetime | None) -> datetime | None:
+    """When a session was last used, if two times are known."""
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _check_delegation(token: TokenRecord) -> None:
+    check_text(token.delegation)
+    if token.kind is not TokenKind.ACCESS:
+        raise ValueError("only an access token has a delegation")
+    if len(token.delegation.encode()) > LARGEST_DELEGATION:
+        raise ValueError(f"a delegation has {LARGEST_DELEGATION} bytes at most")
+
+
+def _check_times(*times: datetime | None) -> None:
+    if any(time is not None and time.tzinfo is None for time in times):
+        raise ValueError("a time has no time zone")
 
 
 def check_text(text: str) -> None:
     # Neither error quotes the text. A surrogate has no UTF-8, and a NUL ends text in half of the programs after us.
-    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+    if _NO_TEXT.search(text):
         raise ValueError("a name has a character that is not text: NUL, or half of a pair")
 
 
 def _texts(session: Session) -> Iterator[str]:
     user = session.user
-    yield from (session.id, session.provider, session.client, user.username, user.uid, *user.groups)
+    yield from (session.id, session.provider, session.client, session.name, user.username, user.uid, *user.groups)
     for key, values in user.extra:
         yield from (key, *values)
     for group, source in session.sources:

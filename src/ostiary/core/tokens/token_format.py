@@ -16,29 +16,34 @@ from ostiary.model import Secret
 ACCESS_PREFIX = b"ost_"
 RENEWAL_PREFIX = b"osr_"
 BROWSER_PREFIX = b"osb_"
+# Of API tokens, which lie in files and variables for months: scanners must be able to tell them from others.
+API_PREFIX = b"osp_"
+# What a request may present.
+PRESENTED_PREFIXES = (ACCESS_PREFIX, API_PREFIX)
 
-_ALPHABET = string.digits + string.ascii_letters
-_SECRET_BITS = 256
+_ALPHABET = (string.digits + string.ascii_letters).encode()
+_EVEN = 256 - 256 % len(_ALPHABET)
+_CHARACTERS, _UNEVEN = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256)), bytes(range(_EVEN, 256))
 _SECRET_LENGTH = 43  # 62**43 is just above 2**256
 _CHECKSUM_LENGTH = 8
-LENGTH = len(ACCESS_PREFIX) + _SECRET_LENGTH + _CHECKSUM_LENGTH
-_SESSION_BITS = 128
-_SESSION_LENGTH = 22
+_PREFIX_LENGTH = len(ACCESS_PREFIX)
+LENGTH = _PREFIX_LENGTH + _SECRET_LENGTH + _CHECKSUM_LENGTH
+_SESSION_LENGTH = 22  # 62**22 is just above 2**128
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def new_token(prefix: bytes = ACCESS_PREFIX) -> Secret:
     """One word to select with a double click, for scanners to recognise: ``ost_[0-9A-Za-z]{43}[0-9a-f]{8}``."""
-    body = prefix + _random_text(_SECRET_BITS, _SECRET_LENGTH).encode()
+    body = prefix + _random_text(_SECRET_LENGTH).encode()
     return Secret((body + _checksum(body)).decode())
 
 
-def well_formed(token: bytes, prefix: bytes = ACCESS_PREFIX) -> bool:
+def well_formed(token: bytes, prefix: bytes | tuple[bytes, ...] = PRESENTED_PREFIXES) -> bool:
     """Whether this can be a token of ours at all. Anybody can work this out, so answering sooner tells nothing."""
     return (
         len(token) == LENGTH
         and token.startswith(prefix)
-        and token[len(prefix) :].isalnum()
+        and token[_PREFIX_LENGTH:].isalnum()
         and token[-_CHECKSUM_LENGTH:] == _checksum(token[:-_CHECKSUM_LENGTH])
     )
 
@@ -64,7 +69,7 @@ def digest_hex(text: str) -> str:
     if is_digest_hex(text.lower()):
         return text.lower()
     token = as_bytes(text)
-    if any(well_formed(token, prefix) for prefix in (ACCESS_PREFIX, RENEWAL_PREFIX, BROWSER_PREFIX)):
+    if well_formed(token, (*PRESENTED_PREFIXES, RENEWAL_PREFIX, BROWSER_PREFIX)):
         return digest(token).hex()
     raise ValueError("it is neither a token nor the 64 hex digits of a token's digest")
 
@@ -74,16 +79,16 @@ def is_digest_hex(text: str) -> bool:
 
 
 def new_session_id() -> str:
-    return _random_text(_SESSION_BITS, _SESSION_LENGTH)
+    return _random_text(_SESSION_LENGTH)
 
 
 def _checksum(body: bytes) -> bytes:
     return b"%08x" % crc32(body)
 
 
-def _random_text(bits: int, length: int) -> str:
-    number, digits = secrets.randbits(bits), []
-    for _ in range(length):
-        number, digit = divmod(number, len(_ALPHABET))
-        digits.append(_ALPHABET[digit])
-    return "".join(digits)
+def _random_text(length: int) -> str:
+    """As many random characters. Bytes that would make some characters likelier than others are left out."""
+    text = b""
+    while len(text) < length:
+        text += secrets.token_bytes(2 * length).translate(_CHARACTERS, _UNEVEN)
+    return text[:length].decode()

@@ -12,8 +12,13 @@ from datetime import datetime, timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.secrets.sealing import seal_text, unseal_text
-from ostiary.core.tokens.revocations import UnsavedRevocations
-from ostiary.core.tokens.storable import check_storable
+from ostiary.core.tokens.program_tokens import (
+    API_TOKENS_PER_USER,
+    TOKENS_PER_USER,
+    ProgramTokens,
+    check_answer,
+    session_ended,
+)
 from ostiary.core.tokens.token_format import (
     ACCESS_PREFIX,
     BROWSER_PREFIX,
@@ -30,6 +35,7 @@ from ostiary.interfaces.token_store import (
     Revocation,
     RevocationKind,
     Session,
+    SessionKind,
     TokenKind,
     TokenRecord,
     TokenStore,
@@ -77,10 +83,11 @@ class Attested:
 
 
 Recheck = Callable[[Session], Awaitable[Attested]]
+Keep = Callable[[Issued], Awaitable[None]]
 _KEPT = b"kept by an identity provider"
 
 
-class Tokens:
+class Tokens(ProgramTokens):
     """Issues, finds, renews and revokes tokens. One instance serves one event loop.
 
     `on_unsaved` is told of revocations that the store could not write down: nobody else will tell of them.
@@ -94,12 +101,12 @@ class Tokens:
         lifetime: timedelta = LIFETIME,
         session_lifetime: timedelta = SESSION_LIFETIME,
         sessions_per_user: int = SESSIONS_PER_USER,
+        tokens_per_user: int = TOKENS_PER_USER,
+        api_tokens_per_user: int = API_TOKENS_PER_USER,
     ) -> None:
-        self.store = store
+        super().__init__(store, clock=clock, tokens_per_user=tokens_per_user, api_tokens_per_user=api_tokens_per_user)
         self.lifetime = lifetime
-        self.unsaved = UnsavedRevocations()
         self.on_unsaved: Callable[[Revocation], None] = lambda revocation: None
-        self._clock = clock
         self._session_lifetime = session_lifetime
         self._sessions_per_user = sessions_per_user
 
@@ -158,7 +165,7 @@ class Tokens:
         most, username = self._sessions_per_user, new.user.username
         if not most:
             return
-        sessions = await self.store.sessions(username=username, limit=most + MOST_ENDED)
+        sessions = await self.store.sessions(username=username, kind=SessionKind.SIGN_IN, limit=most + MOST_ENDED)
         for session in sessions[most:]:
             # Of several that began in the same moment, the new one stays.
             if session.id != new.id:
@@ -182,17 +189,13 @@ class Tokens:
             sources=sources,
             client=client,
         )
-        _check_answer(session)
+        check_answer(session)
         return session
 
     async def find(self, token: str | bytes) -> Found | None:
         """Who presents this access token. The unknown, the expired and the revoked cost the same one look-up."""
         data = as_bytes(token)
         return await self.find_digest(digest(data)) if well_formed(data) else None
-
-    async def sequence(self) -> int:
-        """The number of the last revocation: what begins now is ended by later ones only."""
-        return (await self.store.revocations_after(None)).head
 
     async def lookup(self, token_digest: bytes) -> Found | None:
         """The token of whatever kind, if it and its session are alive."""
@@ -213,12 +216,13 @@ class Tokens:
         entry = await self.lookup(digest(data))
         return entry.session if entry is not None and entry.token.kind is TokenKind.BROWSER else None
 
-    async def renew(self, renewal: str | bytes, recheck: Recheck) -> Issued:
+    async def renew(self, renewal: str | bytes, recheck: Recheck, *, keep: Keep | None = None) -> Issued:
         """A new pair for a renewal token, which is spent by that.
 
         *recheck* asks the providers once more about the session's user. If it raises `LoginRefused`, the session
         ends; after any other exception the renewal token is still good. The session keeps its end. A token that was
-        spent a moment ago is refused with `retry_after`: somebody else has what it brought.
+        spent a moment ago is refused with `retry_after`: somebody else has what it brought. *keep* is given the new
+        pair before it is good.
         """
         renewal_digest = digest(renewal)
         since = await self.sequence()
@@ -236,13 +240,15 @@ class Tokens:
             raise
         now = self._clock.now()
         renewed = replace(session, user=attested.user, sources=attested.sources)
-        _check_answer(renewed)
+        check_answer(renewed)
         issued, records = self._pair(renewed, now, attested.kept)
         renewed = issued.session
+        if keep is not None:
+            await keep(issued)
         if not await self.store.renew(renewal_digest, at=now, session=renewed, tokens=records, since=since):
             # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
             await self._renewable(renewal, renewal_digest)
-            raise _session_ended("it was revoked while it was being refreshed")
+            raise session_ended("it was revoked while it was being refreshed")
         return issued
 
     async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
@@ -299,14 +305,14 @@ class Tokens:
     async def _renewable(self, renewal: str | bytes, spent: bytes) -> Session:
         """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
         if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
-            raise _session_ended("this is not a refresh token")
+            raise session_ended("this is not a refresh token")
         entry = await self.lookup(spent)
         if entry is None:
-            raise _session_ended("the refresh token is unknown, expired or revoked")
+            raise session_ended("the refresh token is unknown, expired or revoked")
         if entry.token.kind is TokenKind.SPENT:
             raise await self._refuse_reuse(entry)
         if entry.token.kind is not TokenKind.RENEWAL:
-            raise _session_ended("this is not a refresh token")
+            raise session_ended("this is not a refresh token")
         return entry.session
 
     async def _refuse_reuse(self, entry: Found) -> LoginRefused:
@@ -315,7 +321,7 @@ class Tokens:
             return LoginRefused(summary, cause="the refresh token was used twice within moments", retry_after=1.0)
         by = "ostiary: a renewal token was used twice"
         await self.revoke(RevocationKind.SESSION, entry.session.id, by=by)
-        return _session_ended("the refresh token was used before")
+        return session_ended("the refresh token was used before")
 
 
 def kept_in(session: Session, secret: str | bytes) -> Secret | None:
@@ -328,15 +334,3 @@ def kept_in(session: Session, secret: str | bytes) -> Secret | None:
 def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session:
     sealed = "" if kept is None else seal_text(kept.reveal(), _KEPT, secret.reveal())
     return replace(session, sealed=sealed)
-
-
-def _session_ended(cause: str) -> LoginRefused:
-    return LoginRefused("this session has expired or was revoked: sign in again", cause=cause)
-
-
-def _check_answer(session: Session) -> None:
-    try:
-        check_storable(session)
-    except ValueError as error:
-        summary = f'the identity provider "{session.provider}" returned values that a token cannot hold'
-        raise ProviderError(summary, cause=str(error), code="provider-failed") from None

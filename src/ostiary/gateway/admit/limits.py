@@ -2,8 +2,9 @@
 
     rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
 
-Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together
-(`core.counting`), seats and streams by each worker. Each user has a `UserShare`, which counts what they hold.
+Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together,
+and nearly so by all replicas (`core.counting`); seats and streams by each worker. Each user has a `UserShare`, which
+counts what they hold.
 """
 
 from __future__ import annotations

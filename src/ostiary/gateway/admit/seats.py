@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.clock import Clock
 from ostiary.errors import TooManyRequests
 from ostiary.gateway.admit.share import Leave, UserShare
 
@@ -32,11 +32,11 @@ class FairSeats:
         self,
         seats: int,
         *,
-        per_user: int = 0,
-        queue_length: int = 50,
-        queued_in_all: int = 1000,
-        wait_seconds: float = 15.0,
-        clock: Clock = SYSTEM_CLOCK,
+        per_user: int,
+        queue_length: int,
+        queued_in_all: int,
+        wait_seconds: float,
+        clock: Clock,
     ) -> None:
         self._seats = seats or 2**62
         self._per_user = per_user or 2**62

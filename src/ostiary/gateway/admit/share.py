@@ -63,8 +63,8 @@ class UserShare:
         seats: SeatsOfAll,
         streams: StreamsOfAll,
         unread: UnreadOfAll,
-        most_connections: int = 0,
-        exempt: bool = False,
+        most_connections: int,
+        exempt: bool,
     ) -> None:
         self.name = name
         self.exempt = exempt

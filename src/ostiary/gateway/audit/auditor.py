@@ -9,14 +9,19 @@ handed to the sinks. Nothing here waits, except for the disk in blocking mode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
+from ostiary.core.abilities import ability
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.delegation import Delegation
 from ostiary.core.implied_groups import with_implied_groups
+from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.audit_ids import AuditIds
-from ostiary.gateway.audit.sinks.sink import Sink
 from ostiary.gateway.audit.timestamps import Timestamps
+from ostiary.interfaces.audit import RecordsAtOnce
+from ostiary.interfaces.closing import Closes
 from ostiary.model import Decision, RequestInfo, UserInfo
 from ostiary.wire import audit as wire
 from ostiary.wire.audit import AuditLevel, Policy, Scope, Stage
@@ -24,6 +29,10 @@ from ostiary.wire.audit import AuditLevel, Policy, Scope, Stage
 LARGEST_BODY = 256 * 1024
 _ORIGINS_KEPT = 4096
 _LONGEST_KEPT_AGENT = 256
+# Each is a few kilobytes at most.
+_DELEGATIONS_KEPT = 512
+
+log = logging.getLogger("ostiary.gateway.audit")
 
 
 class Auditor:
@@ -32,31 +41,38 @@ class Auditor:
     Times are given as the clock's monotonic seconds, which the proxy has at hand anyway; the time of day is read
     once a second. With *blocking* sinks `record_received` and `complete` raise `AuditUnavailable` when an event cannot
     be stored: the request is then refused with a 500. The first stage is recorded then, whatever the policy omits.
+    Without *may_refuse* no sink is allowed to do that, whatever it raises.
     """
 
     def __init__(
         self,
         policy: Policy,
-        sinks: Sequence[Sink],
+        sinks: Sequence[RecordsAtOnce],
         *,
         clock: Clock = SYSTEM_CLOCK,
         largest_body: int = LARGEST_BODY,
         blocking: bool = False,
+        may_refuse: bool = True,
         tells_upstream: bool = False,
     ) -> None:
         self.policy = policy
         # With a single upstream every event would say the same.
         self._tells_upstream = tells_upstream
         self.blocking = blocking
+        self._may_refuse = may_refuse
         self.sinks = tuple(sinks)
         self.largest_body = largest_body
         self.events = 0
+        # Events that a sink has refused by raising, though it must not.
+        self._failed = 0
+        self._failures_told: set[tuple[int, type[Exception]]] = set()
         self.timestamps = Timestamps(clock)
         # The JSON of an answer without a message, by its status: see `Prepared.complete`.
         self.outcomes: dict[int, str] = {}
         # The id of a request. Never one that the client sends: with another's it could hide behind them.
         self.audit_id = AuditIds().take
         self._origins: Bounded[tuple[tuple[str, ...], str], str] = Bounded(_ORIGINS_KEPT)
+        self._delegations: Bounded[tuple[str, str], wire.KeptNotes] = Bounded(_DELEGATIONS_KEPT)
 
     def origin(self, source_ips: Sequence[str], user_agent: str = "") -> str:
         """Where a request comes from, ready for its events. Few programs make many requests: the text is kept."""
@@ -78,6 +94,7 @@ class Auditor:
         long_running: bool = False,
         impersonated: UserInfo | None = None,
         impersonation_constraint: str = "",
+        delegation: Delegation | None = None,
     ) -> Prepared | None:
         """What the events of such requests share; None if the policy wants none of them.
 
@@ -97,9 +114,19 @@ class Auditor:
             impersonated=impersonated,
             impersonation_constraint=impersonation_constraint,
             annotations=_annotations(decision, request.upstream if self._tells_upstream else ""),
+            kept=None if delegation is None else self._notes_about(delegation),
         )
         bodies = not wire.carries_credentials(request)
         return Prepared(self, scope, frame, long_running=long_running, bodies=bodies)
+
+    def _notes_about(self, delegation: Delegation) -> wire.KeptNotes:
+        """What the token is for, and who uses it; the event's user is on whose behalf. Made once per token."""
+        scope, actor = str(delegation), delegation.actor
+        notes = self._delegations.get((scope, actor))
+        if notes is None:
+            notes = wire.kept_notes({wire.SCOPE: scope, **({wire.ACTOR: actor} if actor else {})})
+            self._delegations.keep((scope, actor), notes)
+        return notes
 
     def outcome(self, status: int) -> str:
         """The JSON of an answer with this status and no message."""
@@ -112,20 +139,50 @@ class Auditor:
     def accept(self, line: str) -> None:
         self.events += 1
         for sink in self.sinks:
-            sink.accept(line)
+            try:
+                sink.accept(line)
+            except Exception as error:
+                self._record_failure(sink, error)
 
     @property
     def dropped(self) -> int:
         """How many events were accepted and could not be stored, in all sinks."""
-        return sum(sink.dropped for sink in self.sinks)
+        return self._failed + sum(sink.dropped for sink in self.sinks)
 
     async def flush(self) -> None:
         for sink in self.sinks:
-            await sink.flush()
+            try:
+                await sink.flush()
+            except Exception as error:
+                self._log_failure(sink, error)
 
     async def close(self) -> None:
         for sink in self.sinks:
-            await sink.close()
+            closing = ability(sink, Closes)
+            try:
+                await (sink.flush() if closing is None else closing.close())
+            except Exception as error:
+                self._log_failure(sink, error)
+
+    def _record_failure(self, sink: RecordsAtOnce, error: Exception) -> None:
+        """A sink has raised. Blocking, the request is refused; else it goes on, and the event counts as dropped."""
+        if isinstance(error, AuditUnavailable) and self._may_refuse:
+            raise error
+        if not self.blocking:
+            self._failed += 1
+            self._log_failure(sink, error)
+            return
+        # Only its type: the text of a foreign exception may hold a password.
+        cause = f"{type(sink).__name__} has failed: {type(error).__name__}"
+        raise AuditUnavailable("an audit event cannot be stored", cause=cause) from None
+
+    def _log_failure(self, sink: RecordsAtOnce, error: Exception) -> None:
+        """Once for each kind of failure of a sink: one that fails with every event would fill the log."""
+        told = (id(sink), type(error))
+        if told not in self._failures_told:
+            self._failures_told.add(told)
+            extra = {"sink": type(sink).__name__, "cause": type(error).__name__}
+            log.error("an audit provider fails: its events are dropped", extra=extra)
 
 
 class Prepared:

@@ -6,6 +6,7 @@ Called where such an answer is sent; read by ``ostiary explain <id> --server``. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -41,12 +42,15 @@ class EndedRequest:
 class EndedRequests:
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._kept: Cache[str, EndedRequest] = Cache(seconds=KEPT_SECONDS, clock=clock, entries=entries)
+        # Told of each request; it must return at once.
+        self.on_recorded: Callable[[EndedRequest], None] = lambda request: None
 
     def record(self, request: EndedRequest) -> None:
         texts = {name: getattr(request, name) for name in ("reason", "method", "path", "username")}
         if any(len(text) > LONGEST_TEXT for text in texts.values()):
             request = replace(request, **{name: text[:LONGEST_TEXT] for name, text in texts.items()})
         self._kept.put(request.id, request, owner=request.address)
+        self.on_recorded(request)
 
     def recall(self, request_id: str) -> EndedRequest | None:
         """How the request of this id ended, unless it is forgotten. Case does not matter: ids are read out."""

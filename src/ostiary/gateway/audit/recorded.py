@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ostiary.core.delegation import BEYOND_SCOPE
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary.wire.audit import DECISION, REASON, UPSTREAM, Stage
+from ostiary.wire.audit import DECISION, REASON, SCOPE, UPSTREAM, Stage
 from ostiary.wire.request import request_info
 
 ALLOW, FORBID = "allow", "forbid"
@@ -36,13 +37,19 @@ _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
     """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
-    answered in the end, if that is recorded."""
+    answered in the end, if that is recorded; `scope` what its token may be used for, if that is less than its owner."""
 
     id: str
     at: datetime
     attributes: Attributes
     decision: Decision
     status: int = 0
+    scope: str = ""
+
+    @property
+    def refused_by_scope(self) -> bool:
+        """Whether the policy was not even asked: the token is not for this."""
+        return not self.decision.allowed and self.decision.reason.startswith(BEYOND_SCOPE)
 
 
 @dataclass(slots=True)
@@ -104,7 +111,7 @@ def decode_request(event: Event | None) -> RecordedRequest | None:
         verdict = event["annotations"][DECISION]
         user, info = _user(who), _request(event)
         at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
-        reason = str(event["annotations"].get(REASON, ""))
+        reason, scope = (str(event["annotations"].get(key, "")) for key in (REASON, SCOPE))
         audit_id = event["auditID"]
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
@@ -114,7 +121,8 @@ def decode_request(event: Event | None) -> RecordedRequest | None:
     is_hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
     decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, is_hidden)
     code = status.get("code") if isinstance(status, dict) else None
-    return RecordedRequest(audit_id, at, Attributes(user, info), decision, code if isinstance(code, int) else 0)
+    answered = code if isinstance(code, int) else 0
+    return RecordedRequest(audit_id, at, Attributes(user, info), decision, answered, scope)
 
 
 def decode_end(event: Event | None) -> EndedRequest | None:

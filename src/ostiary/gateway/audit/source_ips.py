@@ -22,7 +22,7 @@ def source_ips(
     it, so a client cannot put another's address into the record.
     """
     hops = [remote]
-    if not _is_trusted(remote, trusted):
+    if not is_trusted(remote, trusted):
         return (remote,)
     claimed = [part.strip() for line in forwarded_for for part in line.split(",")][-LONGEST_FORWARDED:]
     for hop in reversed(claimed or [real_ip.strip()]):
@@ -30,13 +30,14 @@ def source_ips(
         if address is None:
             break
         hops.append(str(address))
-        if not _is_trusted(str(address), trusted):
+        if not is_trusted(str(address), trusted):
             break
     hops.reverse()
     return tuple(hop for index, hop in enumerate(hops) if index == 0 or hop != hops[index - 1])
 
 
-def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+def is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+    """Whether the address *text* is one of *trusted*."""
     address = _address(text) if trusted else None
     return address is not None and any(address in network for network in trusted)
 

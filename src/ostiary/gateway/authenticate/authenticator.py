@@ -7,12 +7,18 @@ Called by the engine for every request, and by the webhooks. A token is looked u
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens
+from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.cut_revoked_streams import OnRevoked, RevokedStreams
 from ostiary.gateway.authenticate.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.gateway.authenticate.tokens_in_use import TOKEN_BYTES, TOKEN_BYTES_PER_USER, TokenInUse, TokensInUse
-from ostiary.interfaces.token_store import Revocation
+from ostiary.interfaces.token_store import Found, Revocation, SessionKind
+
+# What is still to be checked about a token of a program that was found: as it may be used, or None if it may not.
+CheckHolder = Callable[[Found], Awaitable[Found | None]]
 
 
 class Authenticator:
@@ -29,6 +35,8 @@ class Authenticator:
         max_stale: float = MAX_STALE_SECONDS,
     ) -> None:
         self._tokens = tokens
+        # Of the configuration at work; a reload puts another one in its place.
+        self.check_holder: CheckHolder | None = None
         self._now, self._monotonic = clock.now, clock.monotonic
         self.in_use = TokensInUse(size=size, size_per_user=size_per_user)
         self._by_digest = self.in_use.by_digest
@@ -55,16 +63,46 @@ class Authenticator:
     async def find(self, token_digest: bytes) -> TokenInUse | None:
         """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here.
 
-        Raises `ProviderError` if the store cannot be asked, or cannot confirm that no revocation is missing here.
+        Raises `ProviderError` if the store cannot be asked, or cannot confirm that no revocation is missing here, or if
+        nobody can say whether the holder of a program's token is still somebody.
         """
         await self.feed.ensure_fresh()
         while True:
             epoch = self.in_use.epoch
             stored = await self._tokens.find_digest(token_digest)
+            ends_at = None if stored is None else stored.token.expires_at
+            if stored is not None and stored.session.kind is not SessionKind.SIGN_IN and self.check_holder is not None:
+                stored = await self.check_holder(stored)
             if epoch == self.in_use.epoch:
                 break
             # A revocation came while the store was asked: its answer may be older than that.
-        return None if stored is None else self.in_use.remember(stored)
+        return None if stored is None else self.in_use.remember(stored, ends_at)
+
+    async def check_streams(self) -> None:
+        """Look up the programs' tokens that have open streams and whose check is due: whoever is gone is cut.
+
+        Raises `ProviderError` after all of them, if somebody could not be asked about: their streams go on.
+        """
+        now, failure = self._now(), None
+        for token in self.in_use.every():
+            if token.session.kind is not SessionKind.SIGN_IN and token.streams and token.expires_at <= now:
+                try:
+                    await self._check_stream(token)
+                except ProviderError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    async def _check_stream(self, token: TokenInUse) -> None:
+        stored = await self._tokens.find_digest(token.digest)
+        if stored is not None and self.check_holder is not None:
+            checked = await self.check_holder(stored)
+            if checked is None or checked.session.user != token.user:
+                # Gone; or in other groups than those with which its streams were allowed, as after a renewal.
+                self.in_use.forget(token)
+                self.in_use.end(token)
+            else:
+                token.expires_at = checked.token.expires_at
 
     @property
     def size(self) -> int:

@@ -63,9 +63,11 @@ class RevokedStreams:
         return cut
 
     async def _is_still_good(self, token: TokenInUse) -> bool:
-        if token.expires_at > self._now():
+        if token.expires_at > self._now() or token.delegation:
             stored = await self._tokens.lookup(token.digest)
             session = None if stored is None else stored.session
+        elif token.streams_until <= self._now():
+            return False
         else:
             # The token has expired while its stream goes on; the stream lives as long as the session.
             session = await self._tokens.store.session(token.session.id)

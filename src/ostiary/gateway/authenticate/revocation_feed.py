@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from ostiary.core.clock import Clock
 from ostiary.interfaces.token_store import Revocation, TokenStore
@@ -42,6 +43,7 @@ class RevocationFeed:
         self._apply, self._ask_again = apply, ask_again
         self._lock = asyncio.Lock()
         self._reported = False
+        self._advanced = asyncio.Event()
         # The sequence number of the last revocation that is in force here; None before the first poll.
         self.applied: int | None = None
         self.fresh_until = float("-inf")
@@ -79,6 +81,17 @@ class RevocationFeed:
             if self.is_stale:
                 await self._confirm()
 
+    async def wait_until_applied(self, after: int, seconds: float) -> None:
+        """Return when a revocation of a larger number than *after* is in force here; after *seconds* at the latest.
+
+        For those who tell others of revocations; only `run` may ask the store to wait.
+        """
+        advanced = self._advanced
+        if self.applied is None or self.applied <= after:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await advanced.wait()
+
     async def _confirm(self) -> None:
         asked_at = self._monotonic()
         batch = await self._store.revocations_after(self.applied)
@@ -86,8 +99,12 @@ class RevocationFeed:
             await self._ask_again()
         for revocation in batch.revocations:
             await self._apply(revocation)
+        is_new = self.applied != batch.head
         # Only when all of them are in force: after a failure they are applied once more.
         self.applied = batch.head
+        if is_new:
+            self._advanced.set()
+            self._advanced = asyncio.Event()
         self.fresh_until = asked_at + self._max_stale
 
     def report(self) -> str:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
+from ostiary.core.delegation import decode
 from ostiary.interfaces.token_store import Found, Session
 from ostiary.model import UserInfo
 from ostiary.wire.status import Answer
@@ -30,21 +31,32 @@ class Stream(Protocol):
 
 
 class KnownUser:
-    """Somebody who has tokens in use, with exactly these groups: one object for all of their tokens."""
+    """Somebody who has tokens in use, with exactly these groups: one object for all of their tokens.
 
-    __slots__ = ("__weakref__", "info", "size")
+    For tokens that are less than their owner it is another object, with their `delegation`: whatever is kept for a
+    known user is kept apart for these.
+    """
 
-    def __init__(self, info: UserInfo) -> None:
+    __slots__ = ("__weakref__", "delegation", "info", "size")
+
+    def __init__(self, info: UserInfo, delegation: str = "") -> None:
         self.info = info
+        self.delegation = decode(delegation) if delegation else None
         # About how many bytes their names take.
-        self.size = size_of((info.username, info.uid, info.groups, info.extra))
+        self.size = size_of((info.username, info.uid, info.groups, info.extra, delegation))
 
 
 class TokenInUse:
-    """A token that was found in the store. `review_answers` are the webhooks' answers about it, dropped with it."""
+    """A token that was found in the store. `review_answers` are the webhooks' answers about it, dropped with it.
+
+    `delegation` is what makes it less than its session; empty if nothing does. `ends_at` is when it ends: `expires_at`
+    is sooner for a program's token, whose holder is checked again then.
+    """
 
     __slots__ = (
+        "delegation",
         "digest",
+        "ends_at",
         "expires_at",
         "known_user",
         "review_answers",
@@ -54,15 +66,22 @@ class TokenInUse:
         "user",
     )
 
-    def __init__(self, stored: Found, known_user: KnownUser) -> None:
+    def __init__(self, stored: Found, known_user: KnownUser, ends_at: datetime | None = None) -> None:
         self.digest = stored.token.digest
+        self.delegation: str = stored.token.delegation
         self.session: Session = stored.session
         self.known_user = known_user
         self.user: UserInfo = known_user.info
         self.expires_at: datetime = min(stored.token.expires_at, stored.session.expires_at)
+        self.ends_at: datetime = self.expires_at if ends_at is None else min(ends_at, stored.session.expires_at)
         self.revoked = False
         self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
+
+    @property
+    def streams_until(self) -> datetime:
+        """When its streams end: with the session, which the owner keeps alive. Nobody does that for a narrowed one."""
+        return self.ends_at if self.delegation else self.session.expires_at
 
 
 class TokensInUse:
@@ -71,7 +90,7 @@ class TokensInUse:
     def __init__(self, *, size: int = TOKEN_BYTES, size_per_user: int = TOKEN_BYTES_PER_USER) -> None:
         self.by_digest: BoundedByOwner[bytes, TokenInUse] = BoundedByOwner(size, size_per_user)
         self.epoch = 0
-        self._users: WeakValueDictionary[UserInfo, KnownUser] = WeakValueDictionary()
+        self._users: WeakValueDictionary[tuple[UserInfo, str], KnownUser] = WeakValueDictionary()
         # Tokens with open streams, which must be cut even after the token itself has expired or was evicted.
         self._streaming: set[TokenInUse] = set()
 
@@ -87,17 +106,21 @@ class TokensInUse:
         # A token that was evicted while it was streaming may since have come back as another object.
         return self._streaming.union(self.by_digest.values())
 
-    def remember(self, stored: Found) -> TokenInUse:
-        """The token that was found in the store: the one that is here already, if that has the same session."""
+    def remember(self, stored: Found, ends_at: datetime | None = None) -> TokenInUse:
+        """The token that was found in the store: the one that is here already, if that means the same.
+
+        *ends_at* is for one that is kept for a shorter time than it lives.
+        """
         token = self.by_digest.get(stored.token.digest)
-        if token is not None and not token.revoked and token.session == stored.session:
+        if token is not None and not token.revoked and _means_the_same(token, stored):
             return token
         user = stored.session.user
-        known_user = self._users.get(user)
+        key = (user, stored.token.delegation)
+        known_user = self._users.get(key)
         if known_user is None:
-            known_user = self._users[user] = KnownUser(user)
-        token = TokenInUse(stored, known_user)
-        size = _FIXED_BYTES + 2 * known_user.size + size_of(stored.session.sources)
+            known_user = self._users[key] = KnownUser(*key)
+        token = TokenInUse(stored, known_user, ends_at)
+        size = _FIXED_BYTES + 2 * known_user.size + size_of((stored.session.sources, token.delegation))
         self.by_digest.keep(token.digest, token, owner=user.username, size=size)
         return token
 
@@ -115,11 +138,11 @@ class TokensInUse:
             self._streaming.discard(token)
 
     def expire(self, now: datetime) -> None:
-        """Forget the tokens that have expired, and end the streams of sessions that have."""
+        """Forget the tokens that have expired, and end the streams of sessions, and of narrowed tokens, that have."""
         for token in [token for token in self.by_digest.values() if token.expires_at <= now]:
             self.forget(token)
             token.review_answers.clear()
-        for token in [token for token in self._streaming if token.session.expires_at <= now]:
+        for token in [token for token in self._streaming if token.streams_until <= now]:
             self.end(token)
 
     def end(self, token: TokenInUse) -> int:
@@ -131,3 +154,7 @@ class TokensInUse:
         for stream in streams:
             stream.cut()
         return len(streams)
+
+
+def _means_the_same(token: TokenInUse, stored: Found) -> bool:
+    return token.session == stored.session and token.delegation == stored.token.delegation

@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import secrets
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
+from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.authorize.sizes import FIXED_BYTES, attributes_size
 from ostiary.model import Attributes, Decision
 
@@ -34,11 +36,13 @@ class Refusal:
     attributes: Attributes
     decision: Decision
     at: datetime
+    # Of the token, if that refused it and not the policy.
+    scope: str = ""
 
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return FIXED_BYTES + attributes_size(self.attributes) + len(self.decision.reason)
+        return FIXED_BYTES + attributes_size(self.attributes) + len(self.decision.reason) + len(self.scope)
 
 
 class Refusals:
@@ -53,13 +57,17 @@ class Refusals:
             value_size=lambda refusal: refusal.size,
         )
         self._latest: deque[Refusal] = deque(maxlen=LATEST)
+        # Told of each refusal; it must return at once.
+        self.on_recorded: Callable[[Refusal], None] = lambda refusal: None
 
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:
         """Remember a refusal under the id of its request, or under a new one, which is returned."""
         decision_id = decision_id or base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
-        refusal = Refusal(decision_id, attributes, decision, self._clock.now())
+        scope = decision.scope if isinstance(decision, BeyondScope) else ""
+        refusal = Refusal(decision_id, attributes, decision, self._clock.now(), scope)
         self._kept.put(decision_id, refusal, owner=attributes.user.username)
         self._latest.append(refusal)
+        self.on_recorded(refusal)
         return decision_id
 
     def recent(self, limit: int) -> list[Refusal]:

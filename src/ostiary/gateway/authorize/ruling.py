@@ -30,6 +30,16 @@ class Ruling(Decision):
     __hash__ = Decision.__hash__
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BeyondScope(Ruling):
+    """A refusal by the scope of a token, before the policy was asked; `scope` is what the token may be used for.
+
+    Never hidden: it says nothing about what is there. Whoever holds a token may know what it is for.
+    """
+
+    scope: str = ""
+
+
 # The ruling on a request for which nothing must be allowed.
 NOTHING_ASKED = Ruling(Verdict.ALLOW)
 

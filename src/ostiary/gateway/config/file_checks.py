@@ -2,9 +2,9 @@
 
     document -> each setting that names a certificate, a secret or a file to be written -> problems, notes
 
-Called by ``ostiary serve --check`` and at the start. A certificate that has expired, a key that anybody may change, a
-directory that does not exist: each is reported with its place. What a file holds, the declaration of its setting says
-(`Holds`); for a provider that declares no settings, their names do.
+Called by ``ostiary serve --check`` and at the start; `replicas.configuration` asks for the files alone. A certificate
+that has expired, a key that anybody may change, a directory that does not exist: each is reported with its place. What
+a file holds, the declaration of its setting says (`Holds`); for a provider that declares no settings, their names do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostiary.core.config import Document, Node, join
 from ostiary.core.settings.declare import settings_of
 from ostiary.core.settings.kinds import FilePath, FilePaths, Holds
 from ostiary.core.settings.plugin_settings import declared_settings
-from ostiary.core.settings.sections import Section, Sections
+from ostiary.core.settings.sections import ProviderSettings, Section, Sections
 from ostiary.gateway.config.certificates import certificates
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.gateway.config.settings.kinds import ProviderEntries, ProviderEntry, TypeOrEntry
@@ -57,7 +57,7 @@ class NamedFile:
 
 def check_files(document: Document, directory: Path, *, now: datetime) -> FileChecks:
     checks = FileChecks()
-    for named in _files_in(document.root, GatewayFile, Place(document.file)):
+    for named in named_files(document):
         file = directory / Path(named.text).expanduser()
         match named.holds:
             case Holds.CERTIFICATES:
@@ -71,6 +71,11 @@ def check_files(document: Document, directory: Path, *, now: datetime) -> FileCh
     if isinstance(document.root.value, dict) and "store" not in document.root.value:
         _check_written(directory / DEFAULT_STORE_FILE, Place(document.file, "store"), checks)
     return checks
+
+
+def named_files(document: Document) -> Iterator[NamedFile]:
+    """Every file that a setting of the configuration names."""
+    return _files_in(document.root, GatewayFile, Place(document.file))
 
 
 def _files_in(node: Node, declaration: type, place: Place) -> Iterator[NamedFile]:
@@ -89,7 +94,7 @@ def _files_in(node: Node, declaration: type, place: Place) -> Iterator[NamedFile
             case ProviderEntry() | ProviderEntries() | TypeOrEntry() as kind:
                 for entry, at in _items(value, here):
                     yield from _files_of_provider(entry, kind.plugin_type, at)
-            case Section() | Sections() as kind:
+            case Section() | Sections() | ProviderSettings() as kind:
                 for item, at in _items(value, here):
                     yield from _files_in(item, kind.of, at)
 

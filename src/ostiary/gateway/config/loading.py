@@ -21,6 +21,7 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.gateway_file import API_VERSION, KIND, GatewayFile
 from ostiary.gateway.config.upstreams import upstreams
+from ostiary.gateway.config.values import origin_text
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 _DEFAULT = f"""
@@ -47,7 +48,9 @@ def load(
     *counts*.
     """
     document = read(path) if text is None else parse(text.encode("utf-8", "surrogateescape"), file=os.fspath(path))
-    return _config(document, Path(path).resolve().parent, clock, built, counts)
+    # Where the file is named, not where a link leads: the files of a mounted ConfigMap are links into a folder that is
+    # replaced with every change.
+    return _config(document, Path(path).absolute().parent, clock, built, counts)
 
 
 def loads(
@@ -58,7 +61,7 @@ def loads(
     clock: Clock = SYSTEM_CLOCK,
 ) -> GatewayConfig:
     """A configuration that is not a file. *name* stands in errors, relative paths are meant from *directory*."""
-    return _config(parse(source, file=name), Path(directory).resolve(), clock)
+    return _config(parse(source, file=name), Path(directory).absolute(), clock)
 
 
 def default_config(*, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
@@ -92,17 +95,19 @@ def read_sections(
 ) -> GatewayConfig | None:
     """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
     root = reading.root
-    builder = Builder(directory, clock, built, counts)
     file = read_settings(GatewayFile, root, directory)
+    external_url = sections.external_url(file, root)
+    builder = Builder(directory, clock, built, counts, external_url)
     identities = sections.identities(file, builder)
     store = sections.store(file, builder)
     parts = {
-        "external_url": sections.external_url(file, root),
+        "external_url": external_url,
         "authorities_pem": sections.authorities_pem(file),
         "groups": sections.groups(file, builder, identities),
         "authorization": sections.authorization(file.authorization, builder, identities),
         "upstreams": upstreams(file.upstreams, builder, directory),
         "admission": sections.admission(file, builder),
+        "audit_sinks": sections.audit(file, builder, root),
     }
     if file.webhooks.callers.names and sections.lacks_client_certificates(file.listen, root):
         reading.add(sections.NO_CLIENT_CERTIFICATES, reading.document.place("webhooks", "callers", "names"))
@@ -118,7 +123,13 @@ def read_sections(
         audit=file.audit or Audit(stdout=True),
         limits=file.limits,
         log=file.log,
+        service_accounts=file.service_accounts,
+        api_tokens=file.api_tokens,
+        tracing=file.tracing,
+        issuer=file.issuer,
         directory=directory,
+        owner="" if file.external_url is None else origin_text(file.external_url),
+        document=reading.document,
         **parts,  # type: ignore[arg-type]
     )
     check(config, root, insecure_allow_all=file.insecure_allow_all)

@@ -31,10 +31,12 @@ class Builder:
         clock: Clock,
         built: list[object] | None = None,
         counts: ImmediateCounts | None = None,
+        external_url: str = "",
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._counts = counts
+        self._external_url = external_url.rstrip("/")
         self._built = [] if built is None else built
 
     def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
@@ -44,8 +46,20 @@ class Builder:
             _report_missing_type(plugin_type, fields)
             fields.ignore(*fields)
             return None
+        return self._build(plugin_type, type_name, fields, name=name)
+
+    def build_for_key(self, plugin_type: str, key: str, fields: Fields) -> Provider[Any] | None:
+        """The provider whose settings stand under a key that says its type; it has the key for a name."""
+        type_name = catalog.type_for_key(plugin_type, key)
+        if type_name is None:
+            fields.problem("no installed package, or more than one, says which provider this key stands for", None)
+            fields.ignore(*fields)
+            return None
+        return self._build(plugin_type, type_name, fields, name=key)
+
+    def _build(self, plugin_type: str, type_name: str, fields: Fields, *, name: str) -> Provider[Any] | None:
         try:
-            context = catalog.Context(name, self._directory, self._clock, self._counts)
+            context = catalog.Context(name, self._directory, self._clock, self._counts, self._external_url)
             instance = catalog.load(plugin_type, type_name).from_config(fields, context)
         except ConfigurationError as error:
             _report(error, fields)
@@ -56,7 +70,7 @@ class Builder:
             self._built.append(instance)
             for flaw in flaws(plugin_type, instance):
                 fields.problem(f"it is not a valid {plugin_type} provider: {flaw.message}", "type", flaw.hint)
-            return Provider(name, type_name, instance, fields.place())
+            return Provider(name, type_name, instance, fields.place(), fields)
         fields.ignore(*fields)
         return None
 

@@ -1,17 +1,21 @@
-"""Which changed settings a reload cannot take up, by their declarations. Pure; called by `gateway.process.worker`."""
+"""Which changed settings a reload cannot take up, by their declarations. Pure; called by `gateway.process.worker`.
+
+`store_key` is also asked by ``ostiary store migrate``, whether two configurations mean the same store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from ostiary.core.abilities import ability
-from ostiary.core.settings.declare import settings_of
+from ostiary.core.settings.declare import read_settings, settings_of
+from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.settings import GatewayConfig, Provider
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.gateway.config.settings.kinds import ProviderEntry
 from ostiary.gateway.config.settings.listen import HealthSettings
-from ostiary.interfaces.token_store import KeptInFile, TokenStore
+from ostiary.interfaces.token_store import TokenStore
 
 
 def changes_that_need_a_restart(old: GatewayConfig, new: GatewayConfig) -> Iterator[str]:
@@ -34,11 +38,21 @@ def _section(config: GatewayConfig, attribute: str) -> object:
     if attribute == "health":
         return HealthSettings(config.health)
     if attribute == "store":
-        return _store_key(config.store)
+        return store_key(config.store, config.directory)
     return getattr(config, attribute)
 
 
-def _store_key(store: Provider[TokenStore]) -> tuple[str, str]:
-    """What tells one store from another: each load builds a new object."""
-    kept = ability(store.instance, KeptInFile)
-    return store.type, "" if kept is None else kept.path
+def store_key(store: Provider[TokenStore], directory: Path) -> tuple[str, object]:
+    """What tells one store from another: each load builds a new object.
+
+    That is its type and all of its settings, each as it was read: what is written out in one file and left out in the
+    other, because it is the default, is the same.
+    """
+    if store.fields is None:
+        return store.type, None
+    fields = store.fields.again()
+    declaration = declared_settings("token_store", store.type)
+    if declaration is None:
+        return store.type, {key: fields.plain(key) for key in fields}
+    settings: object = read_settings(declaration, fields, directory)
+    return store.type, [getattr(settings, setting.attribute) for setting in settings_of(declaration)]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from ostiary.core.abilities import has_trait
+from ostiary.core.abilities import ability, has_trait
+from ostiary.core.account_names import OWN_NAMES
 from ostiary.core.config import Fields
 from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
+from ostiary.core.settings.outgoing import parse_origin
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, UpstreamConfig
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
-from ostiary.gateway.config.values import parse_origin
 from ostiary.interfaces.authorization import AllowsEverything
-from ostiary.interfaces.identity import ProvesNothing, RenewalCheck
+from ostiary.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck
+from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.portable_store import PortableStore
+from ostiary.interfaces.replicas import OwnedStore
 from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
 
 SYSTEM = "system:"
@@ -38,9 +42,25 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     needs_identity = bool(config.upstreams) or config.webhooks.token_review
     if not config.identity and needs_identity and root.is_right("identity"):
         problem("required: without it nobody can sign in", "identity")
+    _check_issuer(config, root)
     _check_prefixes(config.identity, root)
+    _check_clusters(config, root)
     _check_routes(config.upstreams, root)
     _check_policies(config, root)
+
+
+def _check_issuer(config: GatewayConfig, root: Fields) -> None:
+    if config.webhooks.revocations and config.issuer is None and root.is_right("issuer"):
+        root.problem("revocations are told to clusters that verify JWTs, and none are signed", "webhooks", "set issuer")
+    if config.webhooks.revocations and ability(config.store.instance, PortableStore) is None:
+        message = f'the store "{config.store.type}" cannot list its revocations, so clusters cannot be told of them'
+        root.problem(message, "store", "use a store that `ostiary store migrate` can read")
+    stores_keys = config.issuer is not None and config.issuer.keys.secret_file is not None
+    if stores_keys and ability(config.store.instance, ObjectStore) is None:
+        message = f'the store "{config.store.type}" cannot keep signing keys'
+        root.problem(message, "store", "use another store, or issuer.keys.files")
+    if config.issuer is not None and not config.identity and root.is_right("identity"):
+        root.problem("required: without it there is nobody whom a JWT could name", "identity")
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:
@@ -70,11 +90,35 @@ def warnings(config: GatewayConfig) -> list[str]:
         )
     messages += _warnings_of_upstreams(config.upstreams)
     messages += _warnings_of_policies(config)
-    if not config.upstreams and not config.webhooks.enabled:
+    if not config.upstreams and not config.webhooks.enabled and config.issuer is None:
         messages.append("there is no upstream and no webhook: this gateway can only sign users in")
     messages += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
+    messages += _warnings_about_programs(config)
     if not has_trait(config.store.instance, SurvivesRestart):
         messages.append("sessions are kept in memory: a restart ends them all")
+    if not config.owner and ability(config.store.instance, OwnedStore) is not None:
+        messages.append(
+            "externalURL is not set: the token store has no owner, and another gateway that is given the same store"
+            " by mistake would accept the same tokens"
+        )
+    return messages
+
+
+def _warnings_about_programs(config: GatewayConfig) -> list[str]:
+    messages = []
+    if config.api_tokens.enabled:
+        span = short_duration(min(config.api_tokens.unchecked_lifetime, config.api_tokens.longest_lifetime))
+        messages += [
+            f'identity "{identity.name}" cannot check users again: their API tokens live for {span} at most'
+            " (apiTokens.uncheckedLifetime), and until then nobody notices a disabled account"
+            for identity in config.identity
+            if renewal_check(identity.instance) is not RenewalCheck.ASKED
+        ]
+    if ability(config.store.instance, ObjectStore) is None:
+        messages.append(
+            f'the token store "{config.store.type}" keeps no objects: service accounts can only be declared in'
+            " serviceAccounts.declared"
+        )
     return messages
 
 
@@ -130,11 +174,37 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
     for identity in identities:
         if identity.prefix.startswith(SYSTEM):
             root.problem(f'"{identity.name}" would name users of the system itself ("{SYSTEM}")', "identity")
+        if identity.prefix.startswith(OWN_NAMES):
+            root.problem(f'"{identity.name}" would name users of the gateway itself ("{OWN_NAMES}")', "identity")
     for first, second in combinations(identities, 2):
         # "a" and "ab" are not enough: the user "bc" of the one would be the user "c" of the other.
         if first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix):
             hint = "let no prefix be the beginning of another; without one it is the name and a colon"
             root.problem(f'users of "{first.name}" and of "{second.name}" could have the same name', "identity", hint)
+
+
+def _check_clusters(config: GatewayConfig, root: Fields) -> None:
+    """Service accounts keep their names only where nobody can take those of one cluster for those of another."""
+    bound = [(each, cluster) for each in config.identity if (cluster := bound_cluster(each))]
+    names = [upstream.name for upstream in config.upstreams]
+    for identity, cluster in bound:
+        whose = f'the service accounts of "{identity.name}"'
+        hint = "leave out cluster: its users are then called serviceaccount:NAMESPACE:NAME, behind its prefix"
+        if cluster not in names:
+            listed = f"there are: {', '.join(sorted(names))}" if names else "there are no upstreams"
+            root.problem(f'{whose} are those of an unknown upstream "{cluster}"', "identity", listed)
+        elif len(names) > 1:
+            root.problem(f"{whose} would be others' of the same name at the other upstreams", "identity", hint)
+        elif config.webhooks.token_review:
+            root.problem(f"{whose} would be others' in a cluster that asks by webhook", "identity", hint)
+        elif len(bound) > 1:
+            root.problem(f"{whose} could have the names of another provider's, of the same cluster", "identity", hint)
+
+
+def bound_cluster(identity: Identity) -> str:
+    """The upstream whose service accounts the users of *identity* may be; empty for none."""
+    binding = ability(identity.instance, BoundToCluster)
+    return "" if binding is None else binding.bound_cluster
 
 
 def _check_policies(config: GatewayConfig, root: Fields) -> None:

@@ -12,6 +12,7 @@ from ostiary.core import catalog
 from ostiary.core.config import Json
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.schema import object_schema
+from ostiary.gateway.config.settings.audit import AuditEntry
 from ostiary.gateway.config.settings.gateway_file import (
     AdmissionEntry,
     AttributesEntry,
@@ -30,6 +31,7 @@ ENTRIES: dict[str, type] = {
     "admission": AdmissionEntry,
     "token_store": StoreEntry,
     "attributes": AttributesEntry,
+    "audit": AuditEntry,
 }
 
 

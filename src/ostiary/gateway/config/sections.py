@@ -6,7 +6,7 @@ rules that concern several sections (`gateway.config.rules`). Every mistake is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ostiary.core.abilities import has_trait
 from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Fields, Node, Reading
+from ostiary.core.settings.declare import settings_of
+from ostiary.core.settings.sections import ProviderFlag, ProviderSettings
 from ostiary.gateway.config.certificates import certificates, own_authorities
 from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder
@@ -26,6 +28,7 @@ from ostiary.gateway.config.settings import (
     Identity,
     Provider,
 )
+from ostiary.gateway.config.settings.audit import Audit, AuditEntry
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.gateway_file import (
     AdmissionEntry,
@@ -37,17 +40,31 @@ from ostiary.gateway.config.settings.gateway_file import (
     UpstreamEntry,
 )
 from ostiary.gateway.config.settings.listen import Listen
+from ostiary.interfaces.admission import AdmissionProvider
+from ostiary.interfaces.audit import AuditProvider
 from ostiary.interfaces.identity import NeedsClientCertificate
 from ostiary.model import Place
 
 T = TypeVar("T")
-NamedEntry = IdentityEntry | GroupEntry | AuthorizationEntry | AdmissionEntry | UpstreamEntry
+NamedEntry = IdentityEntry | GroupEntry | AuthorizationEntry | AdmissionEntry | AuditEntry | UpstreamEntry
 # The identity providers by name; None stands for one that could not be built, which has been noted.
 IdentitiesByName = Mapping[str, Identity | None]
 # /auth/<name> is where a provider's users go; these are other places below /auth, now or soon.
 RESERVED_NAMES = frozenset(
     (
-        *("provider", "groups", "renew", "logout", "login", "choose", "device", "token", "session", "sessions"),
+        *(
+            "provider",
+            "groups",
+            "renew",
+            "logout",
+            "login",
+            "choose",
+            "device",
+            "token",
+            "tokens",
+            "session",
+            "sessions",
+        ),
         *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin"),
     )
 )
@@ -149,10 +166,37 @@ def authorization(file: AuthorizationFile, builder: Builder, known: IdentitiesBy
     return AuthorizationSettings(tuple(chain), **decisions)
 
 
-def admission(file: GatewayFile, builder: Builder) -> tuple[Provider[Any], ...]:
+def admission(file: GatewayFile, builder: Builder) -> tuple[Provider[AdmissionProvider], ...]:
     check_unique(file.admission)
     providers = [builder.build("admission", entry.fields, name=entry.name) for entry in file.admission]
     return tuple(provider for provider in providers if provider is not None)
+
+
+def audit(file: GatewayFile, builder: Builder, root: Fields) -> tuple[Provider[AuditProvider], ...]:
+    """The providers of audit: of ``log``, ``stdout`` and ``webhook``, and then the others."""
+    configured = file.audit
+    if configured is None:
+        configured = Audit(stdout=True)
+    check_unique(configured.sinks)
+    providers = [
+        *_audit_by_key(configured, builder, root),
+        *(builder.build("audit", entry.fields, name=entry.name) for entry in configured.sinks),
+    ]
+    return tuple(provider for provider in providers if provider is not None)
+
+
+def _audit_by_key(configured: Audit, builder: Builder, root: Fields) -> Iterator[Provider[AuditProvider] | None]:
+    """Those that have a key of their own in the section."""
+    for setting in settings_of(Audit):
+        kind: object = setting.kind
+        value = getattr(configured, setting.attribute)
+        if isinstance(kind, ProviderSettings) and isinstance(value, Fields):
+            yield builder.build_for_key(kind.plugin_type, setting.name, value)
+        elif isinstance(kind, ProviderFlag) and value:
+            nothing = Reading(Document(Node({})))
+            yield builder.build_for_key(kind.plugin_type, setting.name, nothing.root)
+            for problem in nothing.problems:
+                root.problem(f"{setting.name}: {problem.message}", "audit", problem.hint)
 
 
 def identity_as(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from ostiary.core.net import is_loopback
+from ostiary.core.settings.outgoing import parse_origin
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.sections import check_unique
 from ostiary.gateway.config.settings import IdentityMode, Provider, UpstreamConfig, UpstreamSettings
 from ostiary.gateway.config.settings.gateway_file import UpstreamEntry
-from ostiary.gateway.config.values import parse_origin
 
 
 def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[UpstreamConfig, ...]:

@@ -1,8 +1,11 @@
-"""The gateway's own API, below ``/apis/ostiary.dev/v1``: sessions, revocations, decisions and who may do what.
+"""The gateway's own API, below ``/apis/ostiary.dev/v1``: sessions, revocations, decisions, quotas, who may do what.
 
     GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
     DELETE sessions/<id>                      GET   revocations         POST subjectsearches
+    GET    replicas                           GET   quotas
     DELETE revocations?type=..[&value=..]     removes the marks of revocations; ended sessions stay ended
+
+Service accounts and API tokens have modules of their own: their routes are added to these.
 
 Served by Starlette behind the listener. Nobody is an administrator by configuration: these are resources like any
 other, in the API group ``ostiary.dev``, and the policy says who may list sessions or create a revocation. The engine
@@ -11,7 +14,7 @@ has authorized a request before it gets here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
@@ -22,17 +25,22 @@ from starlette.routing import Route
 from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.doors.failures import failure
 from ostiary.gateway.doors.operator_json import (
     decided_json,
     ended_json,
     marks_json,
+    quotas_json,
+    replicas_json,
     sessions_json,
     who_can_json,
 )
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
+from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.stages import Passage
-from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
+from ostiary.interfaces.admission import SubjectUsage
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -56,12 +64,21 @@ class AdminApi:
     prefix = PREFIX
 
     def __init__(
-        self, tokens: Tokens, authorizer: Authorizer, refusals: EveryRefusal, ended: EveryEndedRequest | None = None
+        self,
+        tokens: Tokens,
+        authorizer: Authorizer,
+        refusals: EveryRefusal,
+        ended: EveryEndedRequest | None = None,
+        replicas: Replicas | None = None,
+        more_routes: Sequence[Route] = (),
+        quota_usage: Callable[[], Awaitable[list[SubjectUsage]]] | None = None,
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
         self._refusals = refusals
         self._ended = ended
+        self._all_replicas = replicas
+        self._quota_usage = quota_usage
         self.mapper = _Mapper()
         self._application = Starlette(
             routes=[
@@ -72,7 +89,10 @@ class AdminApi:
                 Route(f"{PREFIX}/revocations", self._marks, methods=["GET"]),
                 Route(f"{PREFIX}/revocations", self._undo, methods=["DELETE"]),
                 Route(f"{PREFIX}/decisions/{{id}}", self._decision, methods=["GET"]),
+                Route(f"{PREFIX}/replicas", self._replicas, methods=["GET"]),
+                Route(f"{PREFIX}/quotas", self._quotas, methods=["GET"]),
                 Route(f"{PREFIX}/subjectsearches", self._who_can, methods=["POST"]),
+                *more_routes,
             ],
             exception_handlers={ProviderError: _could_not_ask},
         )
@@ -80,14 +100,21 @@ class AdminApi:
         self._application.router.redirect_slashes = False
 
     async def handle(self, passage: Passage) -> int:
-        user, info = passage.plan.user, passage.plan.info
+        plan, token = passage.plan, passage.token
         headers = [(b"Audit-Id", passage.audit_id.encode()), (b"Cache-Control", b"no-store")]
         try:
             return await asgi.serve(
                 self._application,
                 passage.exchange,
                 limit=LARGEST_BODY,
-                state={"user": user, "info": info},
+                state={
+                    "user": plan.user,
+                    "info": plan.info,
+                    "session": token.session,
+                    "impersonates": plan.actor is not None,
+                    "delegation": token.delegation,
+                    "address": passage.exchange.connection.remote_address,
+                },
                 headers=headers,
             )
         except BodyTooLarge:
@@ -106,7 +133,7 @@ class AdminApi:
         try:
             is_selected = _selection(info, query)
         except ValueError as error:
-            return _failure(400, "BadRequest", str(error))
+            return failure(400, "BadRequest", str(error))
         if info.name:
             # The decision was about the session of this name: no other one may be shown.
             session = await self._tokens.store.session(info.name)
@@ -124,7 +151,7 @@ class AdminApi:
             RevocationKind.SESSION, request.path_params["id"], by=request.state.user.username
         )
         if not ended:
-            return _failure(404, "NotFound", "unknown session")
+            return failure(404, "NotFound", "unknown session")
         return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "ended": ended})
 
     async def _revoke(self, request: Request) -> Response:
@@ -132,7 +159,7 @@ class AdminApi:
             kind, value, at = decode_revocation(decode_body(await request.body()))
             ended = await self._tokens.revoke(kind, value, by=request.state.user.username, at=at)
         except ValueError as error:
-            return _failure(400, "BadRequest", str(error))
+            return failure(400, "BadRequest", str(error))
         answer = {"kind": "Revocation", "apiVersion": API_VERSION, "by": request.state.user.username, "ended": ended}
         return JSONResponse(answer, status_code=201)
 
@@ -143,10 +170,10 @@ class AdminApi:
         try:
             kind, value = decode_revocation_subject(request.query_params)
         except ValueError as error:
-            return _failure(400, "BadRequest", str(error))
+            return failure(400, "BadRequest", str(error))
         undone = await self._tokens.undo(kind, value)
         if not undone:
-            return _failure(404, "NotFound", "unknown revocation")
+            return failure(404, "NotFound", "unknown revocation")
         return JSONResponse({"kind": "Revocation", "apiVersion": API_VERSION, "undone": undone})
 
     async def _decision(self, request: Request) -> Response:
@@ -156,15 +183,25 @@ class AdminApi:
             outcome = await self._ended.recall(decision_id) if self._ended is not None else None
             if outcome is not None:
                 return JSONResponse(ended_json(outcome))
-            return _failure(404, "NotFound", "unknown decision id")
+            return failure(404, "NotFound", "unknown decision id")
         explanation = await self._authorizer.explain(refusal.attributes)
         return JSONResponse(decided_json(refusal, explanation))
+
+    async def _replicas(self, request: Request) -> Response:
+        query, info = request.query_params, request.state.info
+        if info.verb != "list" or query.get("labelSelector") or query.get("fieldSelector"):
+            return failure(400, "BadRequest", "replicas can only be listed, all of them: without selector or watch")
+        return JSONResponse(replicas_json([] if self._all_replicas is None else await self._all_replicas.all()))
+
+    async def _quotas(self, request: Request) -> Response:
+        usage = [] if self._quota_usage is None else await self._quota_usage()
+        return JSONResponse(quotas_json(usage))
 
     async def _who_can(self, request: Request) -> Response:
         try:
             info = decode_subject_search(decode_body(await request.body()))
         except ValueError as error:
-            return _failure(400, "BadRequest", str(error))
+            return failure(400, "BadRequest", str(error))
         result = self._authorizer.who_can(Attributes(UserInfo(""), info))
         return JSONResponse(who_can_json(result), status_code=201)
 
@@ -202,10 +239,5 @@ def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], boo
     return is_selected
 
 
-def _failure(code: int, reason: str, message: str) -> Response:
-    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-    return JSONResponse({**body, "message": message, "reason": reason, "code": code}, status_code=code)
-
-
 def _could_not_ask(request: Request, error: Exception) -> Response:
-    return _failure(503, "ServiceUnavailable", "a provider or the token store is unavailable; try again")
+    return failure(503, "ServiceUnavailable", "a provider or the token store is unavailable; try again")

@@ -1,4 +1,4 @@
-"""Sessions, decisions and explanations as JSON, for operators. Pure.
+"""Sessions, decisions, explanations, quotas and replicas as JSON, for operators. Pure.
 
 Called by the gateway's own API and by the commands that answer from local files, so that both print the same.
 """
@@ -11,6 +11,9 @@ from datetime import UTC
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.chain import ChainExplanation, WhoCan
 from ostiary.gateway.authorize.refusals import Refusal
+from ostiary.gateway.authorize.token_scope import explain_with_scope
+from ostiary.gateway.replicas.comparison import SeenReplica
+from ostiary.interfaces.admission import SubjectUsage
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import Attributes, Decision
 from ostiary.wire.ostiary_dev import API_VERSION
@@ -75,8 +78,63 @@ def who_can_json(result: WhoCan) -> dict[str, object]:
     }
 
 
+def quotas_json(usage: Iterable[SubjectUsage]) -> dict[str, object]:
+    """What each subject of each limit uses, one item a row."""
+    items = [
+        {
+            "limit": row.limit_name,
+            "upstream": row.upstream,
+            "subject": row.subject,
+            "item": row.item,
+            "used": row.used,
+            "most": row.limit,
+        }
+        for row in usage
+    ]
+    return {"kind": "QuotaList", "apiVersion": API_VERSION, "items": items}
+
+
+def replicas_json(replicas: Iterable[SeenReplica]) -> dict[str, object]:
+    return {"kind": "ReplicaList", "apiVersion": API_VERSION, "items": [_replica_json(each) for each in replicas]}
+
+
+def _replica_json(seen: SeenReplica) -> dict[str, object]:
+    replica = seen.replica
+    return {
+        "name": seen.name,
+        "id": replica.id,
+        "host": replica.host,
+        "pid": replica.pid,
+        "version": replica.version,
+        "interfacesVersion": replica.interfaces,
+        "upSeconds": replica.up_seconds,
+        "configuration": {
+            "hash": replica.configuration,
+            "compared": seen.configuration.value,
+            "seconds": replica.configured_seconds,
+        },
+        "revocations": {
+            "applied": replica.revocation,
+            "head": replica.head,
+            "confirmedSeconds": replica.confirmed_seconds,
+            "maxStaleSeconds": replica.max_stale,
+        },
+        "load": {
+            "requestsPerSecond": replica.requests_per_second,
+            "inFlight": replica.in_flight,
+            "openStreams": replica.open_streams,
+            "tokens": replica.tokens,
+        },
+        "workers": replica.workers,
+        "ready": not seen.trouble,
+        "trouble": seen.trouble,
+        "silentSeconds": round(seen.silent_seconds, 1),
+    }
+
+
 def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, object]:
-    """A decision of the past, and what would be decided now."""
+    """A decision of the past, and what would be decided now. What a token's scope refused, it refuses still."""
+    now = explain_with_scope(now, refusal)
     return {
         "kind": "Decision",
         "apiVersion": API_VERSION,
@@ -85,6 +143,7 @@ def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, object]:
         "attributes": attributes_json(refusal.attributes),
         "then": decision_json(refusal.decision),
         "now": explanation_json(now),
+        **({"scope": refusal.scope} if refusal.scope else {}),
     }
 
 
@@ -117,6 +176,9 @@ def session_json(session: Session) -> dict[str, object]:
         "sources": dict(session.sources),
         "provider": session.provider,
         "client": session.client,
+        "kind": session.kind.value,
+        "name": session.name,
         "created": session.created_at.astimezone(UTC).isoformat(),
         "expires": session.expires_at.astimezone(UTC).isoformat(),
+        "lastUsed": None if session.last_used_at is None else session.last_used_at.astimezone(UTC).isoformat(),
     }

@@ -32,5 +32,5 @@ class SelfReviewHandler:
         except BodyTooLarge:
             return send_status(passage, status.too_large())
         request = review_request(passage, body)
-        answer = self._reviews.answer(passage.plan.info, passage.plan.user, request)
+        answer = self._reviews.answer(passage.plan.info, passage.plan.user, request, passage.plan.delegation)
         return send_review(passage, answer if isinstance(answer, ReviewAnswer) else await answer)

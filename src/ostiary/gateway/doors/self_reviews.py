@@ -13,12 +13,17 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.delegation import Delegation
+from ostiary.core.delegation.intersecting import rules_within
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.ruling import BeyondScope
+from ostiary.gateway.authorize.token_scope import refusal_by_scope
 from ostiary.gateway.request.own.reviews import SELF_REVIEW_KINDS, ReviewAnswer, ReviewRequest
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire import status
+from ostiary.wire.audit import ACTOR, SCOPE
 from ostiary.wire.codec.encodings import as_json, encode
 from ostiary.wire.codec.negotiation import MEDIA_TYPES, Representation, wanted_representation
 from ostiary.wire.self_reviews import (
@@ -43,9 +48,12 @@ class SelfReviews:
         self._clock = clock
 
     def answer(
-        self, info: RequestInfo, user: UserInfo, request: ReviewRequest
+        self, info: RequestInfo, user: UserInfo, request: ReviewRequest, delegation: Delegation | None = None
     ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
-        """The answer to *user*; something to await only if a provider must be asked elsewhere."""
+        """The answer to *user*; something to await only if a provider must be asked elsewhere.
+
+        *delegation* is that of a token which is less than its owner: the answers are about what can be done with it.
+        """
         wanted = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
         if wanted is None:
             return _not_acceptable()
@@ -57,20 +65,34 @@ class SelfReviews:
         user = with_implied_groups(user)
         if kind == WHO:
             now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-            return _creation(who_answer(user, now), wanted, review)
+            return _creation(who_answer(_with_delegation(user, delegation), now), wanted, review)
         if kind == RULES:
-            rules = self._authorizer.rules_for(user, review.spec["namespace"], upstream=info.upstream)
+            namespace = review.spec["namespace"]
+            rules = self._authorizer.rules_for(user, namespace, upstream=info.upstream)
+            if delegation is not None:
+                rules = rules_within(rules, delegation, namespace=namespace, upstream=info.upstream)
             return _creation(rules_answer(rules), wanted, review)
-        return self._access(review, user, wanted, upstream=info.upstream)
+        return self._access(review, user, wanted, delegation, upstream=info.upstream)
 
     def _access(
-        self, review: SelfReview, user: UserInfo, wanted: Representation, *, upstream: str
+        self,
+        review: SelfReview,
+        user: UserInfo,
+        wanted: Representation,
+        delegation: Delegation | None,
+        *,
+        upstream: str,
     ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
         question, error = access_question(review)
         attributes = Attributes(user, replace(question, upstream=upstream))
 
         def answer(decision: Decision) -> ReviewAnswer:
-            return _creation(access_answer(review, decision, error=error), wanted, review)
+            refused = decision.reason if isinstance(decision, BeyondScope) else ""
+            return _creation(access_answer(review, decision, error=error, refused=refused), wanted, review)
+
+        refusal = refusal_by_scope(delegation, (attributes.request,), generation=self._authorizer.generation)
+        if refusal is not None:
+            return answer(refusal)
 
         async def ask() -> ReviewAnswer:
             try:
@@ -83,6 +105,14 @@ class SelfReviews:
         except OstiaryError as failure:
             return _could_not_ask(failure, wanted)
         return ask() if decision is None else answer(decision)
+
+
+def _with_delegation(user: UserInfo, delegation: Delegation | None) -> UserInfo:
+    """*user*, and what the token can be used for, where ``kubectl auth whoami`` shows it."""
+    if delegation is None:
+        return user
+    notes = {SCOPE: (str(delegation),), **({ACTOR: (delegation.actor,)} if delegation.actor else {})}
+    return replace(user, extra=tuple(sorted({**dict(user.extra), **notes}.items())))
 
 
 def _creation(value: dict[str, object], wanted: Representation, review: SelfReview) -> ReviewAnswer:

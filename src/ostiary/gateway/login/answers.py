@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from ostiary.core.delegation import decode
 from ostiary.core.implied_groups import implied_groups
-from ostiary.core.tokens import Issued
+from ostiary.core.tokens import Issued, IssuedToken
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.token_store import Found
+from ostiary.interfaces.token_store import Found, TokenRecord
 from ostiary.wire.status import failure, www_authenticate
 
 _JSON = ("Content-Type", "application/json")
@@ -27,6 +28,7 @@ COMMON = (
     ("X-Frame-Options", "DENY"),
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
 )
+_NOT_DESCRIBED = str.maketrans({'"': "'", "\\": "/"})
 _REASONS = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -99,10 +101,11 @@ def download(text: str, filename: str) -> LoginAnswer:
     return LoginAnswer(200, (("Content-Type", "application/yaml"), disposition, *COMMON), text.encode())
 
 
-def methods(kinds: Mapping[str, str], gateway: str) -> LoginAnswer:
-    """How one can sign in here, for programs that offer a choice."""
+def methods(kinds: Mapping[str, str], programs: Sequence[str], gateway: str) -> LoginAnswer:
+    """How people can sign in here, for programs that offer a choice; and which providers are for programs alone."""
     providers = [{"name": name, "kind": kind} for name, kind in kinds.items()]
-    return json_answer(200, {"providers": providers, "gateway": gateway})
+    others = {"programs": list(programs)} if programs else {}
+    return json_answer(200, {"providers": providers, **others, "gateway": gateway})
 
 
 def whoami(record: Found) -> LoginAnswer:
@@ -119,13 +122,58 @@ def whoami(record: Found) -> LoginAnswer:
             "since": time_text(session.created_at),
             "expires_at": time_text(record.token.expires_at),
             "session_expires_at": time_text(session.expires_at),
+            **_delegation(record.token),
         },
     )
 
 
-def grant_refusal(error: str, *, routine: bool = False) -> LoginAnswer:
+def _delegation(token: TokenRecord) -> dict[str, str]:
+    """What makes a token less than its owner: its scope, and who uses it."""
+    if not token.delegation:
+        return {}
+    delegation = decode(token.delegation)
+    return {"scope": str(delegation), **({"actor": delegation.actor} if delegation.actor else {})}
+
+
+def grant_refusal(error: str, description: str = "", *, status: int = 400, routine: bool = False) -> LoginAnswer:
     """What an OAuth client understands (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
-    return replace(json_answer(400, {"error": error}), routine=routine)
+    # Of ASCII only what RFC 6749 allows in a description.
+    plain = "".join(char if " " <= char <= "~" else "?" for char in description).translate(_NOT_DESCRIBED)
+    details = {"error": error, **({"error_description": plain} if plain else {})}
+    return replace(json_answer(status, details), routine=routine)
+
+
+def exchanged(issued: IssuedToken, *, seconds: int, scope: str = "") -> LoginAnswer:
+    """The answer to a token exchange (RFC 8693, section 2.2.1)."""
+    return json_answer(
+        200,
+        {
+            "access_token": issued.token.reveal(),
+            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            "token_type": "Bearer",
+            "expires_in": seconds,
+            **({"scope": scope} if scope else {}),
+            "user": issued.session.user.username,
+            "session": issued.session.id,
+        },
+    )
+
+
+def program_token(issued: IssuedToken) -> LoginAnswer:
+    """As `token_pair`, for a program that comes again with a newer proof, and so gets no renewal token."""
+    session = issued.session
+    return json_answer(
+        200,
+        {
+            "token": issued.token.reveal(),
+            "expires_at": time_text(issued.expires_at),
+            "session": session.id,
+            "session_expires_at": time_text(session.expires_at),
+            "user": session.user.username,
+            "groups": list(session.user.groups),
+            "sources": dict(session.sources),
+        },
+    )
 
 
 def no_content() -> LoginAnswer:

@@ -3,8 +3,9 @@
     /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
     /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
+    POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
-    /auth/token, /auth/sessions, /auth/admin                       pages.signed_in
+    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
 
 With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
 pages and a session of their own: a form where a password is asked for, and in the end ``/auth/token``.
@@ -22,20 +23,25 @@ from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import Attested, Tokens
 from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import OnEvent, log_event
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
+from ostiary.gateway.issuer.issuer import Issuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.signed_in import Pages
 from ostiary.gateway.login.pages.views import Site
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
+from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
+from ostiary.gateway.login.programs.token_exchange import TokenExchange
 from ostiary.gateway.login.programs.token_requests import TokenRequests
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
@@ -45,17 +51,19 @@ from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, Park
 from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
-from ostiary.gateway.login.sign_in.providers import ProviderCalls
+from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
-from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.registry import Replicas
 from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.token_store import Session
 
 PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
 STARTS_PER_MINUTE = 60.0
 UNCHECKED_SESSION = timedelta(hours=1)
-_PAGES = frozenset(("token", "sessions", "device", "admin"))
+_PAGES = frozenset(("token", "tokens", "sessions", "device", "admin"))
 
 
 class Login:
@@ -73,6 +81,10 @@ class Login:
         authorizer: Authorizer | None = None,
         ended: EveryEndedRequest | None = None,
         refusals: EveryRefusal | None = None,
+        replicas: Replicas | None = None,
+        issuer: Issuer | None = None,
+        api_tokens: ApiTokens | None = None,
+        find_token: FindToken | None = None,
         counts: ImmediateCounts | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
@@ -85,19 +97,33 @@ class Login:
         store = record_store(tokens.store, clock)
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
+        self._people = for_people(self._identity)
         self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
         lengths = SessionLengths(self._identity, unchecked=unchecked_session)
-        providers = ProviderCalls(
+        providers = self._providers = ProviderCalls(
             self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
         codes = Codes(store, tokens, lengths, clock=clock)
         devices = Devices(store, tokens, lengths, external_url=url, clock=clock, counts=counts)
         self._token_requests = TokenRequests(codes, devices, self._events, self._starts)
-        self._sessions = SessionCalls(tokens, providers, self._events, clock=clock)
+        self._exchange = TokenExchange(
+            self._identity,
+            tokens,
+            providers=providers,
+            jwts=JwtRequests(issuer, find_token or tokens.find, self._events, clock=clock),
+            find_token=find_token or tokens.find,
+            events=self._events,
+            external_url=url,
+            clock=clock,
+            counts=counts,
+        )
+        self._sessions = SessionCalls(
+            tokens, providers, self._events, find_token=find_token or tokens.find, clock=clock
+        )
         self._browsers = BrowserSessions(tokens, providers.recheck, lengths, secure=secure, clock=clock)
         self._outcomes = SignInOutcomes(
             tokens,
@@ -117,6 +143,7 @@ class Login:
             parked=ParkedReturns(store, clock=clock),
             events=self._events,
             starts=self._starts,
+            exchange=self._exchange,
         )
         self._pages = Pages(
             self._site,
@@ -128,8 +155,15 @@ class Login:
             sessions=self._sessions,
             events=self._events,
             lengths=lengths,
-            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended),
+            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
+            api_tokens=None
+            if authorizer is None or api_tokens is None
+            else ApiTokenPages(api_tokens, authorizer, self._events),
         )
+
+    async def recheck(self, session: Session) -> Attested:
+        """Who the user of *session* is today, as at a renewal; for a session that is not renewed: an API token's."""
+        return await self._providers.recheck(session, LoginRequest("POST", "/auth/renew"))
 
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
@@ -163,12 +197,15 @@ class Login:
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:
-                kinds = {name: _sign_in_kind(provider) for name, provider in self._identity.items()}
-                return answers.methods(kinds, self._external_url)
+                kinds = {name: _sign_in_kind(provider) for name, provider in self._people.items()}
+                programs = [name for name in self._identity if name not in self._people]
+                return answers.methods(kinds, programs, self._external_url)
             case ["kubeconfig"]:
                 return answers.download(dump(self._site.kubeconfig), f"{self._site.context}.kubeconfig")
             case ["cli", "token"]:
                 return await self._token_requests.exchange_code(request)
+            case ["token"] if request.method == "POST" and not visit.html:
+                return await self._exchange.exchange(request)
             case ["device", "token"]:
                 return await self._token_requests.poll_device(request)
             case ["device"] if request.method == "POST" and not visit.html:
@@ -185,12 +222,12 @@ class Login:
         """``/auth`` itself."""
         if visit.html and visit.request.method == "GET" and await self._is_signed_in(visit):
             return answers.redirect("/auth/token", 303)
-        if len(self._identity) == 1:
+        if len(self._people) == 1 or len(self._identity) == 1:
             return await self._sign_in.answer(visit, [])
         if visit.html:
-            urls = {name: f"/auth/{name}" for name in self._identity}
+            urls = {name: f"/auth/{name}" for name in self._people}
             return views.choose(self._site, urls, None, (self._flows.forget(),))
-        return answers.choices({name: f"{self._external_url}/auth/{name}" for name in self._identity})
+        return answers.choices({name: f"{self._external_url}/auth/{name}" for name in self._people})
 
     async def _is_signed_in(self, visit: Visit) -> bool:
         try:

@@ -42,6 +42,11 @@ class Requests:
         series[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         series[-1] += seconds
 
+    @property
+    def total(self) -> float:
+        """How many requests were answered."""
+        return sum(sum(series[:-1]) for series in self._series.values.values())
+
     def families(self) -> tuple[Counter, Histogram]:
         total = Counter("requests_total", "Requests answered.", ("verb", "code", "upstream"))
         took = Histogram(
@@ -94,8 +99,37 @@ class Metrics:
         self.store_failing = Gauge("token_store_failing", "1 while the token store cannot be written.", merging="max")
         self.audit_events = Counter("audit_events_total", "Audit events made.")
         self.audit_dropped = Counter("audit_dropped_total", "Audit events that could not be stored.")
+        self.counts_alone = Gauge(
+            "counts_alone", "1 while this replica counts requests alone, because the store is away.", merging="max"
+        )
+        self.counts_waiting = Gauge("counts_waiting", "Limits whose use the other replicas have not been told yet.")
+        self.counts_dropped = Counter(
+            "counts_dropped_total", "Limits whose use the other replicas were not told, for want of room."
+        )
         self.rate_limited = Counter("rate_limited_total", "Requests refused with 429, by limit.", ("limit",))
         self.admissions = Counter("admission_refusals_total", "Requests that an admission provider refused.")
+        self.quota_fullest = Gauge(
+            "object_quota_fullest_ratio",
+            "By limit of objects: how full its fullest subject was when it was last counted; 1 is full.",
+            ("limit",),
+            merging="max",
+        )
+        self.quota_corrections = Counter(
+            "object_quota_corrections_total", "Lists of an upstream that told something else than was counted."
+        )
+        self.replicas = Gauge(
+            "replicas", "Replicas of this gateway that write into the same token store.", merging="max"
+        )
+        self.other_configuration = Gauge(
+            "replicas_other_configuration",
+            "Of these, the replicas whose configuration is not that of most.",
+            merging="max",
+        )
+        self.notes_dropped = Counter(
+            "notes_dropped_total",
+            "Refusals and ends of requests that only the worker remembers which answered them.",
+            ("topic",),
+        )
         self.queued = Gauge("queued_requests", "Requests in the queue.")
         self.in_flight = Gauge("in_flight_requests", "Requests that are being answered.")
         self.open_streams = Gauge("open_streams", "Watches, logs and terminals that are open.")
@@ -105,6 +139,26 @@ class Metrics:
         self.provider_errors = Counter("provider_errors_total", "Calls to providers that failed.", ("type", "provider"))
         self.logins = Counter(
             "logins_total", "Visits to /auth by identity provider and result.", ("provider", "result")
+        )
+        self.jwts = Counter("issuer_jwts_total", "JWTs that the issuer has signed, by audience.", ("audience",))
+        self.issuer_failing = Gauge(
+            "issuer_failing", "1 while the signing keys cannot be read or rotated, or no key can sign.", merging="max"
+        )
+        self.issuer_keys = Gauge("issuer_keys", "Signing keys that are published.", merging="max")
+        self.credential_reviews = Counter(
+            "credential_reviews_total", "Reviews of clusters that verify JWTs themselves, by result.", ("result",)
+        )
+        self.revoked_credentials = Gauge(
+            "revoked_credentials", "Entries in the list of revoked credentials that clusters fetch.", merging="max"
+        )
+        self.spans_sent = Counter("spans_sent_total", "Spans of traces that the collector has accepted.")
+        self.spans_dropped = Counter(
+            "spans_dropped_total", "Spans of traces that did not reach the collector, by reason.", ("reason",)
+        )
+        self.certificate_expiry = Gauge(
+            "listener_certificate_expiry_timestamp_seconds",
+            "When the listener's certificate expires, in Unix time; 0 without one.",
+            merging="max",
         )
         self.build_info = Gauge("build_info", "Always 1; the version is in the label.", ("version",), merging="max")
         self.build_info.set(1, version)

@@ -1,7 +1,7 @@
-"""Thins out log lines that would otherwise be written once per request during an outage.
+"""Thins out log lines that would otherwise be written once per request, or once a second, during an outage.
 
-Used by `upstream.upstreams`. The first line of a run is written at once; after that at most one per
-interval, with the number of those that were left out. Every request still has its audit event.
+Used by `upstream.upstreams` and by the background work of a worker. The first line of a run is written at once; after
+that at most one per interval, with the number of those that were left out. Every request still has its audit event.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ImpersonationTargets:
 
     `users` are names; with `any_user` the names cannot be listed beforehand, and the role has no bound. `uids` and
     `extra` tell what identity providers say of users besides. `service_accounts` (namespace and name; ``*`` for all
-    of a namespace) and `nodes` are for ``kubectl --as``; nobody signs in as one of them.
+    of a namespace) and `nodes` are for ``kubectl --as``; nobody signs in as one of them, unless `accounts_sign_in`.
     """
 
     groups: frozenset[str] = frozenset()
@@ -72,6 +72,7 @@ class ImpersonationTargets:
     any_user: bool = False
     service_accounts: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
+    accounts_sign_in: bool = False
 
     def can_be(self, subject: Subject) -> bool:
         """Whether somebody who signs in at the gateway can be *subject*."""
@@ -92,6 +93,13 @@ def constrained_role(
     for namespace, account in identity.service_accounts:
         rules.append((namespace, _account_rule(f"impersonate:{AS_SERVICE_ACCOUNT}", AUTHENTICATION, account)))
         rules += _on(AS_SERVICE_ACCOUNT, _granted_rules(listed, _is_account(namespace, account)))
+        if identity.accounts_sign_in:
+            rules.append((namespace, _account_rule(LEGACY, "", account)))
+    if identity.accounts_sign_in and identity.service_accounts:
+        # Constrained impersonation of a service account takes a name and nothing else. One that signs in here has a uid
+        # and the pod of its token besides, for which an API server asks by the older verb.
+        besides = ImpersonationTargets(uids=identity.uids, extra=identity.extra)
+        rules += [("", rule) for rule in _whom(LEGACY, besides)]
     for node in identity.nodes:
         rules.append(("", PolicyRule((f"impersonate:{AS_NODE}",), (AUTHENTICATION,), ("nodes",), (node,))))
         rules += _on(AS_NODE, _granted_rules(listed, _is_node(node)))

@@ -5,7 +5,8 @@
 
 Used by ``ostiary impersonation-role``, so that a gateway can become nobody else, and by ``ostiary serve --check`` and
 ``ostiary policy lint`` to tell lines that can match nobody. A provider that cannot list its users or groups can
-produce every name that begins with its prefix, but none of the system's: the gateway accepts those from no provider.
+produce every name that begins with its prefix, but none of the system's: the gateway accepts those from no provider,
+service accounts from one that is bound to the cluster behind it excepted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ostiary.core.abilities import ability
-from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.core.account_names import ACCOUNT_PREFIX, OWN_NAMES, account_of, is_account_group
+from ostiary.core.implied_groups import AUTHENTICATED, is_service_account_group, service_account
+from ostiary.gateway.config.rules import bound_cluster
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
+from ostiary.interfaces.authorization import Subject
 from ostiary.interfaces.group import ListedGroup, ListsGroups
 from ostiary.interfaces.identity import Produces, TellsWhatItProduces
 from ostiary.model import Place
@@ -51,6 +55,7 @@ class PossibleSubjects:
     """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list.
 
     `anybody`: a cluster asks by webhook about its own users and programs, so the policy may name any of them.
+    `service_accounts`: a provider names those of the cluster behind the gateway.
     """
 
     users: tuple[NameSource, ...] = ()
@@ -59,14 +64,16 @@ class PossibleSubjects:
     extra: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
     anybody: bool = False
+    service_accounts: bool = False
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> PossibleSubjects:
         produced = [(identity, _produces(identity)) for identity in config.identity]
         listed = [(provider, _members(provider)) for provider in config.groups]
         return cls(
-            users=tuple(
-                NameSource(identity.name, identity.prefix, produces.usernames) for identity, produces in produced
+            users=(
+                *(NameSource(identity.name, identity.prefix, produces.usernames) for identity, produces in produced),
+                *_declared_accounts(config),
             ),
             groups=tuple(
                 NameSource(provider.name, provider.prefix, None if groups is None else _names(groups))
@@ -83,16 +90,33 @@ class PossibleSubjects:
                 for name in sorted(group.members)
             ),
             anybody=config.webhooks.subject_access_review,
+            service_accounts=any(bound_cluster(identity) for identity in config.identity),
         )
 
     def can_be_user(self, name: str) -> bool:
-        return not name.startswith(SYSTEM) and any(source.can_produce(name) for source in self.users)
+        if name.startswith(OWN_NAMES):
+            # Accounts are made while the gateway runs, so every name that one can have is possible.
+            return account_of(name) is not None
+        if name.startswith(SYSTEM):
+            return self.service_accounts and service_account(name) is not None
+        return any(source.can_produce(name) for source in self.users)
 
     def can_be_group(self, name: str) -> bool:
         """Whether somebody who signed in can be in it; everybody is ``system:authenticated``."""
         if name.startswith(SYSTEM):
-            return name == AUTHENTICATED
+            return name == AUTHENTICATED or (self.service_accounts and is_service_account_group(name))
+        if name.startswith(OWN_NAMES):
+            return is_account_group(name)
         return any(source.can_produce(name) for source in self.groups)
+
+    def can_be_service_account(self, subject: Subject) -> bool:
+        """Whether a service account that signs in is *subject*, or in it."""
+        if not self.service_accounts:
+            return False
+        named = service_account(subject.name) is not None
+        return {"User": named, "Group": is_service_account_group(subject.name)}.get(
+            subject.kind, subject.kind == "ServiceAccount"
+        )
 
     def usernames(self) -> frozenset[str]:
         """All usernames of the providers that can list theirs."""
@@ -110,6 +134,11 @@ class PossibleSubjects:
 
     def near_group(self, name: str) -> str | None:
         return _near(name, self.groups, self.can_be_group)
+
+
+def _declared_accounts(config: GatewayConfig) -> tuple[NameSource, ...]:
+    names = frozenset(f"{each.namespace}:{each.name}" for each in config.service_accounts.declared)
+    return (NameSource("serviceAccounts", ACCOUNT_PREFIX, names),) if names else ()
 
 
 def _near(name: str, sources: Iterable[NameSource], possible: Callable[[str], bool]) -> str | None:

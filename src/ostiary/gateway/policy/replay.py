@@ -56,8 +56,8 @@ async def replay(
     error = ""
     by_question: dict[tuple[Effect, str, RequestInfo], Difference] = {}
     for record in records:
-        if is_self_review(record.attributes.request):
-            # The gateway answers these to everybody who is signed in.
+        if is_self_review(record.attributes.request) or record.refused_by_scope:
+            # The gateway answers self reviews to everybody who is signed in. What a token is not for, no policy gives.
             free += 1
             continue
         decided += 1

@@ -55,6 +55,8 @@ def unmatched_members(possible: PossibleSubjects) -> Iterator[Finding]:
 def _why_nobody(subject: Subject, possible: PossibleSubjects) -> str:
     """Why nobody who signs in is *subject*; empty if somebody can be."""
     name = subject.name
+    if possible.can_be_service_account(subject):
+        return ""
     if subject.kind == "ServiceAccount" or (_is_system(name) and name != AUTHENTICATED):
         return "nobody signs in as a system user; only users who may impersonate it can act as it"
     if subject.kind == "Group":

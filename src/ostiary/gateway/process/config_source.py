@@ -10,21 +10,21 @@ from pathlib import Path
 
 from ostiary.core.config import read_bytes
 from ostiary.core.counting.counts import MemoryCounts
+from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.gateway.config import default_config, load
 from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.interfaces.shared_counts import ImmediateCounts
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
     """A file, or the default configuration where there is none.
 
-    Its providers and limits count in `counts`, which all workers share and which outlives reloads. `text` is what the
-    file contained at one moment, so that all workers load the same.
+    Its providers and limits count in `counts`, which all workers share and which outlives reloads; the app joins them
+    with those of other replicas. `text` is what the file contained at one moment, so that all workers load the same.
     """
 
     path: Path | None = None
-    counts: ImmediateCounts = field(default_factory=MemoryCounts)
+    counts: ReplicatedCounts = field(default_factory=lambda: ReplicatedCounts(MemoryCounts()))
     text: str | None = None
 
     def at_this_moment(self) -> ConfigSource:

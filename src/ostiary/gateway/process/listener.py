@@ -1,4 +1,4 @@
-"""The socket that the gateway listens on: its address, its TLS context and its limits.
+"""The socket that the gateway listens on: its address, its certificate and its limits.
 
 Called by `serve`, which binds it, and by the worker, which serves on it.
 """
@@ -9,8 +9,11 @@ import errno
 import socket
 import ssl
 
+from ostiary.core.clock import Clock
+from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
+from ostiary.gateway.config.certificates import certificates
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
 
@@ -55,6 +58,32 @@ def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
             hint="the certificate and its key must be PEM and belong together",
         ) from None
     return context
+
+
+class ListenerFiles:
+    """The files of the listener's TLS, and whether they were replaced: certificates are renewed while we run."""
+
+    def __init__(self, tls: settings.ServerTls | None, clock: Clock) -> None:
+        self._paths = () if tls is None else tuple(filter(None, (tls.certificate, tls.key, tls.client_ca)))
+        self._clock = clock
+        self._seen = self._look()
+
+    def have_changed(self) -> bool:
+        """Whether they differ from what was seen last; not while somebody is still writing them."""
+        look = self._look()
+        if look == self._seen or None in look or not is_settled(look, self._clock):
+            return False
+        self._seen = look
+        return True
+
+    def _look(self) -> list[Fingerprint | None]:
+        return [fingerprint(path) for path in self._paths]
+
+
+def certificate_expiry(tls: settings.ServerTls | None) -> float:
+    """When the listener's certificate expires, in Unix time; 0 without one."""
+    chain = [] if tls is None else certificates(tls.certificate)
+    return chain[0].not_valid_after_utc.timestamp() if chain else 0.0
 
 
 def bind(address: settings.Address) -> socket.socket:

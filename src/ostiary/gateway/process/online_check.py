@@ -1,4 +1,7 @@
-"""Asks everything outside that a configuration needs: issuers, directories, upstreams. Nothing is changed there.
+"""Asks everything outside that a configuration needs: the token store, issuers, directories, upstreams.
+
+Nothing is changed there, but for a token store that is still empty: opening it prepares it, and claims it for this
+gateway, as the first start would.
 
 Called by ``ostiary serve --check --online``. All are asked at once, each with a time limit.
 """
@@ -6,17 +9,21 @@ Called by ``ostiary serve --check --online``. All are asked at once, each with a
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ostiary.core.abilities import ability
+from ostiary.core.abilities import ability, has_trait
+from ostiary.core.settings.outgoing import client_context
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.reasons import reason_of
-from ostiary.gateway.upstream.upstreams import client_context
+from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.replicas import OwnedStore
+from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
 
 SECONDS = 10.0
 
@@ -33,11 +40,14 @@ class ProbeResult:
 async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[ProbeResult]:
     """Each system that can be asked, in the order of the configuration."""
     questions: dict[str, Awaitable[str]] = {}
+    if has_trait(config.store.instance, SharedBetweenProcesses):
+        questions[f'store "{config.store.type}"'] = _ask_store(config)
     sections = (
         ("identity", config.identity),
         ("groups", config.groups),
         ("authorization", config.authorization.chain),
         ("admission", config.admission),
+        ("audit", config.audit_sinks),
     )
     instances: set[int] = set()
     for section, providers in sections:
@@ -62,6 +72,33 @@ async def _probe(what: str, asking: Awaitable[str], seconds: float) -> ProbeResu
         return ProbeResult(what, False, reason_of(error) + hint)
     except Exception as error:
         return ProbeResult(what, False, reason_of(error))
+
+
+async def _ask_store(config: GatewayConfig) -> str:
+    store = config.store.instance
+    file = ability(store, KeptInFile)
+    if file is not None and not await asyncio.to_thread(os.path.exists, file.path):
+        # Opening it would make one, which may then belong to another user than the gateway's.
+        return f"there is no {file.path} yet; the first start makes it"
+    try:
+        # A session of this name does not exist; to know that, the store must be there, and its schema understood.
+        await store.session("-")
+        probing = ability(store, Probes)
+        answered = "it answered" if probing is None else await probing.probe()
+        return answered + await _confirm_owner(config)
+    finally:
+        # Nobody else closes it: no gateway is started.
+        await store.close()
+
+
+async def _confirm_owner(config: GatewayConfig) -> str:
+    owned = ability(config.store.instance, OwnedStore)
+    if owned is None:
+        return ""
+    if not config.owner:
+        return "; it has no owner, because externalURL is not set"
+    await StoreOwner(owned, config.owner).confirm()
+    return f"; it belongs to {config.owner}"
 
 
 async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:

@@ -3,6 +3,8 @@
     SIGTERM, SIGINT    stop: accept nothing more, finish what was begun      a second one: stop now
     SIGHUP             read the configuration again; a broken one changes nothing
 
+systemd is told of start, reload and stop, if it asks for that (`service_manager`).
+
 Called by ``ostiary serve``. With one worker everything happens in this process. With more, `supervisor` starts a
 process for each.
 """
@@ -10,7 +12,6 @@ process for each.
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -20,6 +21,7 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor
 from ostiary.gateway.process.worker_process import serve_alone, serve_for_supervisor
@@ -34,12 +36,14 @@ def run(
     """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
     # Blocked until they are handled: from here on somebody may know our address and send one.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    service = ServiceManager.from_environment()
     with _listen_on(config.listen.address, "listen") as listener, _listen_on(config.health, "health") as health:
         on_listening(_address(listener), _address(health))
+        service.status = f"serving on {_address(listener)}"
         if config.listen.workers == 1:
-            _run_loop(serve_alone(source, config, listener, health))
+            _run_loop(serve_alone(source, config, listener, health, service))
         else:
-            _run_loop(Supervisor(source, config, listener, health).run())
+            _run_loop(Supervisor(source, config, listener, health, service).run())
 
 
 def run_worker(
@@ -52,24 +56,12 @@ def run_worker(
 
 
 def _run_loop(work: Coroutine[object, object, None]) -> None:
-    _tune_garbage_collector()
     try:
         import uvloop
     except ImportError:  # pragma: no cover - a platform without it
         asyncio.run(work)
     else:
         uvloop.run(work)
-
-
-def _tune_garbage_collector() -> None:
-    """Let the garbage collector run rarely, and never over what was loaded to stay.
-
-    A request leaves no cycles behind. With its default thresholds the collector would look through hundreds of
-    thousands of objects (policies, tokens, plans) whenever there are many requests at once, and all would wait.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def _address(listener: socket.socket) -> str:

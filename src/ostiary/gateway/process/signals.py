@@ -23,9 +23,9 @@ class StopRequest:
         (self.hurry if self.asked.is_set() else self.asked).set()
 
 
-def handle_signals(stop: StopRequest, reload: Callable[[], Coroutine[object, object, None]]) -> None:
+def handle_signals(stop: StopRequest, reload: Callable[[], Coroutine[object, object, object]]) -> None:
     loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()
+    reloads: set[asyncio.Task[object]] = set()
 
     def begin_reload() -> None:
         task = loop.create_task(reload())

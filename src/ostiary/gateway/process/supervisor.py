@@ -13,20 +13,31 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import cast
 
+from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.counting.counts import MachineCounts
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
+from ostiary.gateway.process import replica_state, worker_process
+from ostiary.gateway.process.app.app import CONFIRMING_OWNER
+from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
+from ostiary.gateway.process.replica_state import PUBLISHING, seen_json
+from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
 from ostiary.gateway.process.worker import check_reloadable
-from ostiary.gateway.process.worker_process import CONFIGURATION
+from ostiary.gateway.replicas.comparison import SeenReplica
+from ostiary.gateway.replicas.owner import guard
+from ostiary.gateway.replicas.registry import ReplicaRegistry
+from ostiary.gateway.replicas.replica import ReplicaIdentity
+from ostiary.gateway.replicas.workers import WorkerState
 from ostiary.gateway.siblings.channel import LONGEST_LINE, Channel
 
 log = logging.getLogger("ostiary.gateway")
@@ -40,11 +51,17 @@ class WorkerProcess:
     process: ChildProcess
     channel: Channel
     listening: asyncio.Task[None]
+    serving: bool = False
 
 
 class Supervisor:
     def __init__(
-        self, source: ConfigSource, config: GatewayConfig, listener: socket.socket, health: socket.socket
+        self,
+        source: ConfigSource,
+        config: GatewayConfig,
+        listener: socket.socket,
+        health: socket.socket,
+        service: ServiceManager,
     ) -> None:
         self._source = source
         # What every worker loads, a replacement too: the file itself may be broken by now.
@@ -52,10 +69,21 @@ class Supervisor:
         self._config = config
         self._listener = listener
         self._health = health
+        self._service = service
         self._workers: list[WorkerProcess] = []
         self._stop = StopRequest()
         # Memory that all workers share, for what they count together.
         self._counts = MachineCounts.create()
+        # The workers each guard their own access; what the supervisor writes must not be in another gateway's store.
+        self._store, self._owner = guard(config.store.instance, config.owner)
+        self._registry = ReplicaRegistry(
+            ReplicaIdentity.of_this_process(),
+            self._store,
+            self._states,
+            clock=SYSTEM_CLOCK,
+            max_stale=config.tokens.max_stale.total_seconds(),
+            on_seen=self._tell_seen,
+        )
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -65,19 +93,29 @@ class Supervisor:
         probes = Health(self._reports, self._snapshots)
         server = await loop.create_server(probes.connection, sock=self._health.dup())
         replacing = loop.create_task(self._replace_dead_workers())
+        publishing = BackgroundTasks(loop)
+        publishing.keep_running(PUBLISHING, self._registry.run)
+        if self._owner is not None:
+            publishing.keep_running(CONFIRMING_OWNER, self._owner.run)
         await self._stop.asked.wait()
+        self._service.tell_stopping(self._config.listen.longest_stop)
         replacing.cancel()
+        self._signal_all(signal.SIGTERM)
+        await self._wait_for_shutdown_delay()
         # From now on a client is refused at once, and does not wait in the queue of a socket that nobody accepts from.
         self._listener.close()
-        self._signal_all(signal.SIGTERM)
         await self._wait_for_workers()
+        await publishing.stop()
+        await self._registry.leave()
+        await self._store.close()
         server.close()
         probes.close()
 
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
         fds = (self._listener.fileno(), theirs.fileno(), self._counts)
-        command = [sys.executable, "-m", "ostiary", "serve", "--worker", ",".join(map(str, fds))]
+        # -P: a worker imports nothing from the directory in which the gateway was started.
+        command = [sys.executable, "-P", "-m", "ostiary", "serve", "--worker", ",".join(map(str, fds))]
         if self._source.path is not None:
             command += ["--config", str(self._source.path)]
         # A reload while it is still starting must not end it: the signal is blocked until it has a handler.
@@ -93,11 +131,22 @@ class Supervisor:
         self._workers.append(WorkerProcess(process, channel, listening))
 
     async def _answer(self, sender: ChildProcess, question: str, data: object) -> object:
-        return (
-            self._accepted.text
-            if question == CONFIGURATION
-            else await self._pass_on(sender, cast("dict[str, str]", data))
-        )
+        match question:
+            case replica_state.OWN:
+                return asdict(await self._registry.own())
+            case worker_process.CONFIGURATION:
+                return self._accepted.text
+            case worker_process.SERVING:
+                self._note_serving(sender)
+                return None
+            case _:
+                return await self._pass_on(sender, cast("dict[str, str]", data))
+
+    def _note_serving(self, sender: ChildProcess) -> None:
+        for worker in self._workers:
+            worker.serving = worker.serving or worker.process is sender
+        if len(self._workers) == self._config.listen.workers and all(worker.serving for worker in self._workers):
+            self._service.tell_started()
 
     async def _pass_on(self, sender: ChildProcess, message: dict[str, str]) -> list[object]:
         """Pass on what one worker asks the others, or tells them."""
@@ -130,6 +179,10 @@ class Supervisor:
             worker.listening.cancel()
         return ended
 
+    async def _wait_for_shutdown_delay(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.hurry.wait(), self._config.listen.shutdown_delay.total_seconds())
+
     async def _wait_for_workers(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._config.listen.drain.total_seconds() + 5.0
@@ -144,17 +197,28 @@ class Supervisor:
             worker.process.send_signal(number)
 
     async def _reload(self) -> None:
-        # Checked once, here: workers are told to reload only if the configuration is good.
+        trouble = worker_process.NOT_RELOADED
+        self._service.tell_reloading()
+        try:
+            trouble = await self._reload_workers()
+        finally:
+            # In any case: systemd would wait for it.
+            self._service.tell_reloaded(trouble)
+
+    async def _reload_workers(self) -> str:
+        """Checked once, here: workers are told to reload only if the configuration is good. What is wrong with it."""
         providers: list[object] = []
         try:
             source = self._source.at_this_moment()
             check_reloadable(self._config, source.load(providers))
         except OstiaryError as error:
-            log.error("the configuration was not reloaded", extra={"cause": str(error)})
-        else:
-            self._accepted = source
-            self._signal_all(signal.SIGHUP)
-        await close_all(providers)
+            log.error(worker_process.NOT_RELOADED, extra={"cause": str(error)})
+            return worker_process.NOT_RELOADED
+        finally:
+            await close_all(providers)
+        self._accepted = source
+        self._signal_all(signal.SIGHUP)
+        return ""
 
     async def _reports(self) -> Sequence[HealthReport]:
         answers = await asyncio.gather(*(worker.channel.ask("report") for worker in self._workers))
@@ -166,6 +230,14 @@ class Supervisor:
             )
             for answer in cast(list[tuple[list[tuple[str, str]], list[str]] | None], answers)
         ]
+
+    async def _states(self) -> Sequence[WorkerState | None]:
+        answers = await asyncio.gather(*(worker.channel.ask(replica_state.STATE) for worker in self._workers))
+        return cast(list[WorkerState | None], answers)
+
+    def _tell_seen(self, seen: Sequence[SeenReplica]) -> None:
+        for worker in self._workers:
+            worker.channel.tell(replica_state.SEEN, seen_json(seen))
 
     async def _snapshots(self) -> Sequence[Snapshot]:
         answers = await asyncio.gather(*(worker.channel.ask("snapshot") for worker in self._workers))

@@ -9,21 +9,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.errors import ConfigurationError, OstiaryError
+from ostiary.core.counting.replicated_counts import ReplicatedCounts
+from ostiary.errors import ConfigurationError, OstiaryError, ProviderError
 from ostiary.gateway.config.reload import changes_that_need_a_restart
-from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.config.settings import GatewayConfig, ServerTls
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.snapshots import Snapshot
+from ostiary.gateway.process import replica_state
 from ostiary.gateway.process.app.app import App
+from ostiary.gateway.process.app.shared import no_replica
 from ostiary.gateway.process.health import HealthReport
-from ostiary.gateway.process.listener import BACKLOG, server_context, server_limits
+from ostiary.gateway.process.listener import (
+    BACKLOG,
+    ListenerFiles,
+    certificate_expiry,
+    server_context,
+    server_limits,
+)
+from ostiary.gateway.process.replica_state import ReplicaState
+from ostiary.gateway.replicas.owner import StoreOwner
+from ostiary.gateway.replicas.replica import Replica
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
-from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.replicas import OwnedStore
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -42,7 +55,8 @@ class Worker:
         listener: socket.socket,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        counts: ImmediateCounts | None = None,
+        counts: ReplicatedCounts | None = None,
+        supervised: bool = False,
     ) -> None:
         self._listener = listener
         self._clock = clock
@@ -52,19 +66,31 @@ class Worker:
         self._http.on_refused = self.app.engine.record_unreadable
         self._connections = self._http.connections
         self._old: list[App] = []
+        # Audit events of configurations that are closed.
+        self._retired_events = self._retired_dropped = 0
         self._server: asyncio.Server | None = None
+        # One at a time: a reload and a renewed certificate each replace the server.
+        self._listening = asyncio.Lock()
+        self._tls: ServerTls | None = None
+        self._tls_files = ListenerFiles(None, clock)
+        self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._draining = False
+        self._supervised = supervised
+        self.replica = ReplicaState(config, self.app.shared, clock, self._loop, checks=self._known_troubles)
 
     async def start(self) -> None:
         await self._listen(self.app.config)
         self.app.start()
+        if not self._supervised:
+            self.replica.start_alone(self.app.config)
         self._ticker = self._loop.create_task(self._tick())
 
     async def reload(self, config: GatewayConfig) -> None:
         """Serve with *config* from the next request on. Raises, and changes nothing, if it cannot be opened."""
         check_reloadable(self.app.config, config)
         old = self.app
+        await confirm_owner(old.shared.owner, old.config, config)
         new = App(config, self._loop, shared=old.shared, clock=self._clock)
         try:
             await self._listen(config)
@@ -80,33 +106,39 @@ class Worker:
         self._http.known.clear()
         new.adopt(old)
         new.start()
+        self.replica.reload(config)
         # Requests that are under way end with the engine that they began with.
         self._old.append(old)
         log.info("the configuration was reloaded")
 
-    async def stop(self, *, drain: float | None = None) -> None:
+    async def stop(self) -> None:
+        """Say that it is stopping, and after a while accept nothing more and let open requests end."""
+        listen = self.app.config.listen
+        self._announce_end()
+        await asyncio.sleep(listen.shutdown_delay.total_seconds())
+        await self.close(drain=listen.drain.total_seconds())
+
+    async def close(self, *, drain: float) -> None:
         """Accept nothing more, give open requests *drain* seconds to end, then close everything."""
-        self._draining = True
+        self._closed = True
         if self._server is not None:
             self._server.close()
         # The socket itself, too: while it is open, new clients would wait in its queue in vain.
         self._listener.close()
-        seconds = self.app.config.listen.drain.total_seconds() if drain is None else drain
-        # First every answer says that the connection ends, so that a client that is sending a request is not reset.
-        for connection in list(self._connections):
-            connection.draining = True
-        await self._wait_until(lambda: not self._connections, min(seconds, NOTICE_SECONDS))
+        self._announce_end()
+        await self._wait_until(lambda: not self._connections, min(drain, NOTICE_SECONDS))
         for connection in list(self._connections):
             connection.drain()
-        await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), seconds)
+        await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), drain)
         # Most clients close at once; some notice only when they next need the connection.
-        await self._wait_until(lambda: not self._connections, min(seconds, GOODBYE_SECONDS))
+        await self._wait_until(lambda: not self._connections, min(drain, GOODBYE_SECONDS))
         for connection in list(self._connections):
             connection.transport.abort()
         # One turn of the loop, so that cut requests are recorded.
         await asyncio.sleep(0)
         if self._ticker is not None:
             self._ticker.cancel()
+        await self.replica.stop()
         for app in self._old:
             await app.close(keep_shared=True)
         await self.app.close()
@@ -115,15 +147,22 @@ class Worker:
     def connections(self) -> int:
         return len(self._connections)
 
+    @property
+    def retiring(self) -> int:
+        """How many old configurations still answer requests that began with them."""
+        return len(self._old)
+
     def snapshot(self) -> Snapshot:
         metrics = self.app.shared.metrics
-        metrics.audit_events.values[()] = sum(app.auditor.events for app in (*self._old, self.app))
-        metrics.audit_dropped.values[()] = sum(app.auditor.dropped for app in (*self._old, self.app))
+        auditors = [app.auditor for app in (*self._old, self.app)]
+        metrics.audit_events.values[()] = self._retired_events + sum(auditor.events for auditor in auditors)
+        metrics.audit_dropped.values[()] = self._retired_dropped + sum(auditor.dropped for auditor in auditors)
         return metrics.snapshot()
 
-    def join(self, siblings: Siblings) -> None:
-        """Use *siblings* to reach the other workers of this gateway from now on."""
+    def join(self, siblings: Siblings, own_replica: Callable[[], Awaitable[Replica | None]] = no_replica) -> None:
+        """Use *siblings* to reach the other workers of this gateway from now on; *own_replica* tells how all are."""
         self.app.shared.siblings = siblings
+        self.app.shared.own_replica = own_replica
 
     async def answer(self, question: str, data: object) -> object:
         """Answer what the supervisor asks, and what other workers ask or tell through it."""
@@ -133,6 +172,11 @@ class Worker:
                 return [report.checks, list(report.unasked)]
             case "snapshot":
                 return self.snapshot()
+            case replica_state.STATE:
+                return await self.replica.state()
+            case replica_state.SEEN:
+                self.replica.take_seen(data)
+                return None
             case _:
                 return self.app.answer_sibling(question, data)
 
@@ -142,6 +186,7 @@ class Worker:
             ("accepting requests", "it is stopping" if self._draining else ""),
             ("token store", await self._store_trouble()),
             ("revocations", self.app.shared.authenticator.feed.report()),
+            *self._issuer_trouble(),
         ]
         for upstream in self.app.routes.upstreams:
             await settle_doubt(upstream)
@@ -151,7 +196,27 @@ class Worker:
         ]
         return HealthReport(tuple(checks), frozenset(unasked))
 
+    def _issuer_trouble(self) -> list[tuple[str, str]]:
+        issuer = self.app.issuer
+        # Without details: the log has them.
+        return [] if issuer is None else [("issuer", "no JWT can be signed" if issuer.trouble else "")]
+
+    def _known_troubles(self) -> list[tuple[str, str]]:
+        """As `report`, from what is known already: this is asked every few seconds."""
+        shared = self.app.shared
+        owner = "" if shared.owner is None else shared.owner.trouble
+        return [
+            ("accepting requests", "it is stopping" if self._draining else ""),
+            ("token store", owner or shared.store_health.trouble),
+            ("revocations", shared.authenticator.feed.report()),
+            *self._issuer_trouble(),
+            *((f"upstream {upstream.name}", upstream.trouble()) for upstream in self.app.routes.upstreams),
+        ]
+
     async def _store_trouble(self) -> str:
+        owner = self.app.shared.owner
+        if owner is not None and owner.trouble:
+            return owner.trouble
         try:
             await self.app.shared.tokens.store.session("-")
         except OstiaryError:
@@ -160,8 +225,20 @@ class Worker:
 
     # --- inside ---
 
+    def _announce_end(self) -> None:
+        """Let every answer say that its connection ends, so that a client that is sending a request is not reset."""
+        self._draining = True
+        for connection in list(self._connections):
+            connection.draining = True
+
     async def _listen(self, config: GatewayConfig) -> None:
-        context = server_context(config.listen.tls) if config.listen.tls is not None else None
+        async with self._listening:
+            await self._listen_with(config.listen.tls)
+
+    async def _listen_with(self, tls: ServerTls | None) -> None:
+        # Looked at before they are read: what changes in between is noticed then.
+        files = ListenerFiles(tls, self._clock)
+        context = server_context(tls) if tls is not None else None
         # A descriptor of its own: closing the server of the old configuration must not close the socket.
         server = await self._loop.create_server(
             self._http.connection,
@@ -173,6 +250,22 @@ class Worker:
         old, self._server = self._server, server
         if old is not None:
             old.close()
+        if self._closed:
+            server.close()
+        self._tls, self._tls_files = tls, files
+        self.app.shared.metrics.certificate_expiry.set(certificate_expiry(tls))
+
+    async def _take_up_new_certificate(self) -> None:
+        """Listen with a certificate that was renewed in its file; connections that are open keep the old one."""
+        if self._closed or not self._tls_files.have_changed():
+            return
+        try:
+            async with self._listening:
+                await self._listen_with(self._tls)
+        except (OstiaryError, OSError) as error:
+            log.error("the renewed certificate cannot be used, and the old one stays", extra={"cause": str(error)})
+        else:
+            log.info("the renewed certificate is in use")
 
     async def _wait_until(self, true: Callable[[], bool], seconds: float) -> None:
         # Polled: this happens once in the life of a worker, and connections need no code for it.
@@ -194,17 +287,44 @@ class Worker:
             for app in self._old:
                 app.tick(now)
             await self._retire()
+            await self._take_up_new_certificate()
 
     async def _retire(self) -> None:
         """Close old configurations whose last request has ended."""
         idle = [app for app in self._old if not app.engine.busy]
         for app in idle:
-            self._old.remove(app)
+            # Closed first: that may drop events, too. What is counted must never become less.
             await app.close(keep_shared=True)
+            self._old.remove(app)
+            self._retired_events += app.auditor.events
+            self._retired_dropped += app.auditor.dropped
 
 
 def _is_unfinished(connection: ServerConnection) -> bool:
     return connection.busy or connection.transport.get_write_buffer_size() > 0
+
+
+async def confirm_owner(owner: StoreOwner | None, old: GatewayConfig, new: GatewayConfig) -> None:
+    """Raise `ConfigurationError` if the external URL is a new one, and the token store is not that gateway's."""
+    if old.owner == new.owner or ability(old.store.instance, OwnedStore) is None:
+        return
+    if owner is None or not new.owner:
+        raise ConfigurationError(
+            "the configuration was not reloaded",
+            cause="whether externalURL is set decides whether the token store has an owner",
+            hint="restart the gateway, or undo the change",
+        )
+    try:
+        await owner.change(new.owner)
+        return
+    except ProviderError as error:
+        failure = error
+    raise ConfigurationError(
+        "the configuration was not reloaded",
+        cause=f"{failure.summary}: {failure.cause}" if failure.cause else failure.summary,
+        hint=failure.hint,
+        code=failure.code,
+    )
 
 
 def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import cast
@@ -20,25 +20,37 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
+from ostiary.gateway.process.replica_state import OWN
+from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
 from ostiary.gateway.process.worker import Worker
+from ostiary.gateway.replicas.replica import Replica, replica_from_json
 from ostiary.gateway.siblings.channel import LONGEST_LINE, Channel, SiblingsBySupervisor
 
 log = logging.getLogger("ostiary.gateway")
 
 COLLECT_AFTER = 10_000
+NOT_RELOADED = "the configuration was not reloaded"
 # What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
 CONFIGURATION = "configuration"
 CONFIGURATION_SECONDS = 60.0
+# What a worker tells its supervisor when it answers requests.
+SERVING = "serving"
 
 
 async def serve_alone(
-    source: ConfigSource, config: GatewayConfig, listener: socket.socket, health: socket.socket
+    source: ConfigSource,
+    config: GatewayConfig,
+    listener: socket.socket,
+    health: socket.socket,
+    service: ServiceManager,
 ) -> None:
     async def fetch() -> ConfigSource:
         return source.at_this_moment()
 
-    worker, stop = await _start_worker(source, config, listener, fetch)
+    worker, stop = await _start_worker(
+        source, config, listener, lambda worker: _reload_as_service(worker, fetch, service)
+    )
 
     async def reports() -> Sequence[HealthReport]:
         return [await worker.report()]
@@ -48,7 +60,9 @@ async def serve_alone(
 
     probes = Health(reports, snapshots)
     server = await asyncio.get_running_loop().create_server(probes.connection, sock=health.dup())
+    service.tell_started()
     await stop.asked.wait()
+    service.tell_stopping(worker.app.config.listen.longest_stop)
     await _stop_worker(worker, stop)
     server.close()
     probes.close()
@@ -69,9 +83,14 @@ async def serve_for_supervisor(
 
     config = (await fetch()).load()
     on_config(config)
-    worker, stop = await _start_worker(source, config, listener, fetch)
+    worker, stop = await _start_worker(source, config, listener, lambda worker: _reload(worker, fetch), supervised=True)
     to_supervisor.answer_by(worker.answer)
-    worker.join(SiblingsBySupervisor(to_supervisor))
+
+    async def own_replica() -> Replica | None:
+        return replica_from_json(await to_supervisor.ask(OWN))
+
+    worker.join(SiblingsBySupervisor(to_supervisor), own_replica)
+    to_supervisor.tell(SERVING, None)
     # When the supervisor is gone, nobody would ever stop this worker.
     answering.add_done_callback(lambda _: stop())
     await stop.asked.wait()
@@ -87,17 +106,28 @@ async def _answer_nothing(question: str, data: object) -> None:
 Fetch = Callable[[], Awaitable[ConfigSource]]
 
 
+Reload = Callable[[Worker], Coroutine[object, object, object]]
+
+
 async def _start_worker(
-    source: ConfigSource, config: GatewayConfig, listener: socket.socket, fetch: Fetch
+    source: ConfigSource, config: GatewayConfig, listener: socket.socket, reload: Reload, *, supervised: bool = False
 ) -> tuple[Worker, StopRequest]:
-    worker, stop = Worker(config, listener, counts=source.counts), StopRequest()
-    handle_signals(stop, lambda: _reload(worker, fetch))
+    worker, stop = Worker(config, listener, counts=source.counts, supervised=supervised), StopRequest()
+    handle_signals(stop, lambda: reload(worker))
     await worker.start()
-    # What was made until now stays: the garbage collector need not look at it again, and need not run often.
+    _tune_garbage_collector()
+    return worker, stop
+
+
+def _tune_garbage_collector() -> None:
+    """Let the garbage collector run rarely, and never over what was loaded to stay.
+
+    A request leaves no cycles behind. With its default thresholds the collector would look through hundreds of
+    thousands of objects (policies, tokens, plans) whenever there are many requests at once, and all would wait.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 10, 10)
-    return worker, stop
 
 
 async def _stop_worker(worker: Worker, stop: StopRequest) -> None:
@@ -109,14 +139,27 @@ async def _stop_worker(worker: Worker, stop: StopRequest) -> None:
         stopping.cancel()
         with suppress(asyncio.CancelledError):
             await stopping
-        await worker.stop(drain=0.0)
+        await worker.close(drain=0.0)
 
 
-async def _reload(worker: Worker, fetch: Fetch) -> None:
+async def _reload_as_service(worker: Worker, fetch: Fetch, service: ServiceManager) -> None:
+    trouble = NOT_RELOADED
+    service.tell_reloading()
+    try:
+        trouble = await _reload(worker, fetch)
+    finally:
+        # In any case: systemd would wait for it.
+        service.tell_reloaded(trouble)
+
+
+async def _reload(worker: Worker, fetch: Fetch) -> str:
+    """Take up the configuration as it is now. What is wrong, and nothing if all is well."""
     providers: list[object] = []
     try:
         source = await fetch()
         await worker.reload(source.load(providers))
     except OstiaryError as error:
-        log.error("the configuration was not reloaded", extra={"cause": str(error)})
+        log.error(NOT_RELOADED, extra={"cause": str(error)})
         await close_all(providers)
+        return NOT_RELOADED
+    return ""

@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 import math
 
+from ostiary.core.delegation import Delegation
 from ostiary.errors import ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.accept import prefers_html
 from ostiary.gateway.http1.client.receiver import FailureKind
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage, Plan
-from ostiary.interfaces.admission import Admission
+from ostiary.interfaces.admission import Admission, UpstreamAnswer
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
 from ostiary.wire.audit import authentication_failed
@@ -64,7 +66,9 @@ class Answers:
         """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
         decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
         self._authorizer.record(attributes, decision, passage.audit_id)
-        code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes)
+        # Who holds a token may know what it is for.
+        reason = decision.reason if isinstance(decision, BeyondScope) else ""
+        code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
         self.send(passage, code, body, plan=plan)
 
     def send_bad_request(self, passage: Passage, message: str) -> None:
@@ -95,20 +99,45 @@ class Answers:
         plan = passage.plan
         self._metrics.admissions.inc()
         if admission.retry_after is None:
-            code, body = status.forbidden(Attributes(plan.user, plan.info), admission.reason)
-            self.send(passage, code, body, plan=plan)
+            code, body = status.not_admitted(plan.info, admission.reason)
+            self.send(passage, code, body, plan=plan, reason=admission.reason, message=admission.reason)
             return
         error = TooManyRequests(admission.reason, retry_after=admission.retry_after)
         self.send_too_many(passage, error, "admission", plan)
 
+    def send_answer_of_upstream(self, passage: Passage, answer: UpstreamAnswer) -> None:
+        """What the upstream said to a dry run of this request: it would not do it."""
+        plan = passage.plan
+        now = self._records.count(passage, answer.status, plan)
+        if plan.audit is not None:
+            self._records.record_completion(plan.audit, passage, answer.status, now)
+        if not passage.exchange.gone:
+            kind = (b"Content-Type", answer.content_type.encode("latin-1") or b"application/json")
+            headers = [(b"Audit-Id", passage.audit_id.encode()), _NO_CACHE, kind]
+            passage.exchange.respond(answer.status, headers, answer.body)
+
     # --- failures ---
 
-    def send_undecided(self, passage: Passage, user: UserInfo, info: RequestInfo, error: ProviderError) -> None:
+    def send_uncounted(self, passage: Passage, error: ProviderError) -> None:
+        """503: nobody could say whether the request is within its quota."""
+        cause = error.cause or error.summary
+        log.error("a request could not be counted", extra={"request_id": passage.audit_id, "cause": cause})
+        self._metrics.provider_errors.inc("admission", "")
+        self.send(passage, *status.uncounted(), plan=passage.plan, reason=f"the quota could not be counted: {cause}")
+
+    def send_undecided(
+        self,
+        passage: Passage,
+        user: UserInfo,
+        info: RequestInfo,
+        error: ProviderError,
+        delegation: Delegation | None = None,
+    ) -> None:
         """500: nobody could say whether the request is allowed."""
         extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
         log.error("a request could not be decided", extra=extra)
         self._metrics.provider_errors.inc("authorization", "")
-        audit = self._records.prepare(passage, info, user)
+        audit = self._records.prepare(passage, info, user, delegation)
         reason = f"could not be decided: {error.cause or error.summary}"
         self.send(passage, *status.internal(), audit=audit, reason=reason)
 
@@ -153,14 +182,15 @@ class Answers:
         audit: Prepared | None = None,
         more: Headers | None = None,
         reason: str = "",
+        message: str = "",
     ) -> None:
-        """Send an answer, count it and record it. *reason* is for the operator."""
+        """Send an answer, count it and record it. *reason* is for the operator, *message* for the audit event."""
         if passage.exchange.gone:
             return
         now = self._records.count(passage, code, plan)
         audit = audit or (plan.audit if plan is not None else None)
         if audit is not None:
-            self._records.record_completion(audit, passage, code, now)
+            self._records.record_completion(audit, passage, code, now, message=message)
         elif plan is None:
             self._records.record_unidentified(passage, code, reason)
         if code >= 400:

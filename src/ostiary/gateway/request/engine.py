@@ -20,7 +20,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
@@ -45,6 +47,7 @@ from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.forwarder import Forwarder
 from ostiary.gateway.request.judge import Judge
+from ostiary.gateway.request.object_admission import ObjectAdmission
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis
 from ostiary.gateway.request.own.token_review import OwnTokenReviews
 from ostiary.gateway.request.plans import Planner, Plans
@@ -58,7 +61,7 @@ from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
 from ostiary.gateway.upstream.routes import Routes
-from ostiary.interfaces.admission import AdmissionProvider
+from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, Outcome, UpstreamApi
 from ostiary.model import Attributes
 
 log = logging.getLogger("ostiary.gateway")
@@ -77,6 +80,8 @@ class EngineParts:
     clock: Clock
     headers: HeaderFilter
     admission: Sequence[AdmissionProvider] = ()
+    # For admission providers that ask upstreams themselves.
+    upstream_api: UpstreamApi | None = None
     own_apis: Sequence[OwnApi] = ()
     self_reviews: Handler | None = None
     open_paths: dict[bytes, OpenPath] = field(default_factory=dict)
@@ -90,6 +95,12 @@ class EngineParts:
 class Engine:
     """Serves requests with one configuration. A reload makes another engine; this one ends with its last request."""
 
+    # The parts that the traced engine (`request.traced`) has others of.
+    records_type: ClassVar[type[RequestRecords]] = RequestRecords
+    tasks_type: ClassVar[type[RequestTasks]] = RequestTasks
+    open_paths_type: ClassVar[type[OpenPaths]] = OpenPaths
+    own_apis_type: ClassVar[type[OwnApis]] = OwnApis
+
     def __init__(self, parts: EngineParts, loop: asyncio.AbstractEventLoop) -> None:
         self._headers = parts.headers
         self._authenticator = parts.authenticator
@@ -99,7 +110,7 @@ class Engine:
         self._audit_id = parts.auditor.audit_id
         self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews)
         self._judge = Judge(parts.authorizer, self._questions)
-        self._records = RequestRecords(
+        self._records = self.records_type(
             parts.auditor,
             parts.metrics,
             parts.clock,
@@ -113,17 +124,29 @@ class Engine:
             self._judge, parts.limits, parts.auditor, parts.metrics, has_admission=self._admission is not None
         )
         self._heads = RememberedHeads()
-        self._tasks = RequestTasks(loop, self._answers, self._records)
+        self._tasks = self.tasks_type(loop, self._answers, self._records)
         self._recheck = RecheckAfterWait(self._judge, self._planner, self._answers)
-        self._open_paths = OpenPaths(parts.open_paths, self._heads, self._tasks, self._records)
-        self._own_apis = OwnApis(self._recheck, self._answers, self._records)
+        self._open_paths = self.open_paths_type(parts.open_paths, self._heads, self._tasks, self._records)
+        self._own_apis = self.own_apis_type(self._recheck, self._answers, self._records)
         self._token_reviews = OwnTokenReviews(self._recheck, self._answers, self._records)
         self._open = OpenExchanges(parts.limits)
         self._rejudge = Rejudge(
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
         )
+        counting = [each for each in (ability(admission, CountsObjects) for admission in parts.admission) if each]
+        self._objects = (
+            ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck)
+            if counting and parts.upstream_api is not None
+            else None
+        )
         self._forward = Forwarder(
-            parts.authenticator.in_use, self._open, parts.auditor, parts.metrics, self._answers, self._records
+            parts.authenticator.in_use,
+            self._open,
+            parts.auditor,
+            parts.metrics,
+            self._answers,
+            self._records,
+            self._objects,
         ).forward
 
     @property
@@ -271,7 +294,7 @@ class Engine:
     # --- decide ---
 
     def _decide(self, passage: Passage, token: TokenInUse, question: Question) -> None:
-        ruling = self._judge.decide(token.user, question.required)
+        ruling = self._judge.decide(token.user, question.required, token.known_user.delegation)
         if ruling is None:
             self._tasks.start_for(passage, self._wait_for_decision(passage, token, question))
         else:
@@ -279,16 +302,16 @@ class Engine:
 
     async def _wait_for_decision(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         try:
-            ruling = await self._judge.authorize(token.user, question.required)
+            ruling = await self._judge.authorize(token.user, question.required, token.known_user.delegation)
         except ProviderError as error:
-            self._answers.send_undecided(passage, token.user, question.info, error)
+            self._answers.send_undecided(passage, token.user, question.info, error, token.known_user.delegation)
             return
         if not passage.exchange.gone:
             self._keep_plan(passage, token, question, ruling)
 
     def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> None:
         request = passage.exchange.request
-        plan = self._planner.make(request, question, ruling, token.user)
+        plan = self._planner.make(request, question, ruling, token.user, delegation=token.known_user.delegation)
         self._plans.keep(token.known_user, request, plan)
         self._admit(passage, token, plan)
 
@@ -299,15 +322,21 @@ class Engine:
         except (BadHeader, UnicodeDecodeError) as error:
             self._answers.send_bad_request(passage, str(error))
             return
-        actor, request = token.user, passage.exchange.request
+        actor, request, delegation = token.user, passage.exchange.request, token.known_user.delegation
         try:
-            result = await self._judge.authorize_impersonation(actor, user, question)
+            result = await self._judge.authorize_impersonation(actor, user, question, delegation)
         except ProviderError as error:
-            self._answers.send_undecided(passage, actor, question.info, error)
+            self._answers.send_undecided(passage, actor, question.info, error, delegation)
             return
         if not passage.exchange.gone:
             plan = self._planner.make(
-                request, result.question, result.ruling, result.user, actor=actor, impersonation=result.permissions
+                request,
+                result.question,
+                result.ruling,
+                result.user,
+                actor=actor,
+                impersonation=result.permissions,
+                delegation=delegation,
             )
             self._admit(passage, token, plan)
 
@@ -349,7 +378,6 @@ class Engine:
             return
         if passage.exchange.gone:
             passage.release()
-            passage.exchange.abort()
         elif await self._recheck.is_still_allowed(passage):
             self._prepare(passage)
 
@@ -362,10 +390,25 @@ class Engine:
         if self._admission is not None and not self._is_admitted(passage, self._admission):
             passage.release()
             return
+        if self._objects is not None and (counting := self._objects.covering(passage)):
+            self._tasks.start_for(passage, self._hold_objects(passage, self._objects, counting))
+            return
+        self._begin_forwarding(passage)
+
+    async def _hold_objects(
+        self, passage: Passage, objects: ObjectAdmission, counting: Sequence[CountsObjects]
+    ) -> None:
+        if await objects.hold(passage, counting):
+            self._begin_forwarding(passage)
+
+    def _begin_forwarding(self, passage: Passage) -> None:
+        plan = passage.plan
         try:
             self._records.record_receipt(passage)
         except AuditUnavailable as error:
             passage.release()
+            if self._objects is not None:
+                self._objects.settle(passage, Outcome.NOT_DONE, 0, None)
             log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
             self._answers.send_internal_error(passage)
             return

@@ -12,11 +12,12 @@ from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
+from ostiary.gateway.request.object_admission import ObjectAdmission, answer_recorder, outcome_of
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.upstream.proxied import Proxied
-from ostiary.gateway.upstream.recorder import Recorder
+from ostiary.gateway.upstream.recorder import AnswerRecorder, Recorder
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.wire.request.request_info import PROXY
 
@@ -35,6 +36,7 @@ class Forwarder:
         metrics: Metrics,
         answers: Answers,
         records: RequestRecords,
+        objects: ObjectAdmission | None = None,
     ) -> None:
         self._tokens_in_use = tokens_in_use
         self._open = open_exchanges
@@ -43,6 +45,7 @@ class Forwarder:
         self._metrics = metrics
         self._answers = answers
         self._records = records
+        self._objects = objects
 
     def forward(self, passage: Passage) -> None:
         plan, exchange = passage.plan, passage.exchange
@@ -53,6 +56,7 @@ class Forwarder:
         except OSError as error:
             self._report_failure(upstream, upstream.credential_failure(error), passage)
             self._records.conclude(passage, 503)
+            self._settle_objects(passage, 0, sent=False)
             self._answers.send_upstream_failure(passage, 503, FailureKind.CREDENTIAL)
             return
         # For the upstream and for the client alike: what each of them did is found by it.
@@ -80,7 +84,7 @@ class Forwarder:
             self._open.streams[proxied] = None
         else:
             self._seated[proxied] = None
-        proxied.recorder = passage.recorder
+        proxied.recorder = (passage.holds and answer_recorder(passage)) or passage.recorder
         try:
             proxied.start()
         except Exception:
@@ -107,6 +111,14 @@ class Forwarder:
         elif upstream.failures:
             upstream.record_answer()
         self._records.conclude(passage, code)
+        if passage.holds:
+            # A status of our own says nothing about what the upstream has done.
+            self._settle_objects(passage, 0 if error is not None else code, sent=proxied.sent, answer=proxied.recorder)
+
+    def _settle_objects(self, passage: Passage, code: int, *, sent: bool, answer: Recorder | None = None) -> None:
+        if self._objects is not None:
+            body = answer.whole_answer if isinstance(answer, AnswerRecorder) else None
+            self._objects.settle(passage, outcome_of(code, sent=sent), code, body)
 
     def proxied_failed(self, proxied: Proxied[Passage], code: int, kind: FailureKind) -> None:
         self._answers.send_upstream_failure(proxied.context, code, kind)

@@ -5,7 +5,8 @@ force is the one of the engine's configuration. After a reload it is the one of 
 reads anew what a request asks for.
 
 `decide` and `authorize` mean the same here as in `ostiary.interfaces.authorization` and in the chain: `decide` answers
-at once or returns None, `authorize` waits. Call `decide` first, and `authorize` in a task if it returned None.
+at once or returns None, `authorize` waits. Call `decide` first, and `authorize` in a task if it returned None. Both
+check a token that is less than its owner first: *delegation* is what makes it so, None for any other token.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ostiary.core.delegation import Delegation
 from ostiary.core.implied_groups import impersonated
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import required_permissions
 from ostiary.gateway.authorize.ruling import Ruling
+from ostiary.gateway.authorize.token_scope import refusal_by_scope
 from ostiary.gateway.request.questions import NoRoute, Questions
 from ostiary.gateway.request.stages import Passage, Plan, Question
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -62,51 +65,68 @@ class Judge:
         """Whether *ruling* may be used again. The generations of another configuration's policy say nothing."""
         return not self._was_replaced and self._authorizer.still_holds(ruling)
 
-    def decide(self, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling | None:
+    def decide(
+        self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None = None
+    ) -> Ruling | None:
         """The ruling on all of *required*, if nothing must be waited for.
 
         None, too, if a provider failed: `authorize` says how.
         """
+        if delegation is not None and (refusal := self._refusal_by_scope(delegation, required)):
+            return refusal
         try:
             return self._authorizer.decide(*(Attributes(user, info) for info in required))
         except ProviderError:
             return None
 
-    async def authorize(self, user: UserInfo, required: Sequence[RequestInfo]) -> Ruling:
+    async def authorize(
+        self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None = None
+    ) -> Ruling:
         """The ruling on all of *required*; raises `ProviderError` if somebody could not be asked."""
+        if delegation is not None and (refusal := self._refusal_by_scope(delegation, required)):
+            return refusal
         return await self._authorizer.authorize(*(Attributes(user, info) for info in required))
 
-    async def authorize_impersonation(self, actor: UserInfo, user: UserInfo, question: Question) -> ImpersonationRuling:
+    async def authorize_impersonation(
+        self, actor: UserInfo, user: UserInfo, question: Question, delegation: Delegation | None = None
+    ) -> ImpersonationRuling:
         """``kubectl --as``: *actor* must be allowed to be *user*, and *user* to do what is asked.
 
-        Raises `ProviderError`.
+        The scope of the actor's token must have both. Raises `ProviderError`.
         """
         permissions = tuple(required_permissions(user, upstream=question.info.upstream))
-        refused = await self._first_refusal(actor, permissions)
+        refused = await self._first_refusal(actor, permissions, delegation)
         if refused is not None:
             permission, ruling = refused
             # Never hidden: the question names nothing but what the actor wrote.
             ruling = replace(ruling, hidden=False)
             return ImpersonationRuling(ruling, actor, Question(permission, (), question.target), permissions)
         user = impersonated(user)
-        return ImpersonationRuling(await self.authorize(user, question.required), user, question, permissions)
+        ruling = await self.authorize(user, question.required, delegation)
+        return ImpersonationRuling(ruling, user, question, permissions)
 
     async def authorize_plan(self, plan: Plan, required: Sequence[RequestInfo]) -> Ruling:
         """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
         if plan.actor is not None:
-            refused = await self._first_refusal(plan.actor, plan.impersonation)
+            refused = await self._first_refusal(plan.actor, plan.impersonation, plan.delegation)
             if refused is not None:
                 return refused[1]
-        return await self.authorize(plan.user, required)
+        return await self.authorize(plan.user, required, plan.delegation)
 
     async def _first_refusal(
-        self, actor: UserInfo, permissions: Sequence[RequestInfo]
+        self, actor: UserInfo, permissions: Sequence[RequestInfo], delegation: Delegation | None
     ) -> tuple[RequestInfo, Ruling] | None:
         """The first of *permissions* that *actor* does not have, with the ruling on it."""
         for permission in permissions:
-            ruling = await self.authorize(actor, (permission,))
+            ruling = await self.authorize(actor, (permission,), delegation)
             if not ruling.allowed:
                 return permission, ruling
+        return None
+
+    def _refusal_by_scope(self, delegation: Delegation, required: Sequence[RequestInfo]) -> Ruling | None:
+        for request in required:
+            if delegation.layer_that_refuses(request) is not None:
+                return refusal_by_scope(delegation, required, generation=self._authorizer.generation)
         return None
 
     def required_now(self, plan: Plan, passage: Passage) -> tuple[RequestInfo, ...] | None:

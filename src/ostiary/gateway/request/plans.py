@@ -8,6 +8,7 @@ user's plans. Sizes are estimates on the high side, made from what is large in a
 from __future__ import annotations
 
 from ostiary.core.caching.bounded import BoundedByOwner
+from ostiary.core.delegation import Delegation
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
@@ -76,6 +77,7 @@ class Planner:
         *,
         actor: UserInfo | None = None,
         impersonation: tuple[RequestInfo, ...] = (),
+        delegation: Delegation | None = None,
     ) -> Plan:
         """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
         audit = self._auditor.prepare(
@@ -85,6 +87,7 @@ class Planner:
             decision=ruling,
             long_running=question.stream,
             impersonated=user if actor is not None and user != actor else None,
+            delegation=delegation,
         )
         self._metrics.decisions.inc(ruling.verdict.value)
         upstream = question.upstream
@@ -95,14 +98,15 @@ class Planner:
             self._limits.share(actor or user),
             upstream,
             question.handler,
-            audit=audit,
+            audit,
+            question.required,
             long_running=question.long_running,
             stream=question.stream,
-            required=question.required,
+            reviews_token=upstream is not None and upstream.is_kubernetes and is_token_review(question.info),
             actor=actor,
             impersonation=impersonation,
+            delegation=delegation,
         )
-        plan.reviews_token = upstream is not None and upstream.is_kubernetes and is_token_review(question.info)
         if upstream is not None and ruling.allowed:
             plan.at_once = not (question.stream or self._has_admission or _begins_record(audit) or plan.reviews_token)
             line = request.method + b" " + upstream.forwarded_target(question.target) + b" HTTP/1.1\r\n"
@@ -117,7 +121,7 @@ class Planner:
         ruling = plan.ruling
         if ruling.generation == self._generation and now < ruling.until:
             return True
-        renewed = self._judge.decide(token.user, plan.required) if plan.required else None
+        renewed = self._judge.decide(token.user, plan.required, plan.delegation) if plan.required else None
         if renewed is None or renewed != ruling:
             # Another decision changes what follows from it, so the plan is made anew.
             return False

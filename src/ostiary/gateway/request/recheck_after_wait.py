@@ -28,7 +28,7 @@ class RecheckAfterWait:
             ruling = await self._ruling_now(passage) if plan.ruling.allowed else plan.ruling
         except ProviderError as error:
             passage.release()
-            self._answers.send_undecided(passage, plan.user, plan.info, error)
+            self._answers.send_undecided(passage, plan.user, plan.info, error, plan.delegation)
             return False
         if passage.token.revoked:
             passage.release()
@@ -54,4 +54,4 @@ class RecheckAfterWait:
     def _refused_plan(self, passage: Passage, ruling: Ruling) -> Plan:
         plan, request = passage.plan, passage.exchange.request
         question = Question(plan.info, plan.required, request.target, plan.upstream, plan.handler, stream=plan.stream)
-        return self._planner.make(request, question, ruling, plan.user, actor=plan.actor)
+        return self._planner.make(request, question, ruling, plan.user, actor=plan.actor, delegation=plan.delegation)

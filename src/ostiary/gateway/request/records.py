@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from ostiary.core.clock import Clock
+from ostiary.core.delegation import Delegation
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.admit.admission_chain import AdmissionChain
 from ostiary.gateway.audit.auditor import Auditor, Prepared
@@ -82,11 +83,14 @@ class RequestRecords:
         except AuditUnavailable as error:
             _log_lost_event(error)
 
-    def record_completion(self, audit: Prepared, passage: Passage, code: int, now: float) -> None:
+    def record_completion(self, audit: Prepared, passage: Passage, code: int, now: float, *, message: str = "") -> None:
+        """The last event of a request. *message* says why it was refused, where the decision does not."""
         audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
         recorder = passage.recorder
         try:
-            if recorder is None:
+            if message:
+                audit.complete_with(audit_id, origin, code, received_at=received_at, at=now, message=message)
+            elif recorder is None:
                 audit.complete(audit_id, origin, code, received_at=received_at, at=now)
             else:
                 audit.complete_with(
@@ -113,9 +117,12 @@ class RequestRecords:
         except AuditUnavailable as error:
             _log_lost_event(error)
 
-    def prepare(self, passage: Passage, info: RequestInfo, user: UserInfo) -> Prepared | None:
+    def prepare(
+        self, passage: Passage, info: RequestInfo, user: UserInfo, delegation: Delegation | None = None
+    ) -> Prepared | None:
         """What the audit events of a request share that nobody could decide on; None if the policy wants none."""
-        return self._auditor.prepare(info, user, request_uri=passage.exchange.request.target.decode("latin-1"))
+        request_uri = passage.exchange.request.target.decode("latin-1")
+        return self._auditor.prepare(info, user, request_uri=request_uri, delegation=delegation)
 
     def record_unidentified(self, passage: Passage, code: int, message: str) -> None:
         """A request that was answered before it was known who sent it."""

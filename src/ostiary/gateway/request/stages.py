@@ -6,8 +6,9 @@ Made by the engine and its steps, and read by all of them, by the doors and by t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
+from ostiary.core.delegation import Delegation
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.admit.share import Leave, UserShare, no_place
 from ostiary.gateway.audit.auditor import Prepared
@@ -17,6 +18,7 @@ from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.interfaces.admission import Hold
 from ostiary.interfaces.attributes import AttributesMapper
 from ostiary.model import RequestInfo, UserInfo, Verdict
 
@@ -31,6 +33,7 @@ class Passage:
         "audit_id",
         "body_was_read",
         "exchange",
+        "holds",
         "leave",
         "plan",
         "received_at",
@@ -50,6 +53,8 @@ class Passage:
         # Gives back the seat or the stream that the request has taken.
         self.leave: Leave = no_place
         self.recorder: Recorder | None = None
+        # What admission providers hold for it until its answer is known: see `request.object_admission`.
+        self.holds: tuple[Hold, ...] = ()
         # Whether the body of a token review has been read: see `Plan.reviews_token`.
         self.body_was_read = False
 
@@ -75,8 +80,9 @@ class OpenPath:
     """
 
     handler: OpenHandler
-    repeats: bool = False
-    records_refusals: bool = False
+    _: KW_ONLY
+    repeats: bool
+    records_refusals: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +99,47 @@ class Plan:
     """What is known of all requests of one user with the same request line, as long as its ruling holds.
 
     `actor` is who asks in the name of `user`, for which `impersonation` must be allowed; `share` is the actor's, or the
-    user's if there is no actor. `at_once`: it is allowed, and can be forwarded as soon as it has a seat. `stream`: it
-    counts as a stream from its beginning, and takes no seat. `reviews_token`: whether we answer it ourselves depends on
-    the token in its body. `heads` counts the remembered heads with this plan, and `size` is about how many bytes it
-    takes.
+    user's if there is no actor. `delegation` is what makes the token less than its owner. `at_once`: it is allowed, and
+    can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its beginning, and takes no seat.
+    `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
+    heads with this plan, and `size` is about how many bytes it takes.
     """
 
     ruling: Ruling
     info: RequestInfo
     user: UserInfo
     share: UserShare
-    upstream: Upstream | None = None
-    handler: Handler | None = None
-    head: bytes = b""
-    audit: Prepared | None = None
-    long_running: bool = False
-    stream: bool = False
-    required: tuple[RequestInfo, ...] = ()
+    upstream: Upstream | None
+    handler: Handler | None
+    audit: Prepared | None
+    required: tuple[RequestInfo, ...]
+    _: KW_ONLY
+    long_running: bool
+    stream: bool
+    reviews_token: bool
     actor: UserInfo | None = None
     impersonation: tuple[RequestInfo, ...] = ()
+    delegation: Delegation | None = None
+    head: bytes = b""
     at_once: bool = False
-    reviews_token: bool = False
     heads: int = 0
     size: int = 0
 
 
 # The plan of a request that has not been decided on yet.
-NO_PLAN = Plan(Ruling(Verdict.NO_OPINION), RequestInfo("", "", ""), UserInfo(""), Limits().share(UserInfo("")))
+NO_PLAN = Plan(
+    Ruling(Verdict.NO_OPINION),
+    RequestInfo("", "", ""),
+    UserInfo(""),
+    Limits().share(UserInfo("")),
+    upstream=None,
+    handler=None,
+    audit=None,
+    required=(),
+    long_running=False,
+    stream=False,
+    reviews_token=False,
+)
 NOT_SCANNED = Scanned()
 
 

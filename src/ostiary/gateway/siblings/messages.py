@@ -1,22 +1,20 @@
 """What workers of one gateway ask and tell each other, as JSON: refusals, how requests ended, and revocations that were
 not written down.
 
-Called by the app, which answers, and by those who explain refusals, who ask. They are sent by `siblings.channel`. All
-workers run the same version, so a message is taken for what its name says.
+Called by the app, which answers, and by `replicas.every_request`, which asks. They are sent by `siblings.channel`. All
+workers run the same version, so a message is taken for what its name says. Replicas on other machines, which may be of
+another version, read the same JSON as notes in the token store.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TypedDict, cast
 
-from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
-from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.refusals import Refusal
-from ostiary.gateway.siblings.channel import NoSiblings, Siblings
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 
@@ -55,6 +53,7 @@ class RequestJson(TypedDict):
     label_selector: list[RequirementJson] | None
     capabilities: list[str]
     upstream: str
+    of_kubernetes: bool
 
 
 class RefusalJson(TypedDict):
@@ -63,6 +62,7 @@ class RefusalJson(TypedDict):
     request: RequestJson
     decision: tuple[str, str, bool]
     at: str
+    scope: str
 
 
 class EndedRequestJson(TypedDict):
@@ -83,43 +83,6 @@ class RevocationJson(TypedDict):
     value: str
     at: str | None
     by: str
-
-
-class EveryRefusal:
-    """The refusals of all workers. The worker that is asked asks the others."""
-
-    def __init__(self, authorizer: Authorizer, siblings: Callable[[], Siblings] = NoSiblings) -> None:
-        self._authorizer = authorizer
-        self._siblings = siblings
-
-    async def recall(self, decision_id: str) -> Refusal | None:
-        refusal = self._authorizer.recall(decision_id)
-        if refusal is not None:
-            return refusal
-        answers = await self._siblings().ask(REFUSAL, decision_id)
-        return refusal_from_json(cast(RefusalJson, answers[0])) if answers else None
-
-    async def recent(self, limit: int) -> list[Refusal]:
-        """The latest ones, the newest first."""
-        ours = self._authorizer.recent_refusals(limit)
-        answers = cast(list[list[RefusalJson]], await self._siblings().ask(REFUSALS, limit))
-        theirs = [refusal_from_json(refusal) for answer in answers for refusal in answer]
-        return heapq.nlargest(limit, [*ours, *theirs], key=lambda refusal: refusal.at)
-
-
-class EveryEndedRequest:
-    """How requests ended at all workers. The worker that is asked asks the others."""
-
-    def __init__(self, ended: EndedRequests, siblings: Callable[[], Siblings] = NoSiblings) -> None:
-        self._ended = ended
-        self._siblings = siblings
-
-    async def recall(self, request_id: str) -> EndedRequest | None:
-        request = self._ended.recall(request_id)
-        if request is not None:
-            return request
-        answers = await self._siblings().ask(ENDED, request_id)
-        return ended_from_json(cast(EndedRequestJson, answers[0])) if answers else None
 
 
 def ended_json(request: EndedRequest) -> EndedRequestJson:
@@ -149,6 +112,7 @@ def refusal_json(refusal: Refusal) -> RefusalJson:
         "request": cast(RequestJson, asdict(refusal.attributes.request)),
         "decision": (decision.verdict.value, decision.reason, decision.hidden),
         "at": refusal.at.isoformat(),
+        "scope": refusal.scope,
     }
 
 
@@ -159,6 +123,8 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
         Attributes(_user(value["user"]), _request(value["request"])),
         Decision(Verdict(verdict), reason, is_hidden),
         datetime.fromisoformat(value["at"]),
+        # Replicas of versions without scopes do not tell one.
+        value.get("scope", ""),
     )
 
 
@@ -184,6 +150,8 @@ def _request(value: RequestJson) -> RequestInfo:
         label_selector=_requirements(value["label_selector"]),
         capabilities=tuple(value["capabilities"]),
         upstream=value["upstream"],
+        # Replicas of earlier versions do not tell it.
+        of_kubernetes=value.get("of_kubernetes", False),
     )
 
 

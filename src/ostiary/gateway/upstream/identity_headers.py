@@ -6,6 +6,7 @@ headers are `http1.headers.HeaderNames`: what a client sends under them is dropp
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ostiary.core.implied_groups import groups_to_impersonate
@@ -32,13 +33,16 @@ def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
     return b"".join(lines)
 
 
+_CONTROL, _SURROGATE = re.compile(rb"[\x00-\x1f\x7f]"), re.compile("[\ud800-\udfff]")
+
+
 def _line(name: str, value: str) -> bytes:
     text = value.encode("utf-8", "surrogatepass")
     # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
     # somebody else's name.
-    if any(byte < 0x20 or byte == 0x7F for byte in text) or text != text.strip(b" ") or not text:
+    if _CONTROL.search(text) or text != text.strip(b" ") or not text:
         raise BadHeader("a user or group name contains a character that a header cannot carry")
-    if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+    if _SURROGATE.search(value):
         raise BadHeader("a user or group has a name that is not text")
     return name.encode() + b": " + text + b"\r\n"
 

@@ -77,6 +77,7 @@ class Proxied(Generic[Context]):
         "credential",
         "recorder",
         "relayed",
+        "sent",
         "status",
         "tells_when_started",
         "upstream",
@@ -103,6 +104,8 @@ class Proxied(Generic[Context]):
         self.relayed = False
         self.recorder: Recorder | None = None
         self.tells_when_started = False
+        # Whether anything of it has been given to an upstream's connection.
+        self.sent = False
         self.status = 0
         self._connection: UpstreamConnection | None = None
         # None for most: their answer comes whole.
@@ -159,6 +162,7 @@ class Proxied(Generic[Context]):
 
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
+        self.sent = True
         exchange = self._exchange
         connection.patience = self._timeout
         connection.deadline = exchange.connection.loop.time() + self._timeout

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
-from ostiary.core.tls import TlsSettings, build_context
+from ostiary.core.settings.outgoing import client_context
 from ostiary.errors import TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import IdentityMode
@@ -24,7 +23,7 @@ from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
 from ostiary.gateway.upstream.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
 from ostiary.interfaces.attributes import RequiresMore
-from ostiary.model import ClientCertificate, RequestInfo, Secret, UserInfo
+from ostiary.model import RequestInfo, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -195,16 +194,3 @@ def _address(configured: settings.UpstreamConfig) -> UpstreamAddress:
         server_name=tls.server_name,
         pins=tls.pins,
     )
-
-
-def client_context(tls: settings.ClientTls) -> ssl.SSLContext:
-    """The context for a server that the configuration names; raises `TransportError` if a file cannot be used."""
-    try:
-        authorities = tls.ca.read_text() if tls.ca is not None else None
-        certificate = None
-        if tls.certificate is not None and tls.key is not None:
-            certificate = ClientCertificate(tls.certificate.read_text(), Secret(tls.key.read_text()))
-    except (OSError, UnicodeDecodeError) as error:
-        where = getattr(error, "filename", None)
-        raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
-    return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)

@@ -17,7 +17,10 @@ FOR_CLIENTS = frozenset((ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.AN
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """`common_name` is empty where there is none, or several; `digest` is the SHA-256 of the whole."""
+    """`common_name` is empty where there is none, or several; `digest` is the SHA-256 of the whole.
+
+    `uris` are those of the subject alternative names. `may_sign`: it is an authority's, or its key may sign others.
+    """
 
     common_name: str
     organizations: tuple[str, ...]
@@ -25,6 +28,8 @@ class PeerCertificate:
     not_before: datetime
     not_after: datetime
     is_for_clients: bool
+    uris: tuple[str, ...] = ()
+    may_sign: bool = False
 
     def is_valid(self, now: datetime) -> bool:
         """The listener looked at it when the connection began, which may be long ago."""
@@ -43,6 +48,8 @@ def read_certificate(der: bytes) -> PeerCertificate | None:
             not_before=certificate.not_valid_before_utc,
             not_after=certificate.not_valid_after_utc,
             is_for_clients=_is_for_clients(certificate),
+            uris=_uris(certificate),
+            may_sign=_may_sign(certificate),
         )
     except (ValueError, TypeError, x509.DuplicateExtension):
         return None
@@ -51,6 +58,28 @@ def read_certificate(der: bytes) -> PeerCertificate | None:
 def _texts(certificate: x509.Certificate, name: ObjectIdentifier) -> tuple[str, ...]:
     values = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(name))
     return tuple(value for value in values if isinstance(value, str))
+
+
+def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    extensions = certificate.extensions
+    try:
+        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return True
+    except x509.ExtensionNotFound:
+        pass
+    try:
+        usage = extensions.get_extension_for_class(x509.KeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return usage.key_cert_sign or usage.crl_sign
 
 
 def _is_for_clients(certificate: x509.Certificate) -> bool:

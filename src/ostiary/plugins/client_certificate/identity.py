@@ -4,7 +4,9 @@
     groups: [{name: organizations, provider: machines}]
 
 The listener verifies it against ``listen.tls.clientCA``; without that setting there are no certificates, and nobody
-comes in. The certificate is looked at when a session begins; ``renewal: signIn`` has it looked at for every token.
+comes in. With ``spiffeTrustDomain`` the name is the SPIFFE ID of an X.509-SVID, as workloads of a mesh and pods with
+certificates of their own have it. The certificate is looked at when a session begins; ``renewal: signIn`` has it
+looked at for every token.
 """
 
 from __future__ import annotations
@@ -17,24 +19,34 @@ from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
-from ostiary.plugins.client_certificate.certificates import read_certificate
+from ostiary.plugins.client_certificate.certificates import PeerCertificate, read_certificate
 from ostiary.plugins.client_certificate.settings import ClientCertificateSettings
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
+from ostiary.plugins.common.spiffe_id import parse_spiffe_id
 
 # As kube-apiserver names the certificate that somebody came with, in audit records and to its webhooks.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 
 
 class ClientCertificateIdentity(ClaimedGroups):
-    """With *credential_id* the user's `extra` tells which certificate it was, by its digest."""
+    """With *credential_id* the user's `extra` tells which certificate it was, by its digest.
+
+    With *spiffe_trust_domain* certificates are X.509-SVIDs; what their subject says is nobody's name then.
+    """
 
     sign_in = SignIn.AMBIENT
     needs_client_certificate = True
     renewal_check: RenewalCheck
 
     def __init__(
-        self, *, credential_id: bool = True, renewal: Renewal = Renewal.DEFAULT, clock: Clock = SYSTEM_CLOCK
+        self,
+        *,
+        credential_id: bool = True,
+        spiffe_trust_domain: str = "",
+        renewal: Renewal = Renewal.DEFAULT,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._trust_domain = spiffe_trust_domain
         self._credential_id = credential_id
         self._clock = clock
         self.renewal_check = renewal.check()
@@ -44,7 +56,12 @@ class ClientCertificateIdentity(ClaimedGroups):
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> ClientCertificateIdentity:
         settings = read_settings(ClientCertificateSettings, fields, context.directory)
-        return cls(credential_id=settings.credential_id, renewal=settings.renewal, clock=context.clock)
+        return cls(
+            credential_id=settings.credential_id,
+            spiffe_trust_domain=settings.spiffe_trust_domain,
+            renewal=settings.renewal,
+            clock=context.clock,
+        )
 
     def produces(self) -> Produces:
         return Produces(uid=False, extra=(CREDENTIAL_ID,) if self._credential_id else ())
@@ -58,14 +75,27 @@ class ClientCertificateIdentity(ClaimedGroups):
                 "the client certificate is not valid",
                 cause="it cannot be read, is not for clients, has expired or is not yet valid",
             )
+        extra = ((CREDENTIAL_ID, (f"X509SHA256={certificate.digest}",)),) if self._credential_id else ()
+        if self._trust_domain:
+            return UserInfo(_spiffe_name(certificate, self._trust_domain), extra=extra)
         name = certificate.common_name
         if name == "" or not name.isprintable() or name != name.strip():
             raise LoginRefused(
                 "the client certificate has no user name",
                 cause="it has no common name that can be used, or has several",
             )
-        extra = ((CREDENTIAL_ID, (f"X509SHA256={certificate.digest}",)),) if self._credential_id else ()
         return UserInfo(name, groups=tuple(dict.fromkeys(certificate.organizations)), extra=extra)
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo:
         raise LoginRefused("there is no sign-in to continue: start again", cause="a certificate sends nobody elsewhere")
+
+
+def _spiffe_name(certificate: PeerCertificate, trust_domain: str) -> str:
+    """The SPIFFE ID of an X.509-SVID (X509-SVID, sections 2 and 5.2); raises `LoginRefused`."""
+    identity = parse_spiffe_id(certificate.uris[0]) if len(certificate.uris) == 1 else None
+    if identity is None or identity.trust_domain != trust_domain or certificate.may_sign:
+        raise LoginRefused(
+            "the client certificate is not one of the trust domain",
+            cause="it has not exactly one URI, which is a SPIFFE ID of the trust domain, or it may sign others",
+        )
+    return str(identity)

@@ -3,7 +3,8 @@
 Called by the identity providers that check passwords, before they check one. It counts failures of a name together
 with an address, so that nobody can lock somebody else out from elsewhere, and of the address alone, against trying one
 password on many names. Attempts that are still being checked count too, so a thousand at once do not get around it.
-All workers of a gateway count together.
+All workers and replicas of a gateway count together, exactly: without the store that replicas count in, no password is
+checked.
 """
 
 from __future__ import annotations

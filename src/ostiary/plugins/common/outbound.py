@@ -74,7 +74,13 @@ class Outbound:
         self._client: httpx2.AsyncClient | None = None
 
     async def ask(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, form: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+        json_body: object = None,
     ) -> HttpAnswer:
         if not is_safe(url):
             raise self.failure(url, "it is neither https nor on this machine")
@@ -88,7 +94,7 @@ class Outbound:
         cause = ""
         try:
             async with self._turn, asyncio.timeout(self._seconds):
-                return await self._answer(method, url, all_headers, form)
+                return await self._answer(method, url, all_headers, form, json_body)
         except TimeoutError:
             cause = f"it did not answer within {self._seconds:g} seconds"
         except (httpx2.HTTPError, OSError, ValueError) as error:
@@ -106,11 +112,11 @@ class Outbound:
         return ProviderError(f"{self._system} is unavailable", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
 
     async def _answer(
-        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
     ) -> HttpAnswer:
         if self._client is None:
             self._client = _client(self._context or build_context(TlsSettings()))
-        async with self._client.stream(method, url, headers=headers, data=form) as response:
+        async with self._client.stream(method, url, headers=headers, data=form, json=json_body) as response:
             received = bytearray()
             async for chunk in response.aiter_raw():
                 received += chunk

@@ -8,15 +8,23 @@ Nothing survives the process and nothing is shared with another one, the ``ostia
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.tokens import CLOCK_TOLERANCE, check_revocation, check_storable, ends
+from ostiary.core.tokens import (
+    CLOCK_TOLERANCE,
+    check_revocation,
+    check_storable,
+    check_tokens,
+    check_use,
+    ends,
+    later_of,
+)
 from ostiary.core.tokens.records import MemoryRecords
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import (
@@ -25,31 +33,27 @@ from ostiary.interfaces.token_store import (
     RevocationBatch,
     RevocationKind,
     Session,
+    SessionKind,
     TokenKind,
     TokenRecord,
 )
-
-# How long a revocation is remembered, so that it also ends a session that was just about to begin.
-REMEMBERED = timedelta(hours=1)
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
+from ostiary.plugins.memory.objects import MemoryObjects
+from ostiary.plugins.memory.revocation_log import MemoryRevocations
 
 
-class MemoryTokenStore:
-    """Implements `ostiary.interfaces.token_store.TokenStore` and its `RecordStore`."""
+class MemoryTokenStore(MemoryObjects):
+    """Implements `ostiary.interfaces.token_store.TokenStore`, its `RecordStore`, and `ObjectStore`."""
 
     shared_between_processes = False
     survives_restart = False
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        MemoryObjects.__init__(self)
         self._clock = clock
         self._tokens: dict[bytes, TokenRecord] = {}
         self._sessions: dict[str, Session] = {}
         self._digests: dict[str, set[bytes]] = {}
-        self._head = 0
-        # Numbers up to this one are no longer known, or said nothing.
-        self._forgotten = 0
-        self._log: dict[int, Revocation] = {}
-        self._undone: set[int] = set()
+        self._log = MemoryRevocations()
         self._latest = clock.now()
         self._records = MemoryRecords(clock=clock)
         self._changed = asyncio.Condition()
@@ -64,12 +68,23 @@ class MemoryTokenStore:
         self._check_new(session, tokens)
         self._correct_times()
         if session.sequence is None:
-            session = replace(session, sequence=self._sequence_before(session.created_at))
-        if self._is_revoked(session):
+            session = replace(session, sequence=self._log.last_before(session.created_at))
+        if self._log.covers(session):
             raise LoginRefused(
                 "this session has expired or was revoked: sign in again", cause="it was revoked during the sign-in"
             )
         self._put(session, tokens)
+
+    async def add_tokens(self, session_id: str, tokens: Sequence[TokenRecord]) -> bool:
+        self._check_open()
+        check_tokens(tokens)
+        self._check_digests(tokens)
+        self._correct_times()
+        session = await self.session(session_id)
+        if session is None:
+            return False
+        self._put(session, tokens)
+        return True
 
     async def renew(
         self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
@@ -80,8 +95,8 @@ class MemoryTokenStore:
         renewal = self._find(spent)
         if renewal is None or renewal.token.kind is not TokenKind.RENEWAL or renewal.session.id != session.id:
             return False
-        since = self._sequence_before(at) if since is None else since
-        if self._is_revoked(replace(session, sequence=since)):
+        since = self._log.last_before(at) if since is None else since
+        if self._log.covers(replace(session, sequence=since)):
             return False
         if session.user != renewal.session.user:
             self._end_access_tokens(session.id)
@@ -100,7 +115,12 @@ class MemoryTokenStore:
         return session if session is not None and self._is_alive(session) else None
 
     async def sessions(
-        self, *, username: str | None = None, group: str | None = None, limit: int = 1000
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        limit: int = 1000,
     ) -> list[Session]:
         self._check_open()
         living = [
@@ -109,40 +129,49 @@ class MemoryTokenStore:
             if self._is_alive(session)
             and (username is None or session.user.username == username)
             and (group is None or group in session.user.groups)
+            and (kind is None or session.kind is kind)
         ]
         return sorted(living, key=lambda session: session.created_at, reverse=True)[:limit]
+
+    async def count_sessions(self, username: str, kind: SessionKind) -> int:
+        return len(await self.sessions(username=username, kind=kind, limit=len(self._sessions)))
+
+    async def note_use(self, used: Mapping[str, datetime]) -> None:
+        self._check_open()
+        check_use(used)
+        for session_id, moment in used.items():
+            session = await self.session(session_id)
+            if session is not None:
+                later = later_of(moment, session.last_used_at)
+                self._sessions[session_id] = replace(session, last_used_at=later)
 
     async def revoke(self, revocation: Revocation) -> int:
         self._check_open()
         check_revocation(revocation, self._now())
-        recorded = self._record(revocation)
+        recorded = self._log.record(revocation, self._now())
         ended = self._end_token(recorded) if recorded.kind is RevocationKind.TOKEN else self._end(recorded)
         await self._wake()
         return ended
 
     async def marks(self) -> list[Revocation]:
         self._check_open()
-        return [mark for mark in reversed(self._log.values()) if mark.sequence not in self._undone]
+        return self._log.marks()
 
     async def undo(self, sequence: int) -> bool:
         self._check_open()
-        if sequence not in self._log or sequence in self._undone:
-            return False
-        self._undone.add(sequence)
-        return True
+        return self._log.undo(sequence)
 
     async def revocations_after(self, sequence: int | None) -> RevocationBatch:
         self._check_open()
         if sequence is None:
-            return RevocationBatch(self._head)
-        later = tuple(recorded for number, recorded in self._log.items() if number > sequence)
-        return RevocationBatch(self._head, later, complete=len(later) == self._head - sequence)
+            return RevocationBatch(self._log.head)
+        return self._log.after(sequence)
 
     async def wait_for_revocations(self, after: int, seconds: float) -> None:
         self._check_open()
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self._closed or self._head != after)
+                await self._changed.wait_for(lambda: self._closed or self._log.head != after)
         except TimeoutError:
             pass
 
@@ -155,7 +184,7 @@ class MemoryTokenStore:
         self._check_open()
         before, now = len(self._tokens), self._now()
         self._forget_expired(now)
-        self._forget_revocations(now)
+        self._log.forget(now)
         self._records.sweep()
         return before - len(self._tokens)
 
@@ -193,17 +222,21 @@ class MemoryTokenStore:
         self._forget_expired(self._latest)
         self._latest = self._clock.now()
         self._sessions = {
-            name: replace(session, created_at=session.created_at - step, expires_at=session.expires_at - step)
+            name: replace(
+                session,
+                created_at=session.created_at - step,
+                expires_at=session.expires_at - step,
+                last_used_at=session.last_used_at and session.last_used_at - step,
+            )
             for name, session in self._sessions.items()
         }
         self._tokens = {
             digest: replace(token, issued_at=token.issued_at - step, expires_at=token.expires_at - step)
             for digest, token in self._tokens.items()
         }
-        self._log = {number: _earlier(recorded, step) for number, recorded in self._log.items()}
+        self._log.set_back(step)
         self._records.set_back(step)
-        # A number without a revocation: a reader sees the gap, and drops everything that it has cached.
-        self._head += 1
+        self._set_objects_back(step)
 
     # --- what is kept ---
 
@@ -212,12 +245,18 @@ class MemoryTokenStore:
             raise _unavailable("it is closed")
 
     def _check_new(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
-        check_storable(session)
+        check_storable(session, tokens)
+        self._check_digests(tokens)
+
+    def _check_digests(self, tokens: Sequence[TokenRecord]) -> None:
         digests = {token.digest for token in tokens}
-        if len(digests) < len(tokens) or not digests.isdisjoint(self._tokens):
+        if len(digests) < len(tokens) or not self._tokens.keys().isdisjoint(digests):
             raise _unavailable("a token has the digest of another")
 
     def _put(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
+        older = self._sessions.get(session.id)
+        if older is not None:
+            session = replace(session, last_used_at=later_of(session.last_used_at, older.last_used_at))
         self._sessions[session.id] = session
         self._tokens.update((token.digest, token) for token in tokens)
         self._digests.setdefault(session.id, set()).update(token.digest for token in tokens)
@@ -249,16 +288,6 @@ class MemoryTokenStore:
 
     # --- what is withdrawn ---
 
-    def _is_revoked(self, session: Session) -> bool:
-        if session.sequence is not None and session.sequence < self._forgotten:
-            return True
-        return any(ends(recorded, session) for number, recorded in self._log.items() if number not in self._undone)
-
-    def _sequence_before(self, moment: datetime) -> int:
-        """The number of the last revocation that was written down before *moment*."""
-        later = [number for number, recorded in self._log.items() if _time_of(recorded) >= moment]
-        return min(later) - 1 if later else self._head
-
     def _end(self, revocation: Revocation) -> int:
         ended = [session for session in self._sessions.values() if ends(revocation, session)]
         living = sum(map(self._is_alive, ended))
@@ -278,33 +307,12 @@ class MemoryTokenStore:
             token = self._tokens[digest]
             if token.kind is TokenKind.ACCESS:
                 self._forget_token(token)
-                self._record(Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed"))
-
-    def _record(self, revocation: Revocation) -> Revocation:
-        self._head += 1
-        recorded = replace(revocation, sequence=self._head, recorded_at=self._now())
-        self._log[self._head] = recorded
-        return recorded
-
-    def _forget_revocations(self, now: datetime) -> None:
-        recent = {number: recorded for number, recorded in self._log.items() if _time_of(recorded) > now - REMEMBERED}
-        self._forgotten = max(self._forgotten, *self._log.keys() - recent.keys(), 0)
-        self._log = recent
-        self._undone &= recent.keys()
+                ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed")
+                self._log.record(ended, self._now())
 
     async def _wake(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def _time_of(recorded: Revocation) -> datetime:
-    assert recorded.recorded_at is not None, "the log holds what was written down"
-    return recorded.recorded_at
-
-
-def _earlier(recorded: Revocation, step: timedelta) -> Revocation:
-    at = None if recorded.at is None else max(recorded.at, _EARLIEST + step) - step
-    return replace(recorded, at=at, recorded_at=_time_of(recorded) - step)
 
 
 def _unavailable(cause: str) -> ProviderError:

@@ -32,13 +32,15 @@ from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redi
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
+from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
+from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer, check_issuer, outbound_to_issuer
+from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
+from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, TokenRules, verify_with
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
-from ostiary.plugins.oidc.algorithms import ALGORITHMS
 from ostiary.plugins.oidc.claims import ClaimNames
-from ostiary.plugins.oidc.issuer import SYSTEM, Issuer, IssuerMetadata, check_issuer, outbound_to_issuer
-from ostiary.plugins.oidc.settings import BASIC, CLOCK_SKEW, OidcSettings
-from ostiary.plugins.oidc.tokens import Claims, TokenRefused, TokenRules, verify_with
+from ostiary.plugins.oidc.metadata import IssuerMetadata, read_metadata
+from ostiary.plugins.oidc.settings import BASIC, OidcSettings
 
 NONCE = "nonce"
 # How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
@@ -135,7 +137,7 @@ class OidcIdentity(ClaimedGroups):
         return self._claims.produces()
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
-        metadata = await self._issuer.metadata()
+        metadata = await self._metadata()
         nonce = secrets.token_urlsafe(32)
         endpoint = urlsplit(metadata.authorization_endpoint)
         parameters = {
@@ -155,7 +157,7 @@ class OidcIdentity(ClaimedGroups):
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
             raise LoginRefused(_AGAIN, cause="the state of this sign-in is incomplete")
-        metadata = await self._issuer.metadata()
+        metadata = await self._metadata()
         self._check_sender(request, metadata)
         tokens = await self._exchange(came, request.callback_url, metadata)
         claims, subject = await self._claims_of(tokens, nonce, metadata)
@@ -167,7 +169,7 @@ class OidcIdentity(ClaimedGroups):
 
     async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
         refresh_token, subject = _read_kept(kept)
-        metadata = await self._issuer.metadata()
+        metadata = await self._metadata()
         tokens = await self._ask_tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, metadata)
         claims = await self._claims_again(tokens, subject, metadata)
         # An issuer that rotates refresh tokens takes the old one for stolen from now on.
@@ -181,9 +183,16 @@ class OidcIdentity(ClaimedGroups):
         await self._outbound.close()
 
     async def probe(self) -> str:
-        await self._issuer.metadata()
+        await self._metadata()
         await self._issuer.keys()
         return f"the issuer {self._issuer.url} and its keys"
+
+    async def _metadata(self) -> IssuerMetadata:
+        document = await self._issuer.document()
+        try:
+            return read_metadata(self._issuer.url, document)
+        except ValueError as mistake:
+            raise self._outbound.failure(self._issuer.url, str(mistake)) from None
 
     def _check_sender(self, request: LoginRequest, metadata: IssuerMetadata) -> None:
         """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""

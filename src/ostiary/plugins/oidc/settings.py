@@ -7,52 +7,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config import Fields, Json
-from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, SettingKind, Text, Texts, Word
+from ostiary.core.settings.kinds import FilePath, Flag, Holds, Text, Texts, Word
 from ostiary.core.settings.sections import Section
+from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
+from ostiary.plugins.common.jwt.settings import CLOCK_SKEW, Algorithms, ClockSkew
 from ostiary.plugins.common.renewal import Renewal, RenewalSetting
-from ostiary.plugins.oidc.algorithms import ALGORITHMS
 from ostiary.plugins.oidc.claims import ClaimNames
 
-CLOCK_SKEW = timedelta(seconds=30)
-MOST_SKEW = timedelta(minutes=5)
 BASIC, POST = "client_secret_basic", "client_secret_post"
 PROMPTS = ("consent", "login", "select_account")
 EMPTY_NAME = "it contains an empty string"
 
 
-@dataclass(frozen=True)
-class Algorithms(SettingKind[frozenset[str]]):
-    @property
-    def label(self) -> str:
-        return "list"
-
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
-        names = fields.strings(key)
-        for name in names:
-            if name not in ALGORITHMS:
-                fields.problem("unknown or unsafe algorithm", key, f"there are: {', '.join(ALGORITHMS)}")
-        return frozenset(names) & ALGORITHMS.keys() or None
-
-    def schema(self) -> dict[str, Json]:
-        return {"type": "array", "items": {"enum": list(ALGORITHMS)}}
-
-    def blank(self) -> frozenset[str]:
-        return frozenset(ALGORITHMS)
-
-
-@dataclass(frozen=True)
-class ClockSkew(Duration):
-    def read(self, fields: Fields, key: str, directory: Path) -> timedelta | None:
-        skew = fields.optional_duration(key)
-        if skew is not None and not timedelta(0) <= skew <= MOST_SKEW:
-            fields.problem("it must be between 0s and 5m", key)
-        return skew
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerSettings:
-    """Whom to believe, and by which rules. The URL is checked by `oidc.issuer`."""
+    """Whom to believe, and by which rules. The URL is checked by `common.jwt.issuer`."""
 
     issuer: Annotated[
         str,

@@ -6,6 +6,7 @@ made of others by label, so a policy adds to them by giving its own ClusterRole 
 
 from __future__ import annotations
 
+from ostiary.core.delegation.scope import DISCOVERY_PATHS
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Requirement
@@ -135,7 +136,7 @@ DEFAULT_ROLES = (
     ),
     _role(
         "system:discovery",
-        _urls(*sorted(("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PUBLIC))),
+        _urls(*DISCOVERY_PATHS),
     ),
     _role("system:public-info-viewer", _urls(*_PUBLIC)),
     _role(

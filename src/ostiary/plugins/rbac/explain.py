@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
+from ostiary.core.rules.matching import resource_keys, url_matches
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES
@@ -23,7 +24,6 @@ from ostiary.plugins.rbac.index import (
     is_implied,
     with_namespace,
 )
-from ostiary.plugins.rbac.rules import resource_keys, url_matches
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,

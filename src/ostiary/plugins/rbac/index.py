@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from ostiary.core.implied_groups import implied_groups
+from ostiary.core.rules.matching import RuleTable, resource_keys
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.rbac.aggregation import aggregate_roles
 from ostiary.plugins.rbac.presence import namespace_of, presence
-from ostiary.plugins.rbac.rules import RuleTable, resource_keys
 from ostiary.wire.rbac import (
     ANY,
     ROLE,

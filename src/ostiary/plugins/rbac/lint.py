@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ostiary.core.implied_groups import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
+from ostiary.core.rules.matching import covers, normalize
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import Index
 from ostiary.plugins.rbac.load import ManifestFiles, Paths
-from ostiary.plugins.rbac.rules import covers, normalize
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,

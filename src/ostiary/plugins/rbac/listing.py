@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ostiary.core.rules.matching import normalize
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Rules, Subject
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.index import MASTERS, Index, holder_of, missing_roles, with_namespace
-from ostiary.plugins.rbac.rules import normalize
 from ostiary.wire.rbac import ANY, USER_GROUP, PolicyRule
 
 _EVERYTHING = (PolicyRule((ANY,), (ANY,), (ANY,)), PolicyRule((ANY,), non_resource_urls=(ANY,)))

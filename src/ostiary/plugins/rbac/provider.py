@@ -18,6 +18,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
+from ostiary.core.rules.matching import resource_keys
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.watched_file import is_settled
 from ostiary.errors import ConfigurationError
@@ -28,7 +29,6 @@ from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import MASTERS, Index
 from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, check_manifests
 from ostiary.plugins.rbac.presence import NAMESPACES
-from ostiary.plugins.rbac.rules import resource_keys
 from ostiary.plugins.rbac.settings import RbacSettings
 from ostiary.wire.rbac import Manifests
 

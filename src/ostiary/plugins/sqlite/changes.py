@@ -7,7 +7,7 @@ Called by the SQLite token store, always inside its transactions. How rows look 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ostiary.interfaces.token_store import (
@@ -19,19 +19,10 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
+from ostiary.plugins.common.stored_session import SESSION_KINDS, encode_body, groups_in, kind_number, micros
 from ostiary.plugins.sqlite import log
-from ostiary.plugins.sqlite.log import Row, micros
-from ostiary.plugins.sqlite.schema import (
-    ACCESS,
-    FIND,
-    KINDS,
-    RECORD,
-    SPENT,
-    decode_token,
-    encode_body,
-    groups_in,
-    is_alive,
-)
+from ostiary.plugins.sqlite.log import Row
+from ostiary.plugins.sqlite.schema import ACCESS, FIND, RECORD, SPENT, decode_token, is_alive
 
 ENDED_AT_A_TIME = 1000
 
@@ -47,6 +38,24 @@ def add(
     _insert_tokens(db, _put_session(db, added, since), tokens)
     log.advance_time(db, now)
     return True
+
+
+def add_tokens(
+    db: sqlite3.Connection, session_id: str, tokens: Sequence[TokenRecord], *, now: datetime, seen: log.Seen
+) -> bool:
+    """False, and nothing is stored, if the session is not alive."""
+    correct_times(db, now, seen)
+    living = "SELECT number FROM sessions WHERE id = ? AND expires_at > ?"
+    row = db.execute(living, (session_id, log.advance_time(db, now))).fetchone()
+    if row is None:
+        return False
+    _insert_tokens(db, row[0], tokens)
+    return True
+
+
+def note_use(db: sqlite3.Connection, used: Mapping[str, datetime]) -> None:
+    rows = [(micros(moment), session_id) for session_id, moment in used.items()]
+    db.executemany("UPDATE sessions SET used_at = max(coalesce(used_at, 0), ?) WHERE id = ?", rows)
 
 
 def renew(
@@ -140,22 +149,34 @@ def take_record(db: sqlite3.Connection, digest: bytes, *, now: datetime) -> byte
     return bytes(row[0])
 
 
+def replace_session(db: sqlite3.Connection, moved: Session, tokens: Sequence[TokenRecord]) -> None:
+    """Store a session of another store as it was there, its place among the revocations included."""
+    number = _put_session(db, moved, 0)
+    used_at = None if moved.last_used_at is None else micros(moved.last_used_at)
+    row = (moved.sequence or 0, used_at, number)
+    db.execute("UPDATE sessions SET sequence = ?, used_at = ? WHERE number = ?", row)
+    db.execute("DELETE FROM tokens WHERE session = ?", (number,))
+    _insert_tokens(db, number, tokens)
+
+
 def _put_session(db: sqlite3.Connection, put: Session, sequence: int) -> int:
     body, created_at, expires_at = encode_body(put), micros(put.created_at), micros(put.expires_at)
     old = db.execute("SELECT number, body FROM sessions WHERE id = ?", (put.id,)).fetchone()
     if old is None:
-        row = (put.id, put.user.username, created_at, expires_at, body, sequence)
-        columns = "id, username, created_at, expires_at, body, sequence"
-        inserted = db.execute(f"INSERT INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+        row = (put.id, put.user.username, created_at, expires_at, body, sequence, SESSION_KINDS[put.kind])
+        columns = "id, username, created_at, expires_at, body, sequence, kind"
+        inserted = db.execute(f"INSERT INTO sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
         number = inserted.lastrowid
         assert number is not None, "a row was inserted"
     else:
         number = int(old[0])
         db.execute(
-            "UPDATE sessions SET username = ?, created_at = ?, expires_at = ?, body = ? WHERE number = ?",
-            (put.user.username, created_at, expires_at, body, number),
+            "UPDATE sessions SET username = ?, created_at = ?, expires_at = ?, body = ?, kind = ? WHERE number = ?",
+            (put.user.username, created_at, expires_at, body, SESSION_KINDS[put.kind], number),
         )
         _delete_groups(db, [old])
+    if put.last_used_at is not None:
+        note_use(db, {put.id: put.last_used_at})
     groups = [(group, number) for group in put.user.groups]
     db.executemany("INSERT OR IGNORE INTO session_groups (name, session) VALUES (?, ?)", groups)
     return number
@@ -163,9 +184,14 @@ def _put_session(db: sqlite3.Connection, put: Session, sequence: int) -> int:
 
 def _insert_tokens(db: sqlite3.Connection, number: int, tokens: Sequence[TokenRecord]) -> None:
     rows = [
-        (token.digest, number, KINDS[token.kind], micros(token.issued_at), micros(token.expires_at)) for token in tokens
+        (
+            *(token.digest, number, kind_number(token)),
+            *(micros(token.issued_at), micros(token.expires_at), token.delegation),
+        )
+        for token in tokens
     ]
-    db.executemany("INSERT INTO tokens (digest, session, kind, issued_at, expires_at) VALUES (?, ?, ?, ?, ?)", rows)
+    columns = "digest, session, kind, issued_at, expires_at, delegation"
+    db.executemany(f"INSERT INTO tokens ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
 
 
 def _condition_for(revoked: Revocation) -> tuple[str, tuple[str | int, ...]]:
@@ -226,7 +252,7 @@ def _end_token(db: sqlite3.Connection, digest: bytes, now: int) -> int:
 
 
 def _end_access_tokens(db: sqlite3.Connection, number: int, *, now: int) -> None:
-    rows = db.execute("SELECT digest FROM tokens WHERE session = ? AND kind = ?", (number, ACCESS)).fetchall()
+    rows = db.execute("SELECT digest FROM tokens WHERE session = ? AND kind IN (?, ?)", (number, *ACCESS)).fetchall()
     for (digest,) in rows:
         db.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
         ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed")

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ostiary.plugins.sqlite import log
-from ostiary.plugins.sqlite.schema import TABLES
+from ostiary.plugins.sqlite import log, objects
+from ostiary.plugins.sqlite.schema import ADDED_COLUMNS, TABLES
 
 APPLICATION_ID = 0x6F737469
 VERSION = 2
@@ -93,6 +93,7 @@ def prepare(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         elif version == 1:
             _upgrade_from_1(connection)
+        _add_what_came_later(connection)
         if version != VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
@@ -113,6 +114,16 @@ def _upgrade_from_1(connection: sqlite3.Connection) -> None:
     # Numbers go on where they were; a sign-in that began before cannot know what the forgotten ones said.
     log.start_sequence(connection, head)
     connection.execute("UPDATE state SET forgotten = ?", (head,))
+
+
+def _add_what_came_later(connection: sqlite3.Connection) -> None:
+    """The version stays: a program of an earlier one can use the file as well, and after a return to it."""
+    connection.execute(objects.TABLE)
+    for table, columns in ADDED_COLUMNS.items():
+        present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        for name, declaration in columns.items():
+            if name not in present:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {declaration}")
 
 
 def _check_version(connection: sqlite3.Connection) -> int:

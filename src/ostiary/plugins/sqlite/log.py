@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from ostiary.core.tokens import CLOCK_TOLERANCE
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
+from ostiary.plugins.common.stored_session import MICROSECOND, micros, moment_of
 
 # A row as sqlite3 returns it; its columns are those of the statement.
 Row: TypeAlias = Sequence[Any]
@@ -43,28 +44,21 @@ _COLUMNS = "sequence, kind, value, at, author, recorded_at"
 # The head stands in every row, and in a row of its own: one statement is one look at the file.
 AFTER = f"""SELECT ({HEAD}), {_COLUMNS} FROM revocations WHERE sequence > ?
     UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2"""  # noqa: S608
+ALL = f"SELECT {_COLUMNS}, undone FROM revocations ORDER BY sequence"  # noqa: S608
 MARKS = f"SELECT {_COLUMNS} FROM revocations WHERE NOT undone ORDER BY sequence DESC"  # noqa: S608
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_REMEMBERED = REMEMBERED // MICROSECOND
+_EARLIEST = micros(datetime.min.replace(tzinfo=UTC))
 _TIMES = {
-    "sessions": ("created_at", "expires_at"),
+    "sessions": ("created_at", "expires_at", "used_at"),
     "tokens": ("issued_at", "expires_at"),
     "revocations": ("at", "recorded_at", "keep_until"),
     "records": ("expires_at",),
+    "objects": ("changed_at",),
 }
 
 
-# --- times are microseconds since 1970, so that expiry is exact ---
-
-
-def micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def moment_of(value: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=value)
+# --- the time ---
 
 
 def advance_time(db: sqlite3.Connection, now: datetime) -> int:
@@ -93,7 +87,7 @@ def step_back(db: sqlite3.Connection, now: datetime, seen: Seen) -> int:
     """By how much the clock has been set back since the latest time that was seen; zero if it was not."""
     latest, steps = db.execute("SELECT latest, steps FROM state").fetchone()
     step = max(latest, seen.latest if steps == seen.steps else 0) - micros(now)
-    return int(step) if step > CLOCK_TOLERANCE // _MICROSECOND else 0
+    return int(step) if step > CLOCK_TOLERANCE // MICROSECOND else 0
 
 
 def set_times_back(db: sqlite3.Connection, step: int, now: datetime) -> None:
@@ -128,9 +122,19 @@ def last_before(db: sqlite3.Connection, moment: datetime) -> int:
 
 def record(db: sqlite3.Connection, revoked: Revocation, now: int) -> None:
     at = None if revoked.at is None else micros(revoked.at)
-    row = (revoked.kind.value, revoked.value, at, revoked.by, now, now + REMEMBERED // _MICROSECOND)
+    row = (revoked.kind.value, revoked.value, at, revoked.by, now, now + _REMEMBERED)
     columns = "kind, value, at, author, recorded_at, keep_until"
     db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+
+
+def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
+    """Write down a revocation that another store has recorded, with its number and its time."""
+    assert recorded.recorded_at is not None, "another store has recorded it"
+    at = None if recorded.at is None else micros(recorded.at)
+    time = micros(recorded.recorded_at)
+    row = (recorded.sequence, recorded.kind.value, recorded.value, at, recorded.by, time, time + _REMEMBERED, undone)
+    columns = f"{_COLUMNS}, keep_until, undone"
+    db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def covers(db: sqlite3.Connection, new: Session, *, since: int) -> bool:

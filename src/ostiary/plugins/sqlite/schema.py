@@ -1,29 +1,23 @@
 """How sessions, tokens and records lie in a SQLite file: the tables, the queries, and rows as values.
 
 Called by the SQLite token store, and by `ostiary.plugins.sqlite.changes` inside its transactions. The revocations and
-the time are in `ostiary.plugins.sqlite.log`. A session's user is one compact JSON row; its username and its groups are
-indexed beside it as they are.
+the time are in `ostiary.plugins.sqlite.log`. How a session is written into columns is told in
+`ostiary.plugins.common.stored_session`; its username and its groups are indexed as they are.
 """
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 
-from ostiary.interfaces.token_store import (
-    Found,
-    Session,
-    TokenKind,
-    TokenRecord,
-)
-from ostiary.model import UserInfo
+from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenKind
+from ostiary.plugins.common import stored_session
+from ostiary.plugins.common.stored_session import KINDS, NARROWED, SESSION_KINDS, micros
 from ostiary.plugins.sqlite import log
-from ostiary.plugins.sqlite.log import Row, micros, moment_of
+from ostiary.plugins.sqlite.log import Row
 
-KINDS = {TokenKind.ACCESS: 0, TokenKind.RENEWAL: 1, TokenKind.SPENT: 2, TokenKind.BROWSER: 3}
-_KIND_OF = {number: kind for kind, number in KINDS.items()}
-SPENT, ACCESS = KINDS[TokenKind.SPENT], KINDS[TokenKind.ACCESS]
-_FOUND_COLUMNS = 9
+SPENT = KINDS[TokenKind.SPENT]
+ACCESS = (KINDS[TokenKind.ACCESS], NARROWED)
+_SESSION_COLUMNS = 8
 
 TABLES = (
     """CREATE TABLE sessions (
@@ -46,14 +40,21 @@ TABLES = (
         data BLOB NOT NULL)""",
     "CREATE INDEX records_by_expiry ON records (expires_at)",
 )
+# Columns that were added later, to files of earlier versions too. Each has a default, so that a program of an earlier
+# version that has the file open can go on with it.
+ADDED_COLUMNS = {
+    "sessions": {"kind": "INTEGER NOT NULL DEFAULT 0", "used_at": "INTEGER"},
+    "tokens": {"delegation": "TEXT NOT NULL DEFAULT ''"},
+}
 
-_SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence"
+SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence, s.kind, s.used_at"
 # Expired ones too, with the latest time that anybody has seen: `is_alive` says whether they are good.
-FIND = f"""SELECT t.kind, t.issued_at, t.expires_at, {_SESSION_COLUMNS}, c.latest, c.steps
+FIND = f"""SELECT {SESSION_COLUMNS}, t.kind, t.issued_at, t.expires_at, t.delegation, c.latest, c.steps
     FROM tokens t JOIN sessions s ON s.number = t.session JOIN state c
     WHERE t.digest = ?"""  # noqa: S608
-SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > {log.NOW}"  # noqa: S608
+SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 COUNT = "SELECT count(*) FROM tokens"
+COUNT_SESSIONS = f"SELECT count(*) FROM sessions s WHERE s.username = ? AND s.kind = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
 
 
@@ -62,10 +63,8 @@ RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
 
 def decode_token(digest: bytes, row: Row) -> Found:
     """What `FIND` has selected."""
-    kind, issued_at, expires_at, *rest = row[:_FOUND_COLUMNS]
-    session = decode_session(rest)
-    token = TokenRecord(digest, session.id, moment_of(issued_at), moment_of(expires_at), _KIND_OF[kind])
-    return Found(token, session)
+    session = stored_session.decode_session(*row[:_SESSION_COLUMNS])
+    return Found(stored_session.decode_token(digest, session.id, *row[_SESSION_COLUMNS:-2]), session)
 
 
 def clock_of(row: Row) -> tuple[int, int]:
@@ -75,42 +74,18 @@ def clock_of(row: Row) -> tuple[int, int]:
 
 def is_alive(row: Row, now: int) -> bool:
     """Whether what `FIND` has found has not expired: neither the token nor its session."""
-    return bool(row[2] > now and row[6] > now)
+    return bool(row[3] > now and row[10] > now)
 
 
 def decode_session(row: Row) -> Session:
-    session_id, username, created_at, expires_at, body, sequence = row
-    # `sealed` was added later: sessions of an earlier version have none.
-    uid, groups, extra, provider, sources, client, *sealed = json.loads(body)
-    return Session(
-        id=session_id,
-        user=UserInfo(username, uid, tuple(groups), tuple([(key, tuple(values)) for key, values in extra])),
-        provider=provider,
-        created_at=moment_of(created_at),
-        expires_at=moment_of(expires_at),
-        sources=tuple([(group, source) for group, source in sources]),
-        client=client,
-        sequence=sequence,
-        sealed=sealed[0] if sealed else "",
-    )
-
-
-def encode_body(of: Session) -> str:
-    user = of.user
-    parts = [user.uid, user.groups, user.extra, of.provider, of.sources, of.client, of.sealed]
-    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-
-
-def groups_in(body: str) -> list[str]:
-    groups: list[str] = json.loads(body)[1]
-    return groups
+    return stored_session.decode_session(*row)
 
 
 # --- reading ---
 
 
 def select_sessions(
-    username: str | None, group: str | None, *, now: datetime, limit: int
+    username: str | None, group: str | None, kind: SessionKind | None, *, now: datetime, limit: int
 ) -> tuple[str, tuple[str | int, ...]]:
     where = [f"s.expires_at > {log.NOW}"]
     arguments: list[str | int] = [micros(now)]
@@ -120,5 +95,8 @@ def select_sessions(
     if group is not None:
         where.append("s.number IN (SELECT session FROM session_groups WHERE name = ?)")
         arguments.append(group)
-    query = f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {' AND '.join(where)} ORDER BY s.created_at DESC LIMIT ?"  # noqa: S608
+    if kind is not None:
+        where.append("s.kind = ?")
+        arguments.append(SESSION_KINDS[kind])
+    query = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE {' AND '.join(where)} ORDER BY s.created_at DESC LIMIT ?"  # noqa: S608
     return query, (*arguments, limit)

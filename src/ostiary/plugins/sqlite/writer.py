@@ -22,7 +22,7 @@ Work = Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _QueuedWork:
     work: Work
     result: asyncio.Future[Any]
     announced: bool = False
@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, *, announce: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
         self._announce = announce
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         # A daemon: what was acknowledged is on the disk, so a program may end without closing the store.
         self._thread = threading.Thread(target=self._run, name="ostiary-token-store", daemon=True)
         self._thread.start()
@@ -51,7 +51,7 @@ class Writer:
         With *announced*, other processes are notified then. Cancelling the caller undoes neither.
         """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put(_Job(work, result, announced))
+        self._jobs.put(_QueuedWork(work, result, announced))
         return await result
 
     async def close(self) -> None:
@@ -69,9 +69,9 @@ class Writer:
                 _report(batch, self._commit(batch))
         self._connection.close()
 
-    def _gather(self) -> tuple[list[_Job], bool]:
+    def _gather(self) -> tuple[list[_QueuedWork], bool]:
         """The work that waits, at least one piece; and whether it is the last."""
-        batch: list[_Job] = []
+        batch: list[_QueuedWork] = []
         job = self._jobs.get()
         with suppress(Empty):
             while job is not None:
@@ -82,7 +82,7 @@ class Writer:
             return batch, True
         return batch, False
 
-    def _commit(self, batch: Sequence[_Job]) -> list[_WorkResult]:
+    def _commit(self, batch: Sequence[_QueuedWork]) -> list[_WorkResult]:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
@@ -118,7 +118,7 @@ class Writer:
                 self._connection.execute("ROLLBACK")
 
 
-def _report(batch: Sequence[_Job], outcomes: Sequence[_WorkResult]) -> None:
+def _report(batch: Sequence[_QueuedWork], outcomes: Sequence[_WorkResult]) -> None:
     def report() -> None:
         for job, outcome in zip(batch, outcomes, strict=True):
             if job.result.done():

@@ -3,7 +3,7 @@
     identity: [{name: sso, type: sso_cookie, cookie: sso, issuer: https://sso.example.com, audiences: [gateway]}]
 
 The keys are the issuer's, found by discovery; ``keysURL`` or ``keysFile`` name them where there is none. The token is
-verified as an ID token is (`ostiary.plugins.oidc.tokens`), and must be for our audiences only: a token for another
+verified as an ID token is (`plugins.common.jwt.tokens`), and must be for our audiences only: a token for another
 application, which that application could replay to us, is refused.
 """
 
@@ -20,13 +20,13 @@ from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Produces, RenewalCheck, SignIn
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
+from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
+from ostiary.plugins.common.jwt.issuer import SYSTEM, FileKeys, Issuer, check_issuer, outbound_to_issuer, usable_url
+from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
+from ostiary.plugins.common.jwt.tokens import KeySource, TokenRefused, TokenRules, verify_with
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
-from ostiary.plugins.oidc.algorithms import ALGORITHMS
 from ostiary.plugins.oidc.claims import ClaimNames
-from ostiary.plugins.oidc.issuer import SYSTEM, FileKeys, Issuer, check_issuer, outbound_to_issuer, usable_url
-from ostiary.plugins.oidc.settings import CLOCK_SKEW
-from ostiary.plugins.oidc.tokens import KeySource, TokenRefused, TokenRules, verify_with
 from ostiary.plugins.sso_cookie.settings import SsoCookieSettings
 
 # What single sign-on systems put into cookies: a token without a type, or an access token (RFC 9068).

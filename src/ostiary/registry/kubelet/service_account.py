@@ -91,7 +91,8 @@ def present(attributes: TokenAttributes, pod: PodCoordinates, tokens: TokenSourc
     try:
         account, annotations = tokens.service_account(pod.namespace, pod.service_account)
     except Exception as error:
-        raise _unavailable(pod, f"failed to get the service account: {_reason_of(error)}") from error
+        cause = f"failed to get the service account: {_reason_of(error)}"
+        raise _unavailable(pod, cause, _hint_of(error)) from error
     selected = _select_annotations(attributes, annotations)
     if isinstance(selected, Skip):
         return selected
@@ -99,7 +100,8 @@ def present(attributes: TokenAttributes, pod: PodCoordinates, tokens: TokenSourc
         token = tokens.token(account, pod=pod, audience=attributes.audience)
     except Exception as error:
         hint = f'see that this node may request tokens for the audience "{printable(attributes.audience)}"'
-        raise _unavailable(pod, f"failed to get service account token: {_reason_of(error)}", hint) from error
+        cause = f"failed to get service account token: {_reason_of(error)}"
+        raise _unavailable(pod, cause, _hint_of(error) or hint) from error
     return Presented(account, token, selected)
 
 
@@ -113,8 +115,14 @@ def _select_annotations(attributes: TokenAttributes, annotations: Mapping[str, s
 
 
 def _reason_of(error: Exception) -> str:
-    text = error.summary if isinstance(error, OstiaryError) else str(error)
+    text = str(error)
+    if isinstance(error, OstiaryError):
+        text = f"{error.summary}: {error.cause}" if error.cause else error.summary
     return redact(text) or type(error).__name__
+
+
+def _hint_of(error: Exception) -> str | None:
+    return error.hint if isinstance(error, OstiaryError) else None
 
 
 def _unavailable(pod: PodCoordinates, cause: str, hint: str | None = None) -> CredentialError:

@@ -9,7 +9,10 @@
 
 It needs pytest and pytest-asyncio. A store that several processes can share inherits from `SharedTokenStoreContract`
 in its place, and gives with the fixture `other` a second one over the same data. Nothing here waits for time to pass.
-A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form.
+A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form. One
+for several replicas, which keeps notes and an owner, also inherits from `ReplicaStoreContract`, one that keeps objects
+from `ObjectStoreContract` or its shared form, and one whose contents can be moved to another store from
+`PortableStoreContract`.
 """
 
 from __future__ import annotations
@@ -23,8 +26,12 @@ from ostiary.interfaces.token_store import Revocation, RevocationKind, SharedBet
 from ostiary.testing.abilities import check_members
 from ostiary.testing.clock import FakeClock
 from ostiary.testing.token_store.clock_set_back import ClockSetBackContract
+from ostiary.testing.token_store.moving import PortableStoreContract
+from ostiary.testing.token_store.objects import ObjectStoreContract, SharedObjectStoreContract
+from ostiary.testing.token_store.programs import ProgramsContract
 from ostiary.testing.token_store.records import RecordStoreContract, SharedRecordStoreContract
 from ostiary.testing.token_store.renewing import RenewingContract
+from ostiary.testing.token_store.replicas import ReplicaStoreContract
 from ostiary.testing.token_store.revoking import RevokingContract
 from ostiary.testing.token_store.samples import (
     contents,
@@ -39,7 +46,11 @@ from ostiary.testing.token_store.samples import (
 from ostiary.testing.token_store.storing import StoringContract
 
 __all__ = [
+    "ObjectStoreContract",
+    "PortableStoreContract",
     "RecordStoreContract",
+    "ReplicaStoreContract",
+    "SharedObjectStoreContract",
     "SharedRecordStoreContract",
     "SharedTokenStoreContract",
     "TokenStoreContract",
@@ -51,7 +62,7 @@ __all__ = [
 
 
 @pytest.mark.asyncio
-class TokenStoreContract(StoringContract, RevokingContract, ClockSetBackContract, RenewingContract):
+class TokenStoreContract(StoringContract, RevokingContract, ClockSetBackContract, RenewingContract, ProgramsContract):
     """Inherit from it, and give the fixture `store`."""
 
     @pytest.fixture

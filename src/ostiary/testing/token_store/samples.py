@@ -45,10 +45,12 @@ def digest_of(name: str) -> bytes:
     return sha256(name.encode()).digest()
 
 
-def make_session(clock: FakeClock, name: str = "s1", **changes: object) -> Session:
+def make_session(clock: FakeClock, session_id: str = "s1", /, **changes: object) -> Session:
     now = clock.now()
     user = UserInfo("ann", "u-1", ("dev", "ops"), (("team", ("red", "blue")),))
-    session = Session(name, user, "staff", now, now + timedelta(hours=24), (("dev", "file"),), "kubectl on laptop")
+    session = Session(
+        session_id, user, "staff", now, now + timedelta(hours=24), (("dev", "file"),), "kubectl on laptop"
+    )
     return replace(session, **changes)  # type: ignore[arg-type]
 
 

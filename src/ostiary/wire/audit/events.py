@@ -39,6 +39,18 @@ _HEADS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class KeptNotes:
+    """Annotations that are made JSON once."""
+
+    annotations: Mapping[str, str]
+    members: str
+
+
+def kept_notes(annotations: Mapping[str, str]) -> KeptNotes:
+    return KeptNotes(annotations, _json(annotations)[1:-1])
+
+
 def frame(
     level: AuditLevel,
     request: RequestInfo,
@@ -48,11 +60,16 @@ def frame(
     impersonated: UserInfo | None = None,
     impersonation_constraint: str = "",
     annotations: Mapping[str, str] | None = None,
+    kept: KeptNotes | None = None,
 ) -> Frame:
+    """*kept* are further annotations, which many requests have in common."""
     about = _about(request, user, request_uri, impersonated, impersonation_constraint)
     middles = {stage: f'","stage":"{stage.value}",{about}' for stage in Stage}
-    annotations = dict(annotations or {})
-    return Frame(_HEADS[level], middles, annotations, tail(annotations))
+    own = dict(annotations or {})
+    if kept is None:
+        return Frame(_HEADS[level], middles, own, tail(own))
+    members = f"{_json(own)[1:-1]},{kept.members}" if own else kept.members
+    return Frame(_HEADS[level], middles, {**own, **kept.annotations}, f'","annotations":{{{members}}}}}')
 
 
 def _about(

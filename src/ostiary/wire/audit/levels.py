@@ -11,6 +11,9 @@ VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
 DECISION = "authorization.k8s.io/decision"
 REASON = "authorization.k8s.io/reason"
 UPSTREAM = "audit.ostiary.dev/upstream"
+# Of a request with a token that is less than its owner: what the token is for, and who uses it on the user's behalf.
+SCOPE = "ostiary.dev/scope"
+ACTOR = "ostiary.dev/actor"
 REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
 RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
 

@@ -53,7 +53,14 @@ def _redacted_parameter(parameter: str) -> str:
 
 
 # What these carry in their bodies is itself a credential. A record of it would be a second place to steal it from.
-_CREDENTIALS = frozenset({("", "secrets", ""), ("", "serviceaccounts", "token")})
+_CREDENTIALS = frozenset(
+    {
+        ("", "secrets", ""),
+        ("", "serviceaccounts", "token"),
+        ("ostiary.dev", "serviceaccounts", "token"),
+        ("ostiary.dev", "apitokens", ""),
+    }
+)
 _REVIEWS = ("authentication.k8s.io", "tokenreviews")
 
 

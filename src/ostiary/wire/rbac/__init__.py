@@ -5,8 +5,8 @@ Used by the rbac provider, by whoever examines a policy, and by whoever writes o
 
 from __future__ import annotations
 
+from ostiary.core.rules import ANY, PolicyRule
 from ostiary.wire.rbac.objects import (
-    ANY,
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     GROUP,
@@ -18,7 +18,6 @@ from ostiary.wire.rbac.objects import (
     Binding,
     LabelSelector,
     Manifests,
-    PolicyRule,
     Role,
     describe,
     is_dns_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ostiary.core.rules import PolicyRule
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Place, Problem, Requirement
 
@@ -16,20 +17,7 @@ ROLE, CLUSTER_ROLE = "Role", "ClusterRole"
 ROLE_BINDING, CLUSTER_ROLE_BINDING = "RoleBinding", "ClusterRoleBinding"
 USER, USER_GROUP, SERVICE_ACCOUNT = "User", "Group", "ServiceAccount"
 
-ANY = "*"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """What is allowed: verbs on resources, or verbs on paths that are no resource's."""
-
-    verbs: tuple[str, ...]
-    api_groups: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
-    resource_names: tuple[str, ...] = ()
-    non_resource_urls: tuple[str, ...] = ()
-    place: Place = field(default=Place(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sys import intern
 from typing import NamedTuple
 
 from ostiary.core.config import Document, Fields, Reading
+from ostiary.core.rules import PolicyRule
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Place, Problem, Requirement
@@ -28,7 +29,6 @@ from ostiary.wire.rbac.objects import (
     Binding,
     LabelSelector,
     Manifests,
-    PolicyRule,
     Role,
     is_dns_name,
 )

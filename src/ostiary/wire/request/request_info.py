@@ -37,7 +37,7 @@ def request_info(line: RequestLine) -> RequestInfo:
     elif parts[0] == "apis" and len(parts) >= 4:
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
-        return RequestInfo(line.method.lower(), line.method, path)
+        return RequestInfo(line.method.lower(), line.method, path, of_kubernetes=True)
     verb, rest, in_path = _verb(line.method, rest)
     namespace, rest = _namespace(rest)
     resource, name, subresource = (*rest[:3], "", "")[:3]
@@ -60,6 +60,7 @@ def request_info(line: RequestLine) -> RequestInfo:
         name=name,
         field_selector=fields,
         label_selector=labels,
+        of_kubernetes=True,
     )
 
 

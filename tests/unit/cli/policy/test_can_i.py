@@ -54,6 +54,32 @@ def test_the_exit_code_is_the_answer(capsys: Captured, line: str, allowed: bool)
     assert run(capsys, "can-i", *line.split()) == (0 if allowed else 1, "yes\n" if allowed else "no\n", "")
 
 
+@pytest.mark.parametrize(
+    ("line", "can", "allowed"),
+    [
+        ("get pods -n team --user alice", ["get pods -n team"], True),
+        ("get pods -n team --user alice", ["list pods -n team", "get pods -n team"], True),
+        ("get pods -n team --user alice", ["list pods -n team"], False),
+        ("get pods -n team --user bob", ["get pods -n team"], False),
+    ],
+)
+def test_with_a_token_that_may_do_less_both_must_allow(
+    capsys: Captured, line: str, can: list[str], allowed: bool
+) -> None:
+    words = [word for rule in can for word in ("--can", rule)]
+    assert run(capsys, "can-i", *line.split(), *words)[:2] == (0 if allowed else 1, "yes\n" if allowed else "no\n")
+
+
+def test_what_such_a_token_is_not_for_is_explained_beside_what_the_policy_says(capsys: Captured) -> None:
+    words = ["can-i", "get", "pods", "-n", "team", "--user", "alice", "--can", "list pods -n team", "--explain"]
+    code, out, _ = run(capsys, *words, "-o", "json")
+    answer = json.loads(out)
+    assert (code, answer["decision"]["reason"]) == (1, "beyond this token's scope: list pods -n team")
+    scope, policy = answer["explanation"]["steps"]
+    assert (scope["provider"], scope["closest"], scope["failed"]) == ("token scope", "list pods -n team", "verb")
+    assert policy["verdict"] == "allow"
+
+
 def test_without_a_name_it_is_you_who_asks(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "me")
     assert run(capsys, "can-i", "list", "pods")[0] == 0

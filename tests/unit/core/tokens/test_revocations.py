@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,3 +44,19 @@ def test_what_a_revocation_means_is_the_same_to_a_cache_and_to_a_store(
         assert ends_token(revocation, found.token.digest, found.session) is gone
 
     asyncio.run(both())
+
+
+@pytest.mark.parametrize("kind", [RevocationKind.USER, RevocationKind.GROUP, RevocationKind.BEFORE])
+async def test_an_unsaved_revocation_is_not_replaced_by_one_that_ends_less(kind: RevocationKind) -> None:
+    clock = FakeClock()
+    tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
+    issued = await tokens.issue(UserInfo("ann", groups=("dev",)), provider="staff")
+    value = {RevocationKind.USER: "ann", RevocationKind.GROUP: "dev"}.get(kind, "")
+    everything = Revocation(kind, value, clock.now())
+    tokens.unsaved.add(everything)
+    tokens.unsaved.add(Revocation(kind, value, clock.now() - timedelta(days=1)))
+    assert await tokens.find(issued.token.reveal()) is None
+    assert list(tokens.unsaved) == [everything], "it is what is written down, too"
+    clock.advance(seconds=1)
+    tokens.unsaved.add(later := Revocation(kind, value, clock.now()))
+    assert list(tokens.unsaved) == [later]

@@ -66,3 +66,11 @@ def test_an_operator_names_a_token_by_itself_or_by_its_digest() -> None:
     with pytest.raises(ValueError) as caught:
         digest_hex(token[:-1])
     assert token[4:20] not in str(caught.value)
+
+
+def test_every_character_is_as_likely_as_any_other() -> None:
+    drawn = "".join(new_token().reveal()[4:-8] for _ in range(2000))
+    counts = [drawn.count(character) for character in set(drawn)]
+    assert len(counts) == 62
+    # 1387 of each are expected; six standard deviations away from that is one run in ten million.
+    assert all(abs(count - len(drawn) / 62) < 6 * (len(drawn) / 62) ** 0.5 for count in counts)

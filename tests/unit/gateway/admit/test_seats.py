@@ -92,6 +92,32 @@ async def test_whoever_waits_gets_the_seat_that_becomes_free(clock: FakeClock) -
     assert fair.queued == 0
 
 
+async def test_who_gives_up_in_the_middle_of_a_queue_takes_nobody_along(clock: FakeClock) -> None:
+    fair = seats(clock)
+    ticket = entered(fair.try_enter())
+    waiting = [asyncio.ensure_future(fair.wait("joe")) for _ in range(3)]
+    await turns()
+    waiting[1].cancel()
+    await turns()
+    assert fair.queued == 2
+    ticket()
+    (await waiting[0])()
+    (await waiting[2])()
+    assert (fair.in_flight, fair.queued) == (0, 0)
+
+
+async def test_who_gives_up_in_the_moment_of_a_refusal_has_given_up(clock: FakeClock) -> None:
+    fair = seats(clock, wait_seconds=1)
+    entered(fair.try_enter())
+    waiting = asyncio.ensure_future(fair.wait("joe"))
+    await turns()
+    clock.advance(2)
+    fair.expire()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
 async def test_queues_are_served_in_turn(clock: FakeClock) -> None:
     """2.12, S73."""
     fair = seats(clock)

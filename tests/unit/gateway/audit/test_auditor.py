@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from ostiary.core.delegation import narrow, parse_scope
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.auditor import Auditor, Prepared
-from ostiary.gateway.audit.sinks.file import FileSink
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
+from ostiary.plugins.file.audit import FileAudit
 from ostiary.testing import FakeClock
 from ostiary.wire.audit import AuditLevel, AuditRule, Policy, Stage
 from tests.unit.gateway.audit.memory_sink import Memory, auditor
@@ -243,9 +244,70 @@ def test_a_request_whose_first_event_cannot_be_stored_is_refused(sink: Memory, c
     assert caught.value.code == "audit-unavailable"
 
 
+# --- a sink that breaks its promise ---
+
+
+class Broken(Memory):
+    """As a foreign provider may be: it raises whatever it likes."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def accept(self, line: str) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("canary-31f0"), AuditUnavailable("canary-31f0")])
+def test_a_sink_that_raises_though_it_must_not_refuses_nobody_and_is_counted(
+    sink: Memory, clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """S70."""
+    broken = Broken(error)
+    audit = Auditor(Policy((AuditRule(AuditLevel.METADATA),)), [broken, sink], clock=clock, may_refuse=False)
+    for number in range(3):
+        prepared(audit).record_received(f"{number}", "", 1000.0)
+    assert len(sink.lines) == audit.dropped == 3
+    assert caplog.messages == ["an audit provider fails: its events are dropped"], "once, not for every event"
+    assert "canary" not in str([vars(record) for record in caplog.records])
+
+
+def test_blocking_a_sink_that_fails_in_any_way_refuses_the_request(clock: FakeClock) -> None:
+    """S70: nothing passes without a record, and what a foreign exception says is told to nobody."""
+    audit = auditor(Broken(RuntimeError("canary-31f0")), clock, blocking=True)
+    with pytest.raises(AuditUnavailable) as caught:
+        prepared(audit).record_received("i", "", 1000.0)
+    assert caught.value.cause == "Broken has failed: RuntimeError"
+    assert "canary" not in f"{caught.value!r} {caught.value}"
+    assert caught.value.__suppress_context__
+
+
+async def test_a_sink_that_fails_to_flush_or_close_keeps_nobody_from_it(
+    sink: Memory, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Memory):
+        async def flush(self) -> None:
+            raise RuntimeError
+
+        async def close(self) -> None:
+            raise LookupError
+
+    closed: list[str] = []
+
+    class Noting(Memory):
+        async def close(self) -> None:
+            closed.append("closed")
+
+    audit = Auditor(Policy((AuditRule(AuditLevel.METADATA),)), [Stubborn(), Noting()], clock=clock)
+    await audit.flush()
+    await audit.close()
+    assert closed == ["closed"]
+    assert len(caplog.messages) == 2
+
+
 async def test_events_reach_the_file_whole_and_in_order(tmp_path: Path, clock: FakeClock) -> None:
     file = tmp_path / "audit.log"
-    audit = Auditor(Policy((AuditRule(AuditLevel.METADATA),)), [FileSink(file, clock=clock)], clock=clock)
+    audit = Auditor(Policy((AuditRule(AuditLevel.METADATA),)), [FileAudit(file, clock=clock)], clock=clock)
     request = prepared(audit)
     for number in range(1000):
         request.complete(f"id-{number}", "", 200, received_at=1000.0, at=1000.0)
@@ -265,3 +327,21 @@ def test_origins_are_kept_and_bounded(sink: Memory, clock: FakeClock) -> None:
         audit.origin((str(number),), "x" * 2000)
     assert len(audit._origins) <= 4096
     assert "TRUNCATED" in audit.origin(("192.0.2.1",), "x" * 2000)
+
+
+@pytest.mark.parametrize("decision", [None, Decision(Verdict.ALLOW, "because")])
+def test_the_scope_of_a_token_is_in_every_event_whichever_way_it_ends(
+    sink: Memory, clock: FakeClock, decision: Decision | None
+) -> None:
+    audit = auditor(sink, clock)
+    delegation = narrow(None, parse_scope("get pods -n shop; get /a"), 'agent "x"')
+    for _ in range(2):
+        request = prepared(audit, decision=decision, delegation=delegation)
+        request.complete("id", "", 200, received_at=0.0, at=0.0)
+        request.complete_with("id", "", 200, received_at=0.0, at=0.0, annotations={"more": "1"})
+    notes = [event["annotations"] for event in sink.events]
+    assert len(notes) == 4
+    for each in notes:
+        assert each["ostiary.dev/scope"] == "get /a; get pods -n shop"
+        assert each["ostiary.dev/actor"] == 'agent "x"'
+        assert ("authorization.k8s.io/decision" in each) is (decision is not None)

@@ -102,6 +102,15 @@ def test_a_refusal_that_was_hidden_is_told_as_one() -> None:
     assert not back(event("GET", "/api/v1/pods", ALLOWED, code=404)).decision.hidden
 
 
+def test_what_a_tokens_scope_refused_is_told_as_such() -> None:
+    beyond = Decision(Verdict.DENY, "beyond this token's scope: get nodes -A")
+    told = json.loads(event("GET", "/api/v1/pods", beyond))
+    told["annotations"]["ostiary.dev/scope"] = "get nodes -A"
+    refused = back(json.dumps(told))
+    assert (refused.scope, refused.refused_by_scope) == ("get nodes -A", True)
+    assert not back(event("GET", "/api/v1/pods")).refused_by_scope
+
+
 def test_who_acts_for_somebody_else_asks_what_the_other_may() -> None:
     assert back(event("GET", "/api/v1/pods", actor=UserInfo("root"))).attributes.user == ALICE
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from ostiary.core.tokens import Tokens
+from ostiary.core.delegation import Delegation, parse_scope
+from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
-from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
 from ostiary.wire.status import Answer
@@ -382,6 +384,32 @@ async def test_a_stream_whose_token_has_expired_is_judged_by_its_session(
     else:
         # One that concerns everybody who was there before the session began: it is asked about, and goes on.
         await tokens.revoke(RevocationKind.BEFORE, "", at=live.session.created_at - timedelta(hours=1))
+    await authenticator.feed.confirm()
+    assert stream.cuts == (1 if revoked else 0)
+
+
+@pytest.mark.parametrize("revoked", [True, False])
+async def test_a_stream_of_a_narrowed_token_is_judged_by_that_also_when_its_holder_is_to_be_checked(
+    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock, revoked: bool
+) -> None:
+    due = clock.now() + timedelta(minutes=15)
+
+    async def check(stored: Found) -> Found:
+        return replace(stored, token=replace(stored.token, expires_at=due))
+
+    authenticator.check_holder = check
+    owner = await tokens.issue_token(ANN, provider="ldap", name="job", lifetime=timedelta(days=1))
+    scope = Delegation((parse_scope("get pods -n shop"),)).encode()
+    narrowed = await tokens.mint(owner.session, lifetime=timedelta(hours=1), delegation=scope)
+    live = await authenticator.find(digest(narrowed.token.reveal()))
+    assert live is not None
+    stream = stream_of(authenticator, live)
+    clock.advance(minutes=20)
+    authenticator.tick()
+    assert stream.cuts == 0
+    if revoked:
+        await tokens.revoke(RevocationKind.TOKEN, live.digest.hex())
+    store.forgetful = True
     await authenticator.feed.confirm()
     assert stream.cuts == (1 if revoked else 0)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import CLOCK_TOLERANCE, Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate import store_health
 from ostiary.gateway.authenticate.store_health import StoreHealth
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
-from ostiary.plugins.sqlite import token_store as sqlite
+from ostiary.plugins.sqlite import store_file
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from tests.support.http1 import turn, until
@@ -57,7 +57,7 @@ async def test_a_full_disk_is_told_although_a_small_write_would_still_fit(
     health = StoreHealth(tokens, clock)
     assert await health.check() == ""
     clock.advance(60)
-    monkeypatch.setattr(sqlite, "LEAST_FREE_BYTES", 2**62)
+    monkeypatch.setattr(store_file, "LEAST_FREE_BYTES", 2**62)
     assert await health.check() == "it cannot be written"
 
 
@@ -182,6 +182,18 @@ async def test_a_jump_of_the_clock_is_logged_with_its_size_and_checked_once(
     (record,) = caplog.records
     assert (record.getMessage(), record.levelno) == ("the clock was changed", logging.WARNING)
     assert record.__dict__["seconds"] == -3600.3
+
+
+async def test_a_correction_within_the_tolerance_of_the_store_is_no_jump(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    health = StoreHealth(Tokens(Counting(clock=clock), clock=clock), clock)
+    clock.set_back(CLOCK_TOLERANCE.total_seconds())
+    health.tick()
+    assert caplog.records == []
+    clock.set_back(CLOCK_TOLERANCE.total_seconds() + 1)
+    health.tick()
+    assert len(caplog.records) == 1
 
 
 async def test_the_log_says_once_that_it_cannot_be_written_and_once_that_it_can_again(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from ostiary.core.delegation import narrow, parse_scope
 from ostiary.core.tokens import Tokens, digest
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse, TokensInUse
 from ostiary.interfaces.token_store import Found
@@ -55,6 +57,16 @@ async def test_a_token_that_is_looked_up_twice_is_one_object(in_use: TokensInUse
     found = await stored(tokens)
     assert in_use.remember(found) is in_use.remember(found)
     assert len(in_use) == 1
+
+
+async def test_a_token_whose_delegation_differs_is_another_token(in_use: TokensInUse, tokens: Tokens) -> None:
+    found = await stored(tokens)
+    token = in_use.remember(found)
+    assert token.delegation == ""
+    narrower = in_use.remember(replace(found, token=replace(found.token, delegation="less")))
+    assert narrower is not token
+    assert narrower.delegation == "less"
+    assert in_use.by_digest.get(found.token.digest) is narrower
 
 
 async def test_a_revoked_token_is_not_taken_for_the_one_that_the_store_finds(
@@ -139,3 +151,35 @@ async def test_an_expired_token_is_forgotten_and_its_stream_lasts_as_long_as_the
     assert (len(in_use), stream.cuts) == (0, 0)
     in_use.expire(token.session.expires_at)
     assert stream.cuts == 1
+
+
+async def test_the_streams_of_a_narrowed_token_end_with_the_token(in_use: TokensInUse, tokens: Tokens) -> None:
+    """Whoever was given ten minutes does not watch for a day."""
+    issued = await tokens.issue(ANN, provider="staff")
+    delegation = narrow(None, parse_scope("watch pods -n shop")).encode()
+    minted = await tokens.mint(issued.session, lifetime=timedelta(minutes=10), delegation=delegation)
+    stored = await tokens.find(minted.token.reveal())
+    assert stored is not None
+    token, stream = in_use.remember(stored), Stream()
+    in_use.add_stream(token, stream)
+    in_use.expire(minted.expires_at - timedelta(seconds=1))
+    assert stream.cuts == 0
+    in_use.expire(minted.expires_at)
+    assert stream.cuts == 1
+
+
+async def test_what_is_kept_for_the_owner_is_kept_apart_from_a_narrowed_token(
+    in_use: TokensInUse, tokens: Tokens
+) -> None:
+    owner = await remembered(in_use, tokens)
+    users = [owner.known_user]
+    for scope in ("get pods -n shop", "get pods -n web"):
+        delegation = narrow(None, parse_scope(scope))
+        minted = await tokens.mint(owner.session, lifetime=timedelta(minutes=10), delegation=delegation.encode())
+        stored = await tokens.find(minted.token.reveal())
+        assert stored is not None
+        token = in_use.remember(stored)
+        assert token.known_user.delegation == delegation
+        users.append(token.known_user)
+    assert owner.known_user.delegation is None
+    assert len(set(users)) == 3

@@ -14,10 +14,11 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ostiary.core.settings.outgoing import parse_origin
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import default_config, load, loads, warnings
 from ostiary.gateway.config.settings import GatewayConfig, IdentityMode, OnError
-from ostiary.gateway.config.values import Address, parse_address, parse_origin
+from ostiary.gateway.config.values import Address, parse_address
 from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.file.groups import FileGroups
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -353,6 +354,7 @@ def test_a_mistake_hides_no_other_that_does_not_follow_from_it(read: Read) -> No
         ("audit: {log: {}}", "audit.log.path"),
         ("audit: {webhook: {url: 'http://audit.example.com/events'}}", "audit.webhook.url"),
         ("audit: {webhook: {}}", "audit.webhook.url"),
+        (f"audit: {{webhook: {{url: 'https://a.test/x', tls: {{pins: ['{'0' * 64}']}}}}}}", "audit.webhook.tls.pins"),
         ("audit: {webhook: {url: 'https://a.test/x?y', requestsPerSecond: 0}}", "audit.webhook.requestsPerSecond"),
         ("webhooks: {tokenReview: true}", "webhooks.callers"),
         ("webhooks: {tokenReview: true, callers: {names: [kube-apiserver]}}", "webhooks.callers.names"),
@@ -679,3 +681,17 @@ def test_a_provider_type_that_is_misspelt_is_told_with_the_one_that_was_meant() 
     hints = " ".join(str(problem.hint) for problem in error.value.problems)
     assert "did you mean htpasswd?" in hints
     assert "did you mean memory?" in hints
+
+
+def test_files_are_meant_from_the_folder_in_which_the_configuration_is_named(tmp_path: Path) -> None:
+    """A mounted ConfigMap: gateway.yaml is a link into a folder that is gone after the next change."""
+    for folder in ("config/..2026", "policy"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "config/..2026/gateway.yaml").write_text(
+        HEAD + IDENTITY + MEMORY + "tokens: {revocationFile: revoked}\n"
+        "authorization: {chain: [{name: policy, type: rbac, paths: [../policy]}]}\n"
+    )
+    (tmp_path / "config/..data").symlink_to("..2026")
+    (tmp_path / "config/gateway.yaml").symlink_to("..data/gateway.yaml")
+    config = load(tmp_path / "config/gateway.yaml")
+    assert config.tokens.revocation_file == tmp_path / "config/revoked"

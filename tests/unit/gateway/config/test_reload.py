@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Self
+
 import pytest
 
+from ostiary.core.catalog import Context
+from ostiary.core.config import Fields
 from ostiary.gateway.config import loads
 from ostiary.gateway.config.reload import changes_that_need_a_restart
 from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from tests.unit.gateway.acme import install
 
 PLAIN = """
 apiVersion: ostiary.dev/v1
@@ -40,3 +47,43 @@ def test_only_what_is_declared_so_needs_a_restart(more: str, changed: list[str])
 
 def test_the_same_configuration_needs_none() -> None:
     assert list(changes_that_need_a_restart(config(), config())) == []
+
+
+# --- the store ---
+
+
+def sqlite(settings: str) -> GatewayConfig:
+    return config(f"store: {{type: sqlite, {settings}}}")
+
+
+def test_a_store_is_the_same_however_its_settings_are_written() -> None:
+    assert list(changes_that_need_a_restart(sqlite("path: tokens.db"), sqlite("path: ./tokens.db"))) == []
+    assert list(changes_that_need_a_restart(loads(PLAIN), sqlite("path: ostiary.db"))) == [], "the default, written out"
+    assert list(changes_that_need_a_restart(sqlite("path: tokens.db"), sqlite("path: other.db"))) == ["store"]
+
+
+class HostedStore(MemoryTokenStore):
+    """A store of a package that declares no settings."""
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        fields.ignore("host", "schema")
+        return super().from_config(fields, context)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [
+        ("{type: hosted, host: db-1, schema: a}", []),
+        ("{schema: a, host: db-1, type: hosted}", []),
+        ("{type: hosted, host: db-2, schema: a}", ["store"]),
+        ("{type: hosted, host: db-1, schema: b}", ["store"]),
+        ("{type: hosted, host: db-1}", ["store"]),
+    ],
+)
+def test_another_host_or_schema_is_another_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, changed: list[str]
+) -> None:
+    install(tmp_path, monkeypatch, f"[ostiary.token_store]\nhosted = {__name__}:HostedStore\n")
+    old = config("store: {type: hosted, host: db-1, schema: a}")
+    assert list(changes_that_need_a_restart(old, config(f"store: {settings}"))) == changed

@@ -11,6 +11,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import load, warnings
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.config.settings import GatewayConfig
+from tests.support import noting_store
 from tests.unit.gateway import acme, foreign
 
 CONFIG = """
@@ -27,6 +28,7 @@ listen: {address: "%s", workers: %d, insecure: true}
 def foreign_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         acme.install(tmp_path_factory.mktemp("site"), patch, foreign.ENTRY_POINTS, package="foreign")
+        acme.install(tmp_path_factory.mktemp("site"), patch, noting_store.ENTRY_POINTS, package="noting")
         yield
 
 
@@ -94,3 +96,86 @@ def test_a_foreign_mapper_may_read_kubernetes_paths(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     assert read(tmp_path, more=upstreams % "cluster").upstreams[0].is_kubernetes
     assert not read(tmp_path, more=upstreams % "http").upstreams[0].is_kubernetes
+
+
+def test_a_store_that_can_have_an_owner_wants_an_external_url(tmp_path: Path) -> None:
+    owned = "noting, path: tokens.db"
+    config = read(tmp_path, store=owned)
+    assert any("externalURL is not set" in warning for warning in warnings(config))
+    assert config.owner == ""
+    named = read(tmp_path, store=owned, more='externalURL: "https://gateway.example"\n')
+    assert not any("externalURL" in warning for warning in warnings(named))
+    assert not any("externalURL" in warning for warning in warnings(read(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("url", "owner"),
+    [
+        ("https://gateway.example", "https://gateway.example"),
+        ("https://Gateway.Example/", "https://gateway.example"),
+        ("https://gateway.example:443", "https://gateway.example"),
+        ("https://gateway.example:8443", "https://gateway.example:8443"),
+        ("http://localhost:80", "http://localhost"),
+        ("https://[::1]:8443", "https://[::1]:8443"),
+    ],
+)
+def test_the_owner_of_a_store_is_the_same_however_its_address_is_written(tmp_path: Path, url: str, owner: str) -> None:
+    assert read(tmp_path, more=f'externalURL: "{url}"\n').owner == owner
+
+
+WORKLOAD = """
+apiVersion: ostiary.dev/v1
+kind: Gateway
+externalURL: https://gateway.example.com
+store: {type: memory}
+identity:
+%s
+authorization: {chain: [{name: all, type: allow_all, upstreams: all}]}
+upstreams:
+%s
+%s
+"""
+BOUND = "- {name: %s, type: workload, platform: kubernetes, cluster: %s}\n"
+UPSTREAM = "- {name: %s, server: 'https://%s.example.com'}\n"
+
+
+@pytest.mark.parametrize(
+    ("identity", "upstreams", "more", "expected"),
+    [
+        (BOUND % ("pods", "main"), UPSTREAM % ("main", "a"), "", None),
+        (BOUND % ("pods", "mian"), UPSTREAM % ("main", "a"), "", 'of an unknown upstream "mian"'),
+        (BOUND % ("pods", "main"), "  []", "", 'of an unknown upstream "main"'),
+        (
+            BOUND % ("pods", "main"),
+            UPSTREAM % ("main", "a") + "- {name: other, server: 'https://b.example.com', prefix: /b}",
+            "",
+            "would be others' of the same name at the other upstreams",
+        ),
+        (
+            BOUND % ("pods", "main"),
+            UPSTREAM % ("main", "a"),
+            "webhooks: {tokenReview: true, callers: {tokenFile: gateway.yaml}}",
+            "would be others' in a cluster that asks by webhook",
+        ),
+        (
+            BOUND % ("pods", "main") + BOUND % ("more", "main"),
+            UPSTREAM % ("main", "a"),
+            "",
+            "could have the names of another provider's",
+        ),
+    ],
+)
+def test_service_accounts_keep_their_names_only_where_they_cannot_be_others(
+    tmp_path: Path, identity: str, upstreams: str, more: str, expected: str | None
+) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(WORKLOAD % (identity, upstreams, more))
+    try:
+        load(path)
+        messages: list[str] = []
+    except ConfigurationError as error:
+        messages = [problem.message for problem in error.problems]
+    if expected is None:
+        assert messages == []
+    else:
+        assert any(expected in message for message in messages), messages

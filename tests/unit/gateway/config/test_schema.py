@@ -32,6 +32,7 @@ kind: Gateway
 store: {type: memory}
 identity: [{name: me, type: single_user, username: alice}]
 groups: []
+serviceAccounts: {declared: [{namespace: shop, name: deployer}]}
 authorization:
   chain:
   - {name: a, type: abac, paths: [abac.jsonl]}
@@ -51,6 +52,15 @@ authorization:
   - {name: d, type: allow_all}
 upstreams:
 - {name: api, server: "https://10.0.0.1:6443", attributes: {type: kubernetes}}
+admission:
+- name: objects
+  type: object_quota
+  limits: [{name: pods, resources: [pods], count: 5, sums: [{name: cpu, path: spec.cpu, limit: "8"}]}]
+audit:
+  sinks:
+  - {name: file, type: file, path: audit.log, fsync: true}
+  - {name: output, type: stdout}
+  - {name: elsewhere, type: webhook, url: "https://audit.example.com/events", tls: {ca: cluster-ca.pem}}
 """
 
 # Every way to know people and their groups, with all sections that it has.
@@ -93,7 +103,12 @@ identity:
   keysURL: https://login.example.com/keys
   claims: {}
 - {name: proxy, type: trusted_header, names: [front-proxy], headers: {user: X-User, group: X-Group, uid: X-Uid}}
-- {name: machines, type: client_certificate, credentialID: false, renewal: session}
+- {name: machines, type: client_certificate, credentialID: false, spiffeTrustDomain: example.org, renewal: session}
+- name: pods
+  type: workload
+  platform: kubernetes
+  server: https://cluster.example.com
+  rules: [{match: {namespace: [shop, "team-*"]}, username: "{sub}", groups: [pods], uid: "{pod}"}]
 - name: directory
   type: ldap
   url: ldaps://ldap.example.com
@@ -124,6 +139,23 @@ groups:
 authorization: {chain: [{name: a, type: allow_all}]}
 """
 
+_STORES = (
+    """{type: postgresql, hosts: [a.test], database: tokens, user: gateway, passwordFile: secret, pooler: transaction,
+  tls: {ca: ca.pem, serverName: db.test}, listen: {hosts: [b.test]}}""",
+    """{type: redis, passwordFile: secret, tls: {ca: ca.pem},
+  sentinel: {name: tokens, addresses: [a.test], username: gateway, passwordFile: secret}}""",
+    "{type: redis, cluster: {addresses: [a.test, b.test]}, insecure: true, waitReplicas: 1}",
+)
+STORES = [
+    f"""
+apiVersion: ostiary.dev/v1
+kind: Gateway
+store: {store}
+authorization: {{chain: [{{name: a, type: allow_all}}]}}
+"""
+    for store in _STORES
+]
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -137,6 +169,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
     for name in ("cluster-token", "caller-token", "secret"):
         (directory / name).write_text("token")
+    (directory / "issuer-secret").write_text("0123456789abcdef0123456789abcdef")
+    (directory / "collector-headers").write_text("X-Api-Key: 123\n")
     (directory / "users.htpasswd").write_text("alice:" + bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode())
     (directory / "groups.yaml").write_text("developers: [alice]\n")
     (directory / "policy").mkdir()
@@ -226,7 +260,7 @@ def test_schema_and_loader_know_the_same_fields_everywhere(directory: Path) -> N
     """The loader says what it asked for; what it asks for is what the schema has, and no section is left out."""
     pytest.importorskip("ldap", reason="python-ldap is not installed")
     seen: set[int] = set()
-    for text in (EXAMPLE, OTHERS, SIGN_IN):
+    for text in (EXAMPLE, OTHERS, SIGN_IN, *STORES):
         validate(yaml.safe_load(text))
         reading = Reading(parse(text))
         assert read_sections(reading, directory, SYSTEM_CLOCK) is not None
@@ -288,7 +322,7 @@ def test_every_bundled_type_is_in_the_schema_and_in_the_reference() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for kind in ("identity", "group", "authorization", "admission", "token_store", "attributes"):
+    for kind in ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit"):
         for name in project["entry-points"][f"ostiary.{kind}"]:
             assert f"{kind}.{name}" in SCHEMA["$defs"]
             assert f"`{name}`" in PAGE

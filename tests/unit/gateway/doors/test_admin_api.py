@@ -133,3 +133,25 @@ async def test_hostile_json_to_a_webhook_is_answered_or_a_400(tmp_path: Path, ho
         for body in (REVIEW % (kind, group, text, text, text), b'{"spec":' * 20_000, *HOSTILE):
             request = get(f"/webhooks/{hook}", "Authorization: Bearer secret", method="POST", body=body)
             assert (await site.client.ask(request)).status in (200, 400)
+
+
+# --- replicas ---
+
+
+async def test_replicas_are_a_resource_like_any_other(tmp_path: Path) -> None:
+    async with upstream() as made, served(config(tmp_path, at(made))) as site:
+        assert (await site.client.ask(site.request(f"{ADMIN}/replicas"))).status == 403
+        rule = {"apiGroups": ["ostiary.dev"], "resources": ["replicas"], "verbs": ["list"]}
+        (tmp_path / "policy.yaml").write_text(yaml.safe_dump_all(role("", rule, User="alice")))
+        await site.worker.reload(configured_by_policy(tmp_path, at(made)))
+        answer = await site.client.ask(site.request(f"{ADMIN}/replicas"))
+        assert answer.status == 200
+        (item,) = json.loads(answer.body)["items"]
+        assert (item["ready"], item["workers"], item["configuration"]["compared"]) == (True, 1, "same")
+        for query in ("watch=true", "labelSelector=a%3Db", "fieldSelector=metadata.name%3Da"):
+            assert (await site.client.ask(site.request(f"{ADMIN}/replicas?{query}"))).status in (400, 403)
+
+
+def configured_by_policy(folder: Path, server: str) -> Any:
+    chain = [{"name": "policy", "type": "rbac", "paths": ["policy.yaml"]}]
+    return configured(folder, server, authorization={"chain": chain})

@@ -11,10 +11,11 @@ from ostiary.gateway.doors.operator_json import (
     ended_json,
     explanation_json,
     marks_json,
+    session_json,
     who_can_json,
 )
 from ostiary.interfaces.authorization import Explanation, Subject
-from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, SessionKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 
 ALICE = UserInfo("alice", groups=("dev",))
@@ -84,3 +85,11 @@ def test_a_sign_in_that_failed_is_told_from_another_request() -> None:
     assert "login" not in value
     sign_in = EndedRequest("id", AT, 403, "no", "GET", "/auth", "192.0.2.1", "alice", "refused", "idp")
     assert ended_json(sign_in)["kind"] == "SignIn"
+
+
+def test_an_api_token_is_told_from_a_sign_in() -> None:
+    session = Session("s1", ALICE, "staff", AT, AT, kind=SessionKind.API_TOKEN, name="backup", last_used_at=AT)
+    told = session_json(session)
+    assert (told["kind"], told["name"], told["lastUsed"]) == ("api-token", "backup", "2030-01-01T11:00:00+00:00")
+    told = session_json(Session("s2", ALICE, "staff", AT, AT))
+    assert (told["kind"], told["name"], told["lastUsed"]) == ("sign-in", "", None)

@@ -354,3 +354,20 @@ def test_each_rule_without_a_bound_is_told(
     assert len(sentences) == len(told)
     for text in told:
         assert any(text in sentence for sentence in sentences), sentences
+
+
+def test_service_accounts_that_sign_in_are_impersonated_with_uid_and_pod_by_the_older_verb() -> None:
+    pod = "authentication.kubernetes.io/pod-name"
+    for signs_in in (False, True):
+        identity = ImpersonationTargets(
+            users=("alice",), uids=True, extra=(pod,), service_accounts=(("shop", "a"),), accounts_sign_in=signs_in
+        )
+        cluster, group = made(identity=identity), "authentication.k8s.io"
+        assert cluster.allows("impersonate", "serviceaccounts", "a", namespace="shop") is signs_in
+        assert cluster.allows("impersonate", "uids", "7", group=group) is signs_in
+        assert cluster.allows("impersonate", f"userextras/{pod}", "web", group=group) is signs_in
+        assert not cluster.allows("impersonate", "serviceaccounts", "b", namespace="shop")
+        assert not cluster.allows("impersonate", "serviceaccounts", "a", namespace="kube-system")
+        assert not cluster.allows("impersonate", "users", "alice")
+    alone = made(identity=ImpersonationTargets(users=("alice",), uids=True, accounts_sign_in=True))
+    assert not alone.allows("impersonate", "uids", "7", group="authentication.k8s.io")

@@ -8,7 +8,9 @@ import pytest
 
 from ostiary.gateway.config import default_config
 from ostiary.gateway.config.settings import Groups, Identity
+from ostiary.gateway.config.settings.accounts import DeclaredAccount, ServiceAccountSettings
 from ostiary.gateway.policy.possible_subjects import NameSource, PossibleSubjects
+from ostiary.interfaces.authorization import Subject
 from ostiary.interfaces.group import ListedGroup
 from ostiary.interfaces.identity import Produces
 
@@ -96,3 +98,40 @@ def test_a_name_without_its_prefix_is_recognised() -> None:
     assert subjects.near_user("alice") == "p:alice"
     assert subjects.near_group("dev") == "t:dev"
     assert subjects.near_user("bob") is None
+
+
+def test_service_accounts_of_the_gateway_are_possible_and_the_declared_ones_are_listed() -> None:
+    declared = DeclaredAccount(namespace="shop", name="deployer")
+    config = replace(default_config(), service_accounts=ServiceAccountSettings(declared=(declared,)))
+    subjects = PossibleSubjects.from_config(config)
+    for name, can in (
+        ("ostiary:serviceaccount:shop:deployer", True),
+        ("ostiary:serviceaccount:shop:made-later", True),
+        ("ostiary:serviceaccount:shop", False),
+        ("ostiary:admin", False),
+    ):
+        assert subjects.can_be_user(name) is can
+    assert "ostiary:serviceaccount:shop:deployer" in subjects.usernames()
+    for name, can in (
+        ("ostiary:serviceaccounts", True),
+        ("ostiary:serviceaccounts:shop", True),
+        ("ostiary:admins", False),
+    ):
+        assert subjects.can_be_group(name) is can
+
+
+def test_service_accounts_are_possible_where_a_provider_is_bound_to_the_cluster() -> None:
+    class Bound(Listing):
+        bound_cluster = "main"
+
+    for provider, can in ((Listing(), False), (Bound(), True)):
+        subjects = possible(provider)
+        assert subjects.can_be_user("system:serviceaccount:shop:deployer") is can
+        assert subjects.can_be_group("system:serviceaccounts:shop") is can
+        assert subjects.can_be_service_account(Subject("ServiceAccount", "deployer", namespace="shop")) is can
+        assert subjects.can_be_service_account(Subject("Group", "system:serviceaccounts")) is can
+        assert subjects.can_be_service_account(Subject("User", "system:serviceaccount:shop:deployer")) is can
+        for name in ("system:masters", "system:serviceaccount:shop", "system:node:one"):
+            assert not subjects.can_be_user(name)
+            assert not subjects.can_be_group(name)
+            assert not subjects.can_be_service_account(Subject("User", name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from ostiary.errors import ProviderError
@@ -50,6 +51,14 @@ async def test_gains_and_losses_are_told_once_and_counted() -> None:
 async def test_what_everybody_may_ask_of_themselves_is_no_question_of_policy() -> None:
     review = asked("bob", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", allowed=True)
     told = await replay([review], CANDIDATE)
+    assert (told.asked, told.free, told.differences) == (0, 1, ())
+
+
+async def test_what_a_token_was_not_for_is_no_question_of_policy() -> None:
+    """Its owner may do it: no policy has changed that."""
+    record = asked("alice", "GET", "/api/v1/pods/a", allowed=False)
+    record = replace(record, decision=Decision(Verdict.DENY, "beyond this token's scope: get nodes -A"))
+    told = await replay([record], CANDIDATE)
     assert (told.asked, told.free, told.differences) == (0, 1, ())
 
 

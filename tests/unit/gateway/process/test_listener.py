@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import trustme
 
 from ostiary.errors import ConfigurationError
+from ostiary.gateway.config.settings import ServerTls
 from ostiary.gateway.config.values import Address
-from ostiary.gateway.process.listener import bind, listen_hint
+from ostiary.gateway.process.listener import ListenerFiles, bind, certificate_expiry, listen_hint
+from ostiary.testing import FakeClock
 
 
 def test_an_address_that_is_taken_is_somebody_elses() -> None:
@@ -35,3 +41,66 @@ def test_an_address_of_another_machine_cannot_be_freed_by_stopping_anything() ->
 )
 def test_every_reason_has_a_hint_that_fits(number: int | None, hint: str) -> None:
     assert listen_hint(number) == hint
+
+
+class TestFiles:
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """Well after the files were written."""
+        clock = FakeClock()
+        clock.advance(minutes=10)
+        return clock
+
+    @pytest.fixture
+    def tls(self, tmp_path: Path, clock: FakeClock) -> ServerTls:
+        tls = ServerTls(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "clients.pem")
+        for path in (tls.certificate, tls.key, tls.client_ca):
+            assert path is not None
+            write(path, "old", clock)
+        return tls
+
+    def test_what_stays_as_it_is_has_not_changed(self, tls: ServerTls, clock: FakeClock) -> None:
+        files = ListenerFiles(tls, clock)
+        clock.advance(hours=1)
+        assert not files.have_changed()
+
+    @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "clients.pem"])
+    def test_each_file_counts_and_a_change_is_told_once(self, name: str, tls: ServerTls, clock: FakeClock) -> None:
+        files = ListenerFiles(tls, clock)
+        write(tls.certificate.with_name(name), "renewed", clock)
+        clock.advance(seconds=3)
+        assert files.have_changed()
+        assert not files.have_changed()
+
+    def test_a_file_that_was_written_a_moment_ago_may_be_half_of_it(self, tls: ServerTls, clock: FakeClock) -> None:
+        files = ListenerFiles(tls, clock)
+        write(tls.certificate, "renewed", clock)
+        assert not files.have_changed()
+        clock.advance(seconds=3)
+        assert files.have_changed()
+
+    def test_a_file_that_is_away_is_waited_for(self, tls: ServerTls, clock: FakeClock) -> None:
+        files = ListenerFiles(tls, clock)
+        tls.certificate.unlink()
+        clock.advance(seconds=3)
+        assert not files.have_changed()
+        write(tls.certificate, "renewed", clock)
+        clock.advance(seconds=3)
+        assert files.have_changed()
+
+    def test_without_tls_nothing_changes(self, clock: FakeClock) -> None:
+        assert not ListenerFiles(None, clock).have_changed()
+
+
+def write(path: Path, text: str, clock: FakeClock) -> None:
+    path.write_text(text)
+    os.utime(path, (clock.now().timestamp(),) * 2)
+
+
+def test_the_certificate_of_the_listener_itself_says_when_it_expires(tmp_path: Path, ca: trustme.CA) -> None:
+    expires = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
+    leaf = ca.issue_cert("localhost", not_after=expires)
+    path = tmp_path / "tls.crt"
+    path.write_bytes(b"".join(pem.bytes() for pem in [*leaf.cert_chain_pems, ca.cert_pem]))
+    assert certificate_expiry(ServerTls(path, path)) == expires.timestamp()
+    assert certificate_expiry(None) == 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.config import default_config
-from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.config.settings import GatewayConfig, Identity
 from ostiary.gateway.process.online_check import ProbeResult, probe_all
+from ostiary.interfaces.token_store import TokenStore
+from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from tests.support.noting_store import NotingStore
 
 
 class Probed:
@@ -51,3 +55,81 @@ async def test_a_provider_that_is_configured_twice_is_asked_once() -> None:
     results = await probe_all(replace(default_config(), identity=identity, upstreams=()))
     assert [result.what for result in results] == ['identity "one"']
     assert provider.count == 1
+
+
+# --- the token store ---
+
+
+MINE, THEIRS = "https://mine.example", "https://theirs.example"
+
+
+def with_store(store: TokenStore, *, owner: str = MINE) -> GatewayConfig:
+    config = default_config()
+    return replace(config, store=replace(config.store, type="test", instance=store), identity=(), owner=owner)
+
+
+async def probe_store(config: GatewayConfig) -> ProbeResult:
+    (result,) = await probe_all(config)
+    return result
+
+
+async def test_a_store_that_answers_is_ours(tmp_path: Path) -> None:
+    store = NotingStore(str(tmp_path / "tokens.db"))
+    await store.sessions()
+    result = await probe_store(with_store(store))
+    assert result == ProbeResult('store "test"', True, f"it answered; it belongs to {MINE}")
+
+
+async def test_a_store_of_another_gateway_fails_and_says_whose_it_is(tmp_path: Path) -> None:
+    store = NotingStore(str(tmp_path / "tokens.db"))
+    await store.sessions()
+    await store.claim(THEIRS)
+    result = await probe_store(with_store(store))
+    assert not result.ok
+    assert THEIRS in result.detail
+    assert "--take-over" in result.detail
+
+
+async def test_without_an_external_url_it_is_claimed_for_nobody(tmp_path: Path) -> None:
+    store = NotingStore(str(tmp_path / "tokens.db"))
+    await store.sessions()
+    result = await probe_all(with_store(store, owner=""))
+    assert [(each.ok, "no owner" in each.detail) for each in result] == [(True, True)]
+    other = NotingStore(str(tmp_path / "tokens.db"))
+    assert await other.claim(THEIRS) == THEIRS
+    await other.close()
+
+
+async def test_a_store_that_cannot_be_asked_fails(tmp_path: Path) -> None:
+    (tmp_path / "tokens.db").write_bytes(b"this is no database" * 100)
+    result = await probe_store(with_store(SqliteTokenStore(tmp_path / "tokens.db")))
+    assert not result.ok
+
+
+async def test_a_file_that_does_not_exist_yet_is_not_made(tmp_path: Path) -> None:
+    result = await probe_store(with_store(SqliteTokenStore(tmp_path / "tokens.db")))
+    assert (result.ok, "the first start makes it" in result.detail) == (True, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_store_in_memory_is_not_asked() -> None:
+    assert await probe_all(replace(default_config(), identity=())) == []
+
+
+class ProbedStore(SqliteTokenStore):
+    closed = False
+
+    async def probe(self) -> str:
+        assert not self.closed
+        return "it keeps tokens"
+
+    async def close(self) -> None:
+        self.closed = True
+        await super().close()
+
+
+async def test_a_store_that_can_tell_more_is_asked_and_closed(tmp_path: Path) -> None:
+    store = ProbedStore(tmp_path / "tokens.db")
+    await store.sessions()
+    assert await probe_all(with_store(store)) == [ProbeResult('store "test"', True, "it keeps tokens")]
+    assert store.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -180,9 +181,35 @@ class Gateway:
         return self.worker.app.shared.limits.streams.open_in_all
 
 
+class InnerFailures(logging.Handler):
+    """Notes what went wrong inside the gateway. The client may not notice: it has been answered already."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "a request failed inside the gateway":
+            self.messages.append(f"{record.getMessage()}: {record.__dict__.get('cause')}")
+
+
 @asynccontextmanager
-async def serving(config: GatewayConfig, user: UserInfo = ALICE) -> AsyncIterator[Gateway]:
+async def serving(
+    config: GatewayConfig, user: UserInfo = ALICE, *, may_fail_inside: bool = False
+) -> AsyncIterator[Gateway]:
     """A gateway with *config*, and a client with a token of *user*."""
+    failures, log = InnerFailures(), logging.getLogger("ostiary.gateway")
+    log.addHandler(failures)
+    try:
+        async with _serving(config, user) as gateway:
+            yield gateway
+    finally:
+        log.removeHandler(failures)
+    assert may_fail_inside or failures.messages == []
+
+
+@asynccontextmanager
+async def _serving(config: GatewayConfig, user: UserInfo) -> AsyncIterator[Gateway]:
     clock = FakeClock()
     store = Store(clock=clock)
     config = replace(config, store=replace(config.store, instance=store))
@@ -195,7 +222,7 @@ async def serving(config: GatewayConfig, user: UserInfo = ALICE) -> AsyncIterato
             async with connected(port) as client:
                 yield Gateway(worker, port, clock, store, issued.token.reveal(), client)
         finally:
-            await worker.stop(drain=0.0)
+            await worker.close(drain=0.0)
             await turn()
 
 

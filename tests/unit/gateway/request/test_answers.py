@@ -61,6 +61,7 @@ async def test_who_presents_no_token_is_asked_for_one(tmp_path: Path, caplog: py
         ended = site.ended(answer)
         assert ended is not None
         assert (ended.status, ended.method, ended.path, ended.address) == (401, "GET", "/x", "127.0.0.1")
+        assert ended.reason == "Authentication failed, no credentials provided"
         assert (ended.username, ended.at) == ("", site.clock.now())
     (line,) = [record for record in caplog.records if record.getMessage() == "a request was refused"]
     assert line.__dict__["request_id"] == headers["audit-id"]
@@ -82,6 +83,9 @@ async def test_a_token_that_is_no_good_gets_the_same_answer_whatever_is_wrong_wi
         assert (answer.status, message_of(answer)) == (401, "Unauthorized")
         assert answer.one("WWW-Authenticate") == b'Bearer realm="ostiary", error="invalid_token"'
         assert site.count("authentications_total", "refused") == 1
+        ended = site.ended(answer)
+        assert ended is not None
+        assert ended.reason == "Authentication failed, attempted: bearer"
         assert len(await site.events()) == 1
         lookups = 0 if token == "ost_unknown" else 1
         assert site.store.lookups == lookups, "nobody is asked about what cannot be a token of ours"
@@ -153,7 +157,7 @@ async def test_a_hidden_refusal_cannot_be_told_from_a_missing_object(tmp_path: P
         assert answer.one("X-Content-Type-Options") is None
 
 
-async def test_what_nobody_serves_is_not_found(tmp_path: Path) -> None:
+async def test_what_nobody_serves_is_not_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstreams = [{"name": "api", "server": NOWHERE, "prefix": "/api", "identity": "none", "attributes": "http"}]
     async with serving(configured(tmp_path, NOWHERE, upstreams=upstreams)) as site:
         answer = await site.ask("/elsewhere")
@@ -161,6 +165,7 @@ async def test_what_nobody_serves_is_not_found(tmp_path: Path) -> None:
         ended = site.ended(answer)
         assert ended is not None
         assert ended.reason == "no upstream serves this host and path"
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 # --- 400 and 413 ---
@@ -187,6 +192,19 @@ async def test_headers_that_contradict_each_other_are_a_bad_request(
         assert made.requests == []
 
 
+async def test_a_websocket_that_presents_two_tokens_is_a_bad_request(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made))) as site:
+        protocols = ", ".join(f"base64url.bearer.authorization.k8s.io.{token}" for token in ("YQ", "Yg"))
+        lines = ("Connection: Upgrade", "Upgrade: websocket", f"Sec-WebSocket-Protocol: {protocols}")
+        async with connected(site.port) as client:
+            answer = await client.ask(get("/x", *lines))
+        assert answer.status == 400
+        ended = site.ended(answer)
+        assert ended is not None
+        assert ended.reason == message_of(answer)
+        assert made.requests == []
+
+
 async def test_a_target_that_can_be_read_in_two_ways_is_a_bad_request(tmp_path: Path) -> None:
     async with upstream() as made, serving(configured(tmp_path, at(made))) as site:
         answer = await site.ask("/a/../b")
@@ -203,11 +221,17 @@ async def test_a_request_that_cannot_be_read_to_its_end_is_refused_with_an_id_th
     caplog.set_level(logging.INFO, "ostiary.gateway")
     async with upstream() as made, serving(configured(tmp_path, at(made))) as site, connected(site.port) as client:
         if known:
-            client.send(site.request("/x?y=1", "Transfer-Encoding: chunked", method="POST") + b"broken\r\n")
+            client.send(site.request("/x?y=1", "Transfer-Encoding: chunked", method="POST"))
+            await until(lambda: site.seats == 1)
+            client.send(b"broken\r\n")
         else:
             client.send(b"GET /x?y=1 HTTP/1.1\r\nno header\r\n\r\n")
         answer = await client.answer()
         assert answer.status == 400
+        assert answer.one("Audit-Id")
+        if known:
+            await until(lambda: site.count("requests_total") == 1)
+            assert [event["auditID"].encode() for event in await site.events()] == [answer.one("Audit-Id")]
         ended = site.ended(answer)
         assert ended is not None
         assert (ended.status, ended.address, ended.at) == (400, "127.0.0.1", site.clock.now())
@@ -254,6 +278,19 @@ async def test_a_user_over_their_rate_is_told_when_to_come_back(tmp_path: Path) 
         assert (await site.ask()).status == 200
 
 
+async def test_who_has_too_many_connections_may_try_again_a_second_later(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made), limits={"connectionsPerUser": 1})) as site:
+        assert (await site.ask()).status == 200
+        async with connected(site.port) as client:
+            answer = await client.ask(site.request())
+            assert (answer.status, answer.one("Retry-After")) == (429, b"1")
+            assert await client.closed()
+        assert site.count("rate_limited_total", "connections") == 1
+        ended = site.ended(answer)
+        assert ended is not None
+        assert ended.reason == "over the limit: connections"
+
+
 async def test_who_has_too_many_streams_open_gets_no_other(tmp_path: Path) -> None:
     config = configured(tmp_path, NOWHERE, limits={"streams": 1})
     async with upstream(endless) as made:
@@ -278,6 +315,7 @@ async def test_an_answer_that_turns_out_to_be_a_stream_is_refused_where_the_user
         async with connected(site.port) as client:
             answer = await client.ask(site.request())
         assert (answer.status, answer.one("Retry-After")) == (429, b"1")
+        assert json.loads(answer.body)["details"]["retryAfterSeconds"] == 1
         assert site.count("rate_limited_total", "streams") == 1
         ended = site.ended(answer)
         assert ended is not None
@@ -291,6 +329,7 @@ async def test_an_answer_that_turns_out_to_be_a_stream_is_refused_where_the_user
 async def test_when_nobody_can_decide_the_request_fails_and_is_not_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "ostiary.gateway")
     policy = Policy()
     policy.fails = True
     async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
@@ -306,6 +345,7 @@ async def test_when_nobody_can_decide_the_request_fails_and_is_not_refused(
         assert ended.reason.startswith("could not be decided: ")
         assert "connection refused" in ended.reason
         assert made.requests == []
+    assert "a request failed" in [record.getMessage() for record in caplog.records], "not refused"
     (line,) = [record for record in caplog.records if record.getMessage() == "a request could not be decided"]
     assert "connection refused" in line.__dict__["cause"]
 
@@ -353,3 +393,19 @@ async def test_a_client_that_hangs_up_before_the_answer_is_counted_once(tmp_path
             assert site.seats == 1
         await until(lambda: site.seats == 0)
         await until(lambda: site.count("requests_total") == 1)
+
+
+async def test_an_answer_that_nobody_is_there_to_read_is_neither_counted_nor_recorded(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        policy.gate.clear()
+        async with connected(site.port) as client:
+            client.send(site.request())
+            await policy.reached.wait()
+        await until(lambda: len(site.worker._http.connections) == 1)
+        policy.fails = True
+        policy.gate.set()
+        await until(lambda: not site.worker.app.engine.busy)
+        assert site.count("provider_errors_total", "authorization") == 1
+        assert site.count("requests_total") == 0
+        assert await site.events() == []

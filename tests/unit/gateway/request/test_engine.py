@@ -72,7 +72,7 @@ async def served(config: GatewayConfig) -> AsyncIterator[Served]:
             async with connected(port) as client:
                 yield Served(worker, port, issued.token.reveal(), client)
         finally:
-            await worker.stop(drain=0.0)
+            await worker.close(drain=0.0)
             await turn()
 
 
@@ -193,7 +193,7 @@ async def test_a_request_that_cannot_be_begun_is_over(tmp_path: Path, monkeypatc
 # --- the record ---
 
 
-async def test_nothing_is_done_that_cannot_be_recorded(tmp_path: Path) -> None:
+async def test_nothing_is_done_that_cannot_be_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """S73, with the policy that is there when none is written, which omits the first stage."""
     async with upstream() as made:
         config = configured(tmp_path, at(made), audit={"blocking": True, "log": {"path": "audit.log"}})
@@ -210,6 +210,13 @@ async def test_nothing_is_done_that_cannot_be_recorded(tmp_path: Path) -> None:
                 assert (await site.client.ask(site.request(method="DELETE"))).status == 500
             assert made.requests == []
             assert site.seats == 0
+    refusals = [
+        record
+        for record in caplog.records
+        if record.getMessage() == "a request was refused: its audit event cannot be stored"
+    ]
+    assert len(refusals) == 2
+    assert "space" in refusals[0].__dict__["cause"]
 
 
 # --- webhooks ---
@@ -312,7 +319,7 @@ async def test_who_says_goodbye_with_the_request_still_gets_the_answer(tmp_path:
             await worker.start()
             port = listener.getsockname()[1]
             answer = await asyncio.to_thread(_ask_and_close, port, get("/x"), trust)
-            await worker.stop(drain=0.0)
+            await worker.close(drain=0.0)
     assert answer.startswith(b"HTTP/1.1 401 ")
 
 
@@ -375,7 +382,7 @@ async def test_a_client_that_is_answered_and_still_sends_does_not_hold_a_stop(tm
         assert (await site.client.answer()).status == 401
         (connection,) = site.worker._connections
         assert connection.busy
-        await site.worker.stop(drain=60.0)
+        await site.worker.close(drain=60.0)
         assert await site.client.closed()
 
 
@@ -383,7 +390,7 @@ async def test_a_request_on_an_idle_connection_is_answered_while_the_stop_begins
     """And the answer says that it was the last one."""
     async with upstream() as made, served(configured(tmp_path, at(made))) as site:
         assert (await site.client.ask(site.request())).one("Connection") is None
-        stopping = asyncio.create_task(site.worker.stop(drain=60.0))
+        stopping = asyncio.create_task(site.worker.close(drain=60.0))
         await until(lambda: site.worker._draining)
         answer = await site.client.ask(site.request())
         assert (answer.status, answer.one("Connection")) == (200, b"close")

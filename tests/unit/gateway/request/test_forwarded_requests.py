@@ -107,6 +107,22 @@ async def test_a_credential_that_the_upstream_rejects_is_not_the_clients(tmp_pat
             assert (await site.ask("/api")).status == 401, "an upstream that does not know us speaks about the client"
 
 
+@pytest.mark.parametrize(("path", "status"), [("/api/v1/pods", 503), ("/api/v1/namespaces/x/pods/p/proxy/", 401)])
+async def test_a_program_behind_the_proxy_of_a_pod_may_ask_the_client_for_a_password(
+    tmp_path: Path, path: str, status: int
+) -> None:
+    async def asks(connection: Upstreamed) -> None:
+        while True:
+            connection.upstream.requests.append(await connection.request())
+            connection.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nwho?")
+
+    (tmp_path / "token").write_text("gateway-token")
+    async with upstream(asks) as made:
+        upstreams = [{**kubernetes(at(made))[0], "tokenFile": "token"}]
+        async with serving(configured(tmp_path, at(made), upstreams=upstreams)) as site:
+            assert (await site.ask(path)).status == status
+
+
 # --- ends ---
 
 
@@ -152,6 +168,7 @@ async def test_a_watch_takes_a_stream_and_its_beginning_is_recorded(tmp_path: Pa
                 assert (site.seats, site.streams) == (0, 1)
                 assert [event["stage"] for event in await site.events()] == ["ResponseStarted"]
             await until(lambda: site.streams == 0)
+            assert not site.worker.app.engine.busy
             stages = [event["stage"] for event in await site.events()]
             assert stages == ["ResponseStarted", "ResponseComplete"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from ostiary.gateway.config.settings import GatewayConfig
 from tests.support.http1 import Client, Upstream, Upstreamed, connected, until, upstream
-from tests.unit.gateway.request.gateways import Gateway, Policy, at, configured, serving
+from tests.unit.gateway.request.gateways import Gateway, Policy, at, configured, kubernetes, serving
 
 ONE_SEAT = {"concurrency": 1, "concurrencyPerUser": 1}
 
@@ -94,3 +94,22 @@ async def test_a_call_of_our_own_api_goes_nowhere_else_after_a_reload(tmp_path: 
             client.send(body[-1:])
             assert (await client.answer()).status == 201
         assert (made.requests, other.requests) == ([], [])
+
+
+@pytest.mark.parametrize(("attributes", "status"), [("kubernetes", 201), ("http", 404)])
+async def test_a_review_that_the_gateway_would_no_longer_answer_itself_is_not_answered(
+    tmp_path: Path, attributes: str, status: int
+) -> None:
+    body = b'{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}'
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    async with upstream() as made:
+        config = configured(tmp_path, at(made), Policy(), upstreams=kubernetes(at(made)))
+        async with serving(config) as site, connected(site.port) as client:
+            client.send(site.request(path, "Content-Type: application/json", method="POST", body=body)[:-1])
+            await until(lambda: site.seats == 1)
+            changed = [{**kubernetes(at(made))[0], "attributes": attributes}]
+            config = configured(tmp_path, at(made), Policy(), upstreams=changed)
+            await site.worker.reload(replace(config, store=site.worker.app.config.store))
+            client.send(body[-1:])
+            assert (await client.answer()).status == status
+        assert made.requests == []

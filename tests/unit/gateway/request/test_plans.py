@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ostiary.model import Decision, UserInfo, Verdict
-from tests.support.http1 import get, upstream
-from tests.unit.gateway.request.gateways import ALLOW, ImmediatePolicy, another_token, at, configured, serving
+from tests.support.http1 import Upstreamed, get, until, upstream
+from tests.unit.gateway.request.gateways import (
+    ALLOW,
+    DENY,
+    ImmediatePolicy,
+    another_token,
+    at,
+    configured,
+    kubernetes,
+    serving,
+)
 
 
 async def test_an_equal_request_is_planned_once(tmp_path: Path) -> None:
@@ -16,6 +27,7 @@ async def test_an_equal_request_is_planned_once(tmp_path: Path) -> None:
         for _ in range(5):
             await site.ask("/x", "User-Agent: b")
         assert site.count("decisions_total") == 1
+        assert len(site.worker.app.engine._plans) == 1
         assert {event["userAgent"] for event in await site.events()} == {"a", "b"}
 
 
@@ -106,3 +118,46 @@ async def test_the_plans_of_a_user_in_many_groups_take_more_room(tmp_path: Path)
             await site.client.ask(get("/0", f"Authorization: Bearer {token}"))
             assert (site.count("decisions_total") == planned) is is_kept
     assert len(made.requests) == 162
+
+
+async def test_after_the_plans_are_forgotten_an_equal_request_is_planned_anew(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made), ImmediatePolicy())) as site:
+        for planned in (1, 2):
+            # Each with another head: a head that is remembered has its plan with it.
+            assert (await site.ask("/x", f"X-Number: {planned}")).status == 200
+            assert site.count("decisions_total") == planned
+            site.worker.app.engine.forget_plans()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_what_reviews_no_token_is_sent_on_before_its_body_is_there(tmp_path: Path, blocking: bool) -> None:
+    """Also where its receipt must be recorded first."""
+
+    async def answers_at_once(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        await connection.rest()
+
+    async with upstream(answers_at_once) as made:
+        audit = {"blocking": blocking, "log": {"path": "audit.log"}}
+        config = configured(tmp_path, at(made), ImmediatePolicy(), upstreams=kubernetes(at(made)), audit=audit)
+        async with serving(config) as site:
+            site.client.send(site.request("/api/v1/namespaces/x/pods", method="POST", body=b"12")[:-1])
+            await until(lambda: bool(made.requests))
+
+
+async def test_a_target_of_more_than_two_kibibytes_is_not_remembered(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made), ImmediatePolicy())) as site:
+        for size, planned in ((2048, 1), (2049, 3)):
+            for number in range(2):
+                assert (await site.ask("/".ljust(size, "x"), f"X-Number: {number}")).status == 200
+            assert site.count("decisions_total") == planned
+
+
+async def test_a_changed_policy_counts_a_thousandth_of_a_second_later(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with upstream() as made, serving(configured(tmp_path, at(made), policy)) as site:
+        for _ in range(3):
+            assert (await site.ask()).status == 200
+        policy.rule, policy.revision = DENY, 2
+        site.clock.advance(0.001)
+        assert (await site.ask()).status == 403

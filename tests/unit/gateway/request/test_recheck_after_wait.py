@@ -79,9 +79,30 @@ async def test_a_request_that_waits_for_a_seat_is_not_sent_after_the_right_to_it
         if how != "token":
             first.send(b"ody")
             assert (await first.answer()).status == 200
-        assert (await second.answer()).status == status
+        answer = await second.answer()
+        assert answer.status == status
+        assert (answer.one("WWW-Authenticate") or b"").endswith(b'error="invalid_token"') == (how == "token")
         assert not [request for request in made.requests if request.start.startswith(b"DELETE")]
         await until(lambda: limits.seats.in_flight == 0 and limits.seats.queued == 0)
+
+
+async def test_a_request_that_waits_for_a_seat_is_not_sent_when_nobody_can_decide_any_more(
+    tmp_path: Path,
+) -> None:
+    remote = Remote()
+    async with narrow(tmp_path, remote) as (site, made), connected(site.port) as first, connected(site.port) as second:
+        first.send(begun(site, "/file", b"body"))
+        limits = site.worker.app.shared.limits
+        await until(lambda: limits.seats.in_flight == 1)
+        second.send(site.request("/x").replace(b"GET ", b"DELETE ", 1))
+        await until(lambda: limits.seats.queued == 1)
+        remote.fails = True
+        site.clock.advance(60)
+        first.send(b"ody")
+        assert (await first.answer()).status == 200
+        assert (await second.answer()).status == 500
+        await until(lambda: not site.worker.app.engine.busy)
+        assert [request.target for request in made.requests] == [b"/file"]
 
 
 async def half_sent(site: Judged, client: Client, path: str, body: bytes) -> None:

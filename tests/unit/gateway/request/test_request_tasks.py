@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from ostiary.gateway.config.settings import Provider
+from ostiary.gateway.request.stages import Passage
 from ostiary.interfaces.admission import Admission
 from ostiary.model import Attributes
-from tests.support.http1 import until, upstream
+from tests.support.http1 import connected, get, listening, until, upstream
+from tests.support.http1_server import Held
 from tests.unit.gateway.request.gateways import Policy, at, configured, serving
 
 
@@ -33,7 +35,7 @@ async def test_a_failure_gives_the_seat_back_and_is_answered_logged_and_recorded
     policy = Policy() if kind == "after waiting for a decision" else None
     async with upstream() as made:
         config = replace(configured(tmp_path, at(made), policy), admission=(Provider("broken", "broken", Broken()),))
-        async with serving(config) as site:
+        async with serving(config, may_fail_inside=True) as site:
             for _ in range(2):
                 answer = await site.ask()
                 assert answer.status == 500
@@ -55,7 +57,7 @@ async def test_a_failure_after_the_whole_answer_leaves_the_connection_to_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starlette answers 500 itself, and then raises."""
-    async with upstream() as made, serving(configured(tmp_path, at(made))) as site:
+    async with upstream() as made, serving(configured(tmp_path, at(made)), may_fail_inside=True) as site:
 
         async def fail(*args: object, **more: object) -> None:
             raise RuntimeError("nobody expected this")
@@ -65,6 +67,20 @@ async def test_a_failure_after_the_whole_answer_leaves_the_connection_to_the_nex
         answer = await site.ask("/apis/ostiary.dev/v1/revocations", lines, method="POST", body=body)
         assert answer.status == 500
         assert (await site.ask()).status == 200
+
+
+async def test_a_failure_in_the_middle_of_an_answer_cuts_it_so_that_the_client_notices(tmp_path: Path) -> None:
+    held = Held()
+    gateway = serving(configured(tmp_path, "http://127.0.0.1:1"), may_fail_inside=True)
+    async with gateway as site, listening(held) as listener, connected(listener.port) as client:
+        client.send(get())
+        await until(lambda: bool(held.exchanges))
+        passage = Passage(held.exchanges[0], site.clock.monotonic(), "an-id")
+        passage.exchange.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        assert (await client.head()).status == 200
+        site.worker.app.engine._tasks.fail(passage, RuntimeError("nobody expected this"))
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
 
 
 class Quota:

@@ -213,3 +213,8 @@ def test_every_name_that_an_object_can_be_created_with_can_be_asked_for(name: st
 def test_any_name_opens_nothing_else(target: bytes, cause: str) -> None:
     with pytest.raises(AmbiguousRequest, match=cause):
         split_target(target, any_name=True)
+
+
+@pytest.mark.parametrize("target", [b"http://gateway.test/x?y", b"HTTPS://Gateway.TEST/x?y"])
+def test_a_whole_url_is_read_in_any_case(target: bytes) -> None:
+    assert split_target(target, host=b"gateway.test") == ("/x", "y")

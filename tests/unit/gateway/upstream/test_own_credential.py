@@ -229,6 +229,9 @@ async def test_a_credential_file_that_cannot_be_used_is_a_503_and_red_until_it_c
             token.mkdir()
         else:
             token.write_text("" if damage == "empty" else "a\nb")
+        # The gateway has read it already, to say how it is; it is time to read it again.
+        (cluster,) = site.worker.app.routes.upstreams
+        cluster.renewed_credential(b"")
         for _ in range(5):
             answer = await site.client.ask(site.request(POD))
             assert (answer.status, json.loads(answer.body)["reason"]) == (503, "ServiceUnavailable")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import pytest
+from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +111,83 @@ def test_it_reads_its_settings() -> None:
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_certificate_or_none(der: bytes) -> None:
     assert read_certificate(der) is None
+
+
+# --- X.509-SVIDs, of a mesh or of Kubernetes' pod certificates ---
+
+
+SPIFFE_ID = "spiffe://example.org/ns/shop/sa/deployer"
+
+
+def usage(*, sign: bool = False) -> x509.KeyUsage:
+    names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    others = dict.fromkeys((*names, "decipher_only", "crl_sign"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=sign, **others)
+
+
+def svid(clock: FakeClock, *uris: str, extensions: Sequence[x509.ExtensionType] | None = None, name: str = "") -> bytes:
+    given = [x509.BasicConstraints(ca=False, path_length=None), usage()] if extensions is None else extensions
+    names = [x509.UniformResourceIdentifier(uri) for uri in uris] + [x509.DNSName("deployer.example.org")]
+    organizations = ("SPIRE", "system:masters")
+    return certificate(
+        *filter(None, (name,)), organizations=organizations, now=clock.now(), alternative=names, extensions=given
+    )
+
+
+@pytest.fixture
+def mesh(clock: FakeClock) -> ClientCertificateIdentity:
+    reading = Reading(parse("spiffeTrustDomain: example.org\ncredentialID: false"))
+    provider = ClientCertificateIdentity.from_config(reading.root, Context("mesh", clock=clock))
+    assert (reading.problems, reading.unknown_fields()) == ([], ())
+    return provider
+
+
+async def test_the_spiffe_id_is_the_user_and_the_subject_counts_for_nothing(
+    mesh: ClientCertificateIdentity, clock: FakeClock
+) -> None:
+    """S41, S72."""
+    assert await mesh.handle_client(visit(svid(clock, SPIFFE_ID, name="alice"))) == UserInfo(SPIFFE_ID)
+    assert await mesh.handle_client(visit(svid(clock, SPIFFE_ID, extensions=()))) == UserInfo(SPIFFE_ID)
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        (),
+        (SPIFFE_ID, "spiffe://example.org/another"),
+        ("https://example.org/ns/shop", SPIFFE_ID),
+        ("spiffe://example.com/ns/shop/sa/deployer",),
+        ("spiffe://example.org",),
+        ("spiffe://example.org/a/../b",),
+        ("https://example.org/ns/shop/sa/deployer",),
+    ],
+)
+async def test_a_certificate_that_is_no_svid_of_the_trust_domain_is_refused(
+    mesh: ClientCertificateIdentity, clock: FakeClock, uris: tuple[str, ...]
+) -> None:
+    with pytest.raises(LoginRefused):
+        await mesh.handle_client(visit(svid(clock, *uris, name="alice")))
+
+
+@pytest.mark.parametrize(
+    "extensions", [[x509.BasicConstraints(ca=True, path_length=None)], [usage(sign=True)]], ids=["CA", "signs"]
+)
+async def test_a_certificate_that_may_sign_others_is_nobodys(
+    mesh: ClientCertificateIdentity, clock: FakeClock, extensions: list[x509.ExtensionType]
+) -> None:
+    with pytest.raises(LoginRefused):
+        await mesh.handle_client(visit(svid(clock, SPIFFE_ID, extensions=extensions)))
+
+
+async def test_without_the_setting_a_spiffe_id_is_no_name(
+    provider: ClientCertificateIdentity, clock: FakeClock
+) -> None:
+    with pytest.raises(LoginRefused):
+        await provider.handle_client(visit(svid(clock, SPIFFE_ID)))
+
+
+@pytest.mark.parametrize("domain", ["spiffe://example.org", "Example.org", "a/b"])
+def test_what_is_no_trust_domain_is_told(domain: str) -> None:
+    reading = Reading(parse(f"spiffeTrustDomain: {domain}"))
+    ClientCertificateIdentity.from_config(reading.root, Context("mesh"))
+    assert [problem.place.path for problem in reading.problems] == ["spiffeTrustDomain"]

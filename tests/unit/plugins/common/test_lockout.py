@@ -10,10 +10,12 @@ import pytest
 
 from ostiary.core.config import Reading, parse
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
+from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.core.settings.declare import read_settings
-from ostiary.errors import LoginRefused
+from ostiary.errors import LoginRefused, ProviderError
 from ostiary.plugins.common.lockout import Lockout, LockoutSettings
 from ostiary.testing import FakeClock
+from tests.support.count_store import MemoryCountStore
 
 SETTINGS = LockoutSettings(attempts=3, window=timedelta(minutes=10), duration=timedelta(minutes=5))
 
@@ -141,6 +143,47 @@ async def test_all_workers_count_together(clock: FakeClock) -> None:
     clock.advance(minutes=5)
     await succeed(workers[0])
     os.close(shared)
+
+
+def joined(store: MemoryCountStore, clock: FakeClock) -> Lockout:
+    """The lockout of one replica."""
+    counts = ReplicatedCounts(MemoryCounts(clock=clock), clock=clock)
+    counts.join(store)
+    return Lockout(SETTINGS, counts=counts, name="staff")
+
+
+async def test_all_replicas_count_together_and_exactly(clock: FakeClock) -> None:
+    store = MemoryCountStore(clock)
+    replicas = [joined(store, clock) for _ in range(3)]
+    for replica in replicas:
+        await fail(replica)
+    for replica in (*replicas, joined(store, clock)):
+        with pytest.raises(LoginRefused):
+            await succeed(replica)
+
+
+async def test_no_password_is_checked_while_the_store_cannot_be_asked(clock: FakeClock) -> None:
+    store = MemoryCountStore(clock)
+    lockout = joined(store, clock)
+    store.away = True
+    with pytest.raises(ProviderError):
+        async with lockout.attempt("alice", "192.0.2.1"):
+            pytest.fail("it would have been checked")
+    store.away = False
+    await succeed(lockout)
+
+
+async def test_a_password_that_cannot_be_counted_lets_nobody_in(clock: FakeClock) -> None:
+    store = MemoryCountStore(clock)
+    lockout = joined(store, clock)
+
+    async def succeed_as_the_store_goes_away() -> None:
+        async with lockout.attempt("alice", "192.0.2.1") as attempt:
+            attempt.settle(right=True)
+            store.away = True
+
+    with pytest.raises(ProviderError):
+        await succeed_as_the_store_goes_away()
 
 
 async def test_a_worker_that_died_while_it_checked_a_password_is_not_waited_for(clock: FakeClock) -> None:

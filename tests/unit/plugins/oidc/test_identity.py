@@ -19,11 +19,11 @@ from ostiary.core.config import Reading, parse
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
+from ostiary.plugins.common.jwt.issuer import KEYS_SECONDS, METADATA_SECONDS, REFETCH_SECONDS
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.common.renewal import Renewal
 from ostiary.plugins.oidc.claims import ClaimNames
 from ostiary.plugins.oidc.identity import OidcIdentity
-from ostiary.plugins.oidc.issuer import KEYS_SECONDS, METADATA_SECONDS, REFETCH_SECONDS
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, Issuer, ec_key, public, rsa_key
 from tests.support.oauth_server import Reply

@@ -209,12 +209,12 @@ def test_the_tables_are_bounded_and_nobody_is_forgotten_early(clock: FakeClock) 
     passed = sum(admitted(limit, request(namespace=str(number))) for number in range(100))
     assert passed == 9
     assert not admitted(limit, request(namespace="mine"))
-    assert len(limit._limits[0]) == 10
+    assert len(limit._limits[0].windows) == 10
     for number in range(9):
         limit.settled(request(namespace=str(number)), status=201)
     clock.advance(hours=2)
     assert admitted(limit, request(namespace="new"))
-    assert len(limit._limits[0]) == 1
+    assert len(limit._limits[0].windows) == 1
 
 
 def test_a_refusal_that_comes_after_the_span_gives_nothing_back(clock: FakeClock) -> None:
@@ -233,7 +233,7 @@ def test_what_was_taken_back_leaves_no_trace(clock: FakeClock) -> None:
     for number in range(100):
         limit.admit(request(str(number)), size=0)
         limit.settled(request(str(number)), status=500)
-    assert len(limit._limits[0]) == 0
+    assert len(limit._limits[0].windows) == 0
 
 
 # --- the configuration ---

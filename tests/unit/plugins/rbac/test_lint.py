@@ -11,7 +11,7 @@ from ostiary.plugins.rbac import RbacAuthorization
 from ostiary.plugins.rbac.lint import judge, lint
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, policy, role, rule, urls
-from tests.unit.plugins.rbac.test_rules import made_of
+from tests.unit.plugins.rbac.test_aggregation import made_of
 
 PODS = rule("get", "core", "pods")
 WIDE = cluster_role("wide", rule("*", "core", "pods"))

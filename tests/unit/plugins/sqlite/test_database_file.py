@@ -7,16 +7,19 @@ import fcntl
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind
+from ostiary.plugins.common.stored_session import KINDS, micros
 from ostiary.plugins.sqlite import database_file
-from ostiary.plugins.sqlite import log as sqlite_log
+from ostiary.plugins.sqlite.schema import TABLES
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import digest_of
+from ostiary.testing.token_store import digest_of, make_token
 from tests.unit.plugins.sqlite.stores import add, unavailable
 
 VERSION_1 = """
@@ -110,7 +113,7 @@ async def test_a_file_of_another_schema_is_left_alone(path: Path, clock: FakeClo
 
 async def test_a_file_of_the_schema_before_is_upgraded_and_its_lock_out_is_lifted(path: Path, clock: FakeClock) -> None:
     """Nobody is signed out, numbers go on, and a mark that lies years ahead keeps nobody out any more."""
-    now = sqlite_log.micros(clock.now())
+    now = micros(clock.now())
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1)
         body = '["u-1",["dev"],[],"staff",[],""]'
@@ -135,3 +138,41 @@ async def test_a_file_of_another_program_is_left_alone(path: Path, clock: FakeCl
     before = path.read_bytes()
     await unavailable(SqliteTokenStore(path, clock=clock).count())
     assert path.read_bytes() == before
+
+
+OLD_SESSION = "INSERT INTO sessions (id, username, created_at, expires_at, body, sequence) VALUES (?, ?, ?, ?, ?, ?)"
+OLD_TOKEN = "INSERT INTO tokens (digest, session, kind, issued_at, expires_at) VALUES (?, ?, ?, ?, ?)"
+
+
+def _sign_in_as_before(db: sqlite3.Connection, clock: FakeClock, name: str) -> None:
+    """As a version writes that knows neither kinds of sessions nor delegations."""
+    start, end = micros(clock.now()), micros(clock.now() + timedelta(hours=1))
+    body = '["u-1",["dev"],[],"staff",[],"",""]'
+    number = db.execute(OLD_SESSION, (name, "ann", start, end, body, 0)).lastrowid
+    db.execute(OLD_TOKEN, (digest_of(name), number, 0, start, end))
+
+
+async def test_a_file_without_the_later_columns_gets_them_and_the_version_before_can_go_on(
+    path: Path, clock: FakeClock
+) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in TABLES:
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
+        db.execute("PRAGMA user_version = 2")
+        _sign_in_as_before(db, clock, "before")
+        db.commit()
+        store = SqliteTokenStore(path, clock=clock)
+        session = await store.session("before")
+        assert session is not None
+        assert (session.kind, session.name, session.last_used_at) == (SessionKind.SIGN_IN, "", None)
+        assert await store.add_tokens("before", [replace(make_token(session, "narrowed"), delegation="less")])
+        _sign_in_as_before(db, clock, "meanwhile")
+        db.commit()
+        for name in ("before", "meanwhile", "narrowed"):
+            assert await store.find(digest_of(name)) is not None
+        # The version before knows the kinds 0 to 3, and refuses any other.
+        (kind,) = db.execute("SELECT kind FROM tokens WHERE digest = ?", (digest_of("narrowed"),)).fetchone()
+        assert kind not in KINDS.values()
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        await store.close()

@@ -27,5 +27,5 @@ def test_a_row_holds_a_session_exactly(names: list[str], groups: list[str], micr
     with closing(database_file.connect(":memory:")) as db:
         database_file.prepare(db)
         assert changes.add(db, session, [], now=begun, seen=sqlite_log.Seen())
-        query, arguments = schema.select_sessions(username, groups[0] if groups else None, now=begun, limit=9)
+        query, arguments = schema.select_sessions(username, groups[0] if groups else None, None, now=begun, limit=9)
         assert [schema.decode_session(row) for row in db.execute(query, arguments)] == [session]

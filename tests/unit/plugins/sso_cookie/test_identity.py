@@ -15,9 +15,9 @@ from ostiary.core.config import Reading, parse
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
+from ostiary.plugins.common.jwt.issuer import REFETCH_SECONDS, FileKeys
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.oidc.claims import ClaimNames
-from ostiary.plugins.oidc.issuer import REFETCH_SECONDS, FileKeys
 from ostiary.plugins.sso_cookie.identity import SsoCookieIdentity
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, Issuer, ec_key, public

@@ -297,6 +297,8 @@ def test_redaction_is_the_same_when_repeated(before: str, value: str) -> None:
     [
         (resource(what="secrets"), True),
         (resource("create", what="serviceaccounts/token"), True),
+        (resource("create", what="serviceaccounts/token", api_group="ostiary.dev"), True),
+        (resource("create", what="apitokens", api_group="ostiary.dev"), True),
         (resource("create", what="tokenreviews", api_group="authentication.k8s.io"), True),
         (resource(what="serviceaccounts"), False),
         (resource(what="secrets", api_group="example.test"), False),

@@ -113,7 +113,7 @@ PATHS += ["/version", "/healthz/ping", "/metrics", "/openapi/v3/apis/apps/v1", "
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "BREW"])
 def test_every_other_path_is_a_path(method: str, path: str) -> None:
     """S46: the method is always there, and the verb is the same in lower case."""
-    assert asked(method, f"{path}?watch=1") == RequestInfo(method.lower(), method, path)
+    assert asked(method, f"{path}?watch=1") == RequestInfo(method.lower(), method, path, of_kubernetes=True)
 
 
 def test_a_path_that_is_no_resource_is_decoded_too() -> None:

@@ -8,7 +8,7 @@ from ostiary.core.settings.kinds.choice import Flag, OneOf, Word
 from ostiary.core.settings.kinds.file import FilePath, FilePaths, Holds, unreadable
 from ostiary.core.settings.kinds.kind import SettingKind
 from ostiary.core.settings.kinds.listed import Names, NameSet, Texts
-from ostiary.core.settings.kinds.number import Duration, Integer, Rate, Seconds, short_duration
+from ostiary.core.settings.kinds.number import Duration, Integer, Rate, Ratio, Seconds, short_duration
 from ostiary.core.settings.kinds.text import AnyText, Constant, Parsed, Text, header_name
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "OneOf",
     "Parsed",
     "Rate",
+    "Ratio",
     "Seconds",
     "SettingKind",
     "Text",

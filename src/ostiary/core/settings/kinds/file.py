@@ -84,6 +84,9 @@ class FilePaths(SettingKind[tuple[Path, ...]]):
     def blank(self) -> tuple[Path, ...]:
         return ()
 
+    def write(self, value: tuple[Path, ...]) -> Json:
+        return [str(path) for path in value]
+
 
 def unreadable(path: Path) -> str | None:
     """Why a file cannot be read; None if it can."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Generic, Self, TypeVar, cast
 
 from ostiary.core.config import Fields, Json
 
@@ -45,6 +45,10 @@ class SettingKind(Generic[T]):
     @abstractmethod
     def blank(self) -> T:
         """In place of a required value that is missing. Never used: with a problem noted, nothing is started."""
+
+    def of_setting(self, name: str) -> Self:
+        """The kind for a setting that has this name in the file, for a kind that depends on it."""
+        return self
 
     def write(self, value: T) -> Json:
         """*value* as it stands in a file; None if it cannot be shown."""

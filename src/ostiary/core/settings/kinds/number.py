@@ -67,6 +67,31 @@ class Rate(SettingKind[float]):
 
 
 @dataclass(frozen=True)
+class Ratio(SettingKind[float]):
+    """A part of a whole: a number from 0 to 1."""
+
+    @property
+    def label(self) -> str:
+        return "number from 0 to 1"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> float | None:
+        number = fields.optional_number(key)
+        if number is not None and not 0 <= number <= 1:
+            fields.problem("it must be a number from 0 to 1", key, "0.1 is one in ten")
+            return None
+        return number
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "number", "minimum": 0, "maximum": 1}
+
+    def blank(self) -> float:
+        return 1.0
+
+    def write(self, value: float) -> Json:
+        return int(value) if value == int(value) else value
+
+
+@dataclass(frozen=True)
 class Duration(SettingKind[timedelta]):
     """A time span with its unit; `zero` tells whether ``0s`` is allowed. `mistake` is the error for a shorter one."""
 

@@ -4,7 +4,8 @@ Each setting is declared here or next to what it configures (`admit.limits`, `ht
 the sections together.
 """
 
-from ostiary.gateway.config.settings.audit import Audit, AuditLog, AuditWebhook
+from ostiary.core.settings.outgoing import OutgoingTls
+from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.config import (
     AuthorizationSettings,
     Callers,
@@ -16,6 +17,7 @@ from ostiary.gateway.config.settings.config import (
 )
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
+from ostiary.gateway.config.settings.tracing import Parents, Tracing
 from ostiary.gateway.config.settings.upstream import IdentityMode, UpstreamConfig, UpstreamSettings, UpstreamTimeouts
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
@@ -23,8 +25,6 @@ from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 __all__ = [
     "Address",
     "Audit",
-    "AuditLog",
-    "AuditWebhook",
     "Authorization",
     "AuthorizationSettings",
     "Callers",
@@ -39,9 +39,12 @@ __all__ = [
     "ListenTimeouts",
     "Log",
     "OnError",
+    "OutgoingTls",
+    "Parents",
     "Provider",
     "ServerTls",
     "TokenSettings",
+    "Tracing",
     "UpstreamConfig",
     "UpstreamSettings",
     "UpstreamTimeouts",

@@ -2,72 +2,49 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields
-from ostiary.core.net.loopback import is_loopback
-from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Rate, Text, unreadable
-from ostiary.core.settings.sections import OptionalSection, Section
+from ostiary.core.settings.declare import Itself
+from ostiary.core.settings.kinds import FilePath, Flag, unreadable
+from ostiary.core.settings.sections import ProviderFlag, ProviderSettings
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.settings.listen import ClientTls
-from ostiary.gateway.config.values import parse_origin
+from ostiary.gateway.config.settings.kinds import EntryName, ProviderEntries, TypeName
 from ostiary.wire.audit import load_policy
 
 
-@dataclass(frozen=True, slots=True)
-class AuditLog:
-    path: Annotated[Path, FilePath("a file to append to; its directory must exist", holds=Holds.WRITTEN)]
-    fsync: Annotated[bool, Flag("every write waits for the disk")] = False
-
-
-@dataclass(frozen=True, slots=True)
-class AuditWebhook:
-    """The defaults are kube-apiserver's."""
-
-    url: Annotated[
-        str,
-        Text(
-            "where batches of events are posted; https, except on the loopback",
-            pattern="https?://.*",
-            mistake="it is not a URL",
-        ),
-    ]
-    tls: Annotated[ClientTls, Section("how that server is trusted, and what is presented to it", ClientTls)] = field(
-        default=ClientTls()
-    )
-    token_file: Annotated[Path | None, FilePath("a token for that server", holds=Holds.SECRET, unset="none")] = None
-    buffer: Annotated[int, Integer("events that wait at most")] = 10_000
-    batch: Annotated[int, Integer("events that are sent at once")] = 400
-    wait: Annotated[timedelta, Duration("events are sent after this time, however few")] = timedelta(seconds=30)
-    requests_per_second: Annotated[float, Rate("batches a second, on average")] = 10.0
-    burst: Annotated[int, Integer("batches at once")] = 15
-
-    def check(self, fields: Fields) -> None:
-        scheme, _, rest = self.url.partition("://")
-        try:
-            url = parse_origin(f"{scheme}://{re.split('[/?]', rest)[0]}")
-        except ValueError:
-            if fields.is_right("url"):
-                fields.problem("it is not a URL", "url")
-            return
-        if url.scheme == "http" and not is_loopback(url.hostname or ""):
-            fields.problem("events would cross the network in plain text", "url", "use https")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    name: Annotated[str, EntryName("small letters, digits and dashes; unique in its list")]
+    type: Annotated[str, TypeName("a bundled type, or one of an installed package (entry point `ostiary.audit`)")]
+    fields: Annotated[Fields, Itself] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`policy` None: every request at level Metadata."""
+    """`policy` None: every request at level Metadata. `stdout`, `log` and `webhook` stand for entries of `sinks`."""
 
     policy: Annotated[Path | None, FilePath("an `audit.k8s.io/v1` Policy", unset="every request at level Metadata")] = (
         None
     )
-    stdout: Annotated[bool, Flag("events go to standard output")] = False
-    log: Annotated[AuditLog | None, OptionalSection("events go to a file", AuditLog)] = None
-    webhook: Annotated[AuditWebhook | None, OptionalSection("events go to another server", AuditWebhook)] = None
+    stdout: Annotated[bool, ProviderFlag("events go to standard output", "audit")] = False
+    log: Annotated[Fields | None, ProviderSettings("events go to a file", "audit", unset="none")] = field(
+        default=None, compare=False
+    )
+    webhook: Annotated[Fields | None, ProviderSettings("events go to another server", "audit", unset="none")] = field(
+        default=None, compare=False
+    )
+    sinks: Annotated[
+        tuple[AuditEntry, ...],
+        ProviderEntries(
+            "where else events go: [providers](providers.md#audit) of any type, each with its settings",
+            AuditEntry,
+            "One provider.",
+            plugin_type="audit",
+        ),
+    ] = ()
     blocking: Annotated[
         bool,
         Flag(

@@ -11,17 +11,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.config import Fields
+from ostiary.core.config import Document, Fields
 from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names, Word
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.limit_settings import LimitSettings
+from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.listen import Listen
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, Provider
+from ostiary.gateway.config.settings.tracing import Tracing
 from ostiary.gateway.config.settings.upstream import UpstreamConfig
 from ostiary.gateway.config.values import Address
+from ostiary.gateway.issuer.settings import IssuerSettings
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.interfaces.admission import AdmissionProvider
+from ostiary.interfaces.audit import AuditProvider
 from ostiary.interfaces.token_store import TokenStore
 
 # The store of a configuration that does not name any.
@@ -128,12 +132,19 @@ class Callers:
 class Webhooks:
     token_review: Annotated[bool, Flag("whether TokenReview is answered, below `/webhooks`")] = False
     subject_access_review: Annotated[bool, Flag("whether SubjectAccessReview is answered, below `/webhooks`")] = False
+    revocations: Annotated[
+        bool,
+        Flag(
+            "whether clusters that verify JWTs of `issuer` are told of revocations, below `/webhooks`: a review that"
+            " only denies, and the list of revoked credentials"
+        ),
+    ] = False
     audiences: Annotated[tuple[str, ...], Names("what the gateway's tokens are for")] = ()
     callers: Annotated[Callers, Section("who may ask", Callers)] = Callers()
 
     @property
     def enabled(self) -> bool:
-        return self.token_review or self.subject_access_review
+        return self.token_review or self.subject_access_review or self.revocations
 
     def check(self, fields: Fields) -> None:
         callers = self.callers
@@ -161,9 +172,26 @@ class GatewayConfig:
     upstreams: tuple[UpstreamConfig, ...] = ()
     webhooks: Webhooks = Webhooks()
     audit: Audit = field(default=Audit())
+    audit_sinks: tuple[Provider[AuditProvider], ...] = ()
     limits: LimitSettings = field(default=LimitSettings())
     admission: tuple[Provider[AdmissionProvider], ...] = ()
     log: Log = Log()
+    service_accounts: ServiceAccountSettings = field(default=ServiceAccountSettings())
+    api_tokens: ApiTokenSettings = field(default=ApiTokenSettings())
+    # None: nothing is traced.
+    tracing: Tracing | None = None
+    # None: no JWTs are signed.
+    issuer: IssuerSettings | None = None
     # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
     authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)
+    # Whose the token store is: the external URL, if it is configured and not only derived from the address.
+    owner: str = ""
+    document: Document | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def issuer_url(self) -> str:
+        """The claim ``iss`` of the JWTs that are signed; empty if none are."""
+        if self.issuer is None:
+            return ""
+        return self.external_url if self.issuer.url is None else self.issuer.url.geturl()

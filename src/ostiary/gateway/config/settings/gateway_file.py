@@ -16,9 +16,11 @@ from ostiary.core.config import Fields
 from ostiary.core.net.loopback import is_loopback
 from ostiary.core.settings.declare import Itself
 from ostiary.core.settings.kinds import AnyText, Constant, FilePath, Flag, Holds, Names, OneOf, Parsed, Text
+from ostiary.core.settings.outgoing import bad_authorities, parse_origin
 from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
+from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.kinds import (
     EntryName,
@@ -29,7 +31,8 @@ from ostiary.gateway.config.settings.kinds import (
     TypeOrEntry,
 )
 from ostiary.gateway.config.settings.listen import HealthSettings, Listen
-from ostiary.gateway.config.values import bad_authorities, parse_origin
+from ostiary.gateway.config.settings.tracing import Tracing
+from ostiary.gateway.issuer.settings import IssuerSettings
 
 API_VERSION = "ostiary.dev/v1"
 KIND = "Gateway"
@@ -165,7 +168,7 @@ class GatewayFile:
         Parsed(
             "what browsers and programs call the gateway: scheme, host, port and nothing more; https, except on the"
             " loopback. Identity systems send people back there. Must be written where the address is `0.0.0.0` or"
-            " `[::]`",
+            " `[::]`. A token store that replicas share belongs to the gateway of this URL",
             parse_origin,
             name="externalURL",
             pattern="^https?://[^/?#@ ]+/?$",
@@ -203,6 +206,10 @@ class GatewayFile:
         ),
     ] = None
     tokens: Annotated[TokenSettings, Section("how long tokens live", TokenSettings, reload=False)]
+    service_accounts: Annotated[
+        ServiceAccountSettings, Section("the gateway's own service accounts, for programs", ServiceAccountSettings)
+    ]
+    api_tokens: Annotated[ApiTokenSettings, Section("named tokens that programs may hold", ApiTokenSettings)]
     identity: Annotated[
         tuple[IdentityEntry, ...],
         ProviderEntries("who can say who somebody is", IdentityEntry, "One provider.", plugin_type="identity"),
@@ -214,6 +221,14 @@ class GatewayFile:
     authorization: Annotated[AuthorizationFile, Section("who decides", AuthorizationFile)]
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
     webhooks: Annotated[Webhooks, Section("the gateway as a webhook of Kubernetes", Webhooks)]
+    issuer: Annotated[
+        IssuerSettings | None,
+        OptionalSection(
+            "the gateway as an OpenID Connect issuer: JWTs for clusters that verify them themselves; left out: none are"
+            " signed",
+            IssuerSettings,
+        ),
+    ] = None
     audit: Annotated[
         Audit | None,
         OptionalSection("what is recorded; left out: every request at level Metadata, on standard output", Audit),
@@ -229,6 +244,14 @@ class GatewayFile:
         ),
     ] = ()
     log: Annotated[Log, Section("the gateway's own log, on standard error", Log)]
+    tracing: Annotated[
+        Tracing | None,
+        OptionalSection(
+            "traces of requests, with OpenTelemetry (the extra `otel`); left out: nothing is traced, and a"
+            " `traceparent` passes to the upstream like any other header",
+            Tracing,
+        ),
+    ] = None
 
     def check(self, fields: Fields) -> None:
         if self.external_ca is not None and (mistake := bad_authorities(self.external_ca)):

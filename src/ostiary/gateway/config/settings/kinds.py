@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
 from ostiary.core.settings.kinds import Names, Parsed, SettingKind, Text
+from ostiary.core.settings.outgoing import is_host, is_ip
 from ostiary.core.settings.sections import OptionalSection, Sections
-from ostiary.gateway.config.values import Address, Network, collapse, is_host, is_ip, parse_address
+from ostiary.gateway.config.values import Address, Network, collapse, parse_address
 
 S = TypeVar("S")
 # In place of a list of upstreams: a policy that is meant for all of them.
@@ -80,17 +81,6 @@ class Hosts(Names):
             if host and not is_host(host) and not is_ip(host):
                 fields.problem("an entry is not the name of a host", key, "write it without scheme and port")
         return hosts
-
-
-@dataclass(frozen=True)
-class HostName(Text):
-    """The name of one host."""
-
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
-        name = (super().read(fields, key, directory) or "").lower()
-        if name and not is_host(name):
-            fields.problem("it is not the name of a host", key)
-        return name or None
 
 
 @dataclass(frozen=True)

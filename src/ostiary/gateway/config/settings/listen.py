@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names
+from ostiary.core.settings.outgoing import OutgoingTls, bad_authorities, bad_pair
 from ostiary.core.settings.sections import OptionalSection, Section
-from ostiary.gateway.config.settings.kinds import HostName, Networks, Pins, listen_address
-from ostiary.gateway.config.values import Address, Network, bad_authorities, bad_pair
+from ostiary.gateway.config.settings.kinds import Networks, Pins, listen_address
+from ostiary.gateway.config.values import Address, Network
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    certificate: Annotated[Path, FilePath("PEM, with the chain", holds=Holds.CERTIFICATES)]
+    certificate: Annotated[
+        Path, FilePath("PEM, with the chain; a renewed one is shown to whoever connects next", holds=Holds.CERTIFICATES)
+    ]
     key: Annotated[Path, FilePath("PEM, without a password", holds=Holds.SECRET)]
     client_ca: Annotated[
         Path | None,
@@ -38,19 +40,9 @@ class ServerTls:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTls:
-    """How to trust a server, and what to present to it. `pins`: SHA-256 in hex."""
+class ClientTls(OutgoingTls):
+    """The same for an upstream, whose certificate can be pinned. `pins`: SHA-256 in hex."""
 
-    SCHEMA: ClassVar[Mapping[str, object]] = {"dependentRequired": {"certificate": ["key"], "key": ["certificate"]}}
-
-    ca: Annotated[
-        Path | None, FilePath("authorities (PEM) of the server", unset="the system's", holds=Holds.CERTIFICATES)
-    ] = None
-    certificate: Annotated[
-        Path | None, FilePath("what the gateway presents (PEM)", holds=Holds.CERTIFICATES, unset="none")
-    ] = None
-    key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
-    server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None
     pins: Annotated[
         frozenset[str],
         Pins(
@@ -58,14 +50,6 @@ class ClientTls:
             " prints them"
         ),
     ] = frozenset()
-
-    def check(self, fields: Fields) -> None:
-        if (self.certificate is None) != (self.key is None):
-            fields.problem("set both the certificate and its key", "certificate" if self.key is None else "key")
-        if self.ca is not None and (mistake := bad_authorities(self.ca)):
-            fields.problem(mistake, "ca")
-        if self.certificate is not None and self.key is not None:
-            _check_pair(self.certificate, self.key, fields)
 
 
 def _check_pair(certificate: Path, key: Path, fields: Fields) -> None:
@@ -112,9 +96,22 @@ class Listen:
     timeouts: Annotated[ListenTimeouts, Section("how long a client may take", ListenTimeouts)] = field(
         default=ListenTimeouts()
     )
-    drain: Annotated[timedelta, Duration("how long requests may go on after SIGTERM", zero=True)] = timedelta(
-        seconds=30
-    )
+    shutdown_delay: Annotated[
+        timedelta,
+        Duration(
+            "how long the gateway goes on as before after SIGTERM while `/readyz` already says no: set it to the time"
+            " that the load balancer in front of it needs to notice",
+            zero=True,
+        ),
+    ] = timedelta(0)
+    drain: Annotated[
+        timedelta, Duration("how long requests may go on after SIGTERM and `shutdownDelay`", zero=True)
+    ] = timedelta(seconds=30)
+
+    @property
+    def longest_stop(self) -> timedelta:
+        """From SIGTERM until the last request has ended."""
+        return self.shutdown_delay + self.drain
 
     def check(self, fields: Fields) -> None:
         is_plain = self.tls is None and not self.address.is_loopback and not self.insecure

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from ostiary.core.config import Fields
 from ostiary.interfaces.authorization import AuthorizationProvider
 from ostiary.interfaces.group import GroupProvider
 from ostiary.interfaces.identity import IdentityProvider
@@ -16,12 +17,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Provider(Generic[T_co]):
-    """A provider under its name in the configuration."""
+    """A provider under its name in the configuration. `fields` is what stands there, to compare two loads."""
 
     name: str
     type: str
     instance: T_co
     place: Place = field(default=Place(), compare=False)
+    fields: Fields | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Webhooks
 from ostiary.gateway.doors.webhooks.callers import WebhookCallers
 from ostiary.gateway.doors.webhooks.reviews import OnRefused, SubjectAccessReviews, TokenReviews
+from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
 from ostiary.gateway.request.target import path_of
@@ -25,11 +26,12 @@ log = logging.getLogger("ostiary.gateway")
 # Kubernetes sends selectors along; they are bounded by its own limit on a request's head.
 LARGEST_REVIEW = 1024 * 1024
 
-Reviews = TokenReviews | SubjectAccessReviews
+Reviews = TokenReviews | SubjectAccessReviews | RevokedCredentialReviews
+REVOKED_CREDENTIALS = b"/webhooks/revoked-credentials"
 
 
 class WebhookHandler:
-    """``/webhooks/token-review`` and ``/webhooks/subject-access-review``, for the configured callers.
+    """What is below ``/webhooks``, for the configured callers. *revocations* are for clusters that trust our issuer.
 
     A cluster calls for every request of its own, so an answer that needs no waiting is sent without a task.
     """
@@ -42,6 +44,7 @@ class WebhookHandler:
         clock: Clock,
         *,
         on_refused: OnRefused,
+        revocations: tuple[RevokedCredentialReviews, RevokedCredentialList] | None = None,
     ) -> None:
         self._callers = WebhookCallers(configured.callers, clock)
         self._reviews: dict[bytes, Reviews] = {}
@@ -49,10 +52,13 @@ class WebhookHandler:
             self._reviews[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
         if configured.subject_access_review:
             self._reviews[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer, on_refused)
+        self._revoked_list: RevokedCredentialList | None = None
+        if revocations is not None:
+            self._reviews[b"/webhooks/deny-revoked"], self._revoked_list = revocations
         # kube-apiserver appends this query to the URL. With any other query the path alone is looked up.
         self._reviews |= {path + b"?timeout=30s": reviews for path, reviews in self._reviews.items()}
 
-    def handle(self, passage: Passage, served: Served) -> None:
+    def handle(self, passage: Passage, served: Served) -> Awaitable[None] | None:
         exchange = passage.exchange
         request = exchange.request
         target = path_of(request.target, request.host)
@@ -63,9 +69,11 @@ class WebhookHandler:
             # Our own failure: a 401 would tell the caller that its token is not valid.
             log.error("callers.tokenFile cannot be read", extra={"cause": error.strerror})
             served(send_status(passage, status.internal()))
-            return
+            return None
         if not allowed:
             served(send_status(passage, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
+        elif self._revoked_list is not None and target.partition(b"?")[0] == REVOKED_CREDENTIALS:
+            return self._send_list(self._revoked_list, target.partition(b"?")[2], passage, served)
         elif reviews is None:
             served(send_status(passage, status.no_route()))
         elif request.method != b"POST":
@@ -79,6 +87,14 @@ class WebhookHandler:
                 served(send_status(passage, answer))
             else:
                 _ReviewInProgress(reviews, passage, served).begin(answer)
+        return None
+
+    async def _send_list(self, revoked: RevokedCredentialList, query: bytes, passage: Passage, served: Served) -> None:
+        if passage.exchange.request.method != b"GET":
+            served(send_status(passage, status.method_not_allowed(), (b"Allow", b"GET")))
+        else:
+            answer = await revoked.answer(query.decode("latin-1"))
+            served(send_status(passage, answer, (b"Cache-Control", b"no-store")))
 
 
 class _ReviewInProgress:

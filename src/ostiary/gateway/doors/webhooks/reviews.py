@@ -21,6 +21,7 @@ from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.headers import NO_DIGEST
+from ostiary.gateway.request.own.token_review import NARROWED
 from ostiary.model import Attributes, Decision
 from ostiary.wire import status
 from ostiary.wire.authentication import (
@@ -105,6 +106,9 @@ class TokenReviews:
             audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)
             if not audiences:
                 return Answer(200, encode_unauthenticated(asked.api_version, _OTHER_AUDIENCE))
+        if live.delegation:
+            # Whoever asks would take the token for its owner's, and let it do what the owner may.
+            return Answer(200, encode_unauthenticated(asked.api_version, NARROWED))
         credential_id = f"OSTIARY={live.session.id}"
         # As the TokenReview of an API server does. One that asks us would add the implied groups itself; others do not.
         user = with_implied_groups(live.user)

@@ -1,4 +1,4 @@
-"""The administration pages: all sessions, denied requests, who can do something.
+"""The administration pages: all sessions, denied requests, who can do something, replicas.
 
 Called by the pages of people who are signed in. A page needs the same permission as the corresponding request to the
 API below ``/apis/ostiary.dev/v1``: the policy alone makes somebody an administrator.
@@ -14,13 +14,16 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.chain import Authorizer, ChainExplanation, Step, WhoCan
 from ostiary.gateway.authorize.refusals import Refusal
+from ostiary.gateway.authorize.token_scope import explain_with_scope
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.pages.replicas import replicas_body
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.pages.views import navigation, session_row, shown_time, time_text
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.visit import field, only
-from ostiary.gateway.siblings.messages import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.registry import Replicas
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind
@@ -34,7 +37,9 @@ _LINKS = {
     "/auth/admin": "All sessions",
     "/auth/admin/refusals": "Denied requests",
     "/auth/admin/who-can": "Who can?",
+    "/auth/admin/replicas": "Replicas",
 }
+_ENTRANCES = (("sessions", "GET"), ("decisions/x", "GET"), ("subjectsearches", "POST"), ("replicas", "GET"))
 _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
 
 
@@ -45,16 +50,18 @@ class AdminPages:
         authorizer: Authorizer,
         refusals: EveryRefusal | None = None,
         ended: EveryEndedRequest | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
         self._all_refusals = refusals or EveryRefusal(authorizer)
         self._ended = ended
+        self._all_replicas = replicas
 
     async def may_enter(self, user: UserInfo) -> bool:
         """Whether *user* may see any of the pages. If that cannot be found out, they may not."""
         try:
-            for resource, method in (("sessions", "GET"), ("decisions/x", "GET"), ("subjectsearches", "POST")):
+            for resource, method in _ENTRANCES:
                 if await self._may(user, method, resource):
                     return True
         except ProviderError:
@@ -71,6 +78,8 @@ class AdminPages:
                 return await self._refusal_for(visitor, "GET", needed) or await self._refusals(decision, visitor)
             case ("GET", "who-can"):
                 return await self._refusal_for(visitor, "POST", "subjectsearches") or self._who_can(request, visitor)
+            case ("GET", "replicas"):
+                return await self._refusal_for(visitor, "GET", "replicas") or await self._replicas(visitor)
         return answers.error(404, "page not found")
 
     async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -115,7 +124,8 @@ class AdminPages:
                 return _ended_page(ended, visitor)
             if refusal is None:
                 return answers.error(404, "unknown request id: this gateway remembers no such request")
-            return _explanation_page(refusal, await self._authorizer.explain(refusal.attributes), visitor)
+            now = explain_with_scope(await self._authorizer.explain(refusal.attributes), refusal)
+            return _explanation_page(refusal, now, visitor)
         latest = await self._all_refusals.recent(MOST_REFUSALS)
         rows = join(
             fill(
@@ -130,6 +140,11 @@ class AdminPages:
         )
         body = fill("admin_refusals.html", rows=rows, count=_count(len(latest), "refusal"))
         return _page("Denied requests", "/auth/admin/refusals", body, visitor)
+
+    async def _replicas(self, visitor: Visitor) -> LoginAnswer:
+        replicas = [] if self._all_replicas is None else await self._all_replicas.all()
+        body = replicas_body(replicas, _count(len(replicas), "replica"))
+        return _page("Replicas", "/auth/admin/replicas", body, visitor)
 
     def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         values = {name: only(request.query, name) or "" for name in _ASKED}
@@ -243,5 +258,7 @@ def _page(title: str, here: str, body: Markup, visitor: Visitor) -> LoginAnswer:
     )
     tabs = fill("admin_links.html", links=links)
     return page(
-        title, Markup(tabs + body), navigation=navigation("/auth/admin", admin=True, form_token=visitor.form_token)
+        title,
+        Markup(tabs + body),
+        navigation=navigation("/auth/admin", admin=True, tokens=visitor.has_api_tokens, form_token=visitor.form_token),
     )

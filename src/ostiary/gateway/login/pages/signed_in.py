@@ -6,6 +6,8 @@ was attested a while ago is checked again before a token is issued for it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
@@ -14,6 +16,8 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
+from ostiary.gateway.login.pages.narrowed_token import NarrowedTokenPage
 from ostiary.gateway.login.pages.views import Site
 from ostiary.gateway.login.programs.command_line import Codes, callback
 from ostiary.gateway.login.programs.device import Devices, normal_code
@@ -43,8 +47,10 @@ class Pages:
         events: LoginEvents,
         lengths: SessionLengths,
         admin: AdminPages | None,
+        api_tokens: ApiTokenPages | None,
     ) -> None:
         self._site = site
+        self._narrowed = NarrowedTokenPage(tokens, events, lengths)
         self._tokens = tokens
         self._browsers = browsers
         self._flows = flows
@@ -54,6 +60,7 @@ class Pages:
         self._events = events
         self._lengths = lengths
         self._admin = admin
+        self._api_tokens = api_tokens
 
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         """A page for *visitor*. Raises `LoginRefused` if they may no longer sign in."""
@@ -63,15 +70,19 @@ class Pages:
             return await self._change(steps, request, visitor)
         if request.method not in ("GET", "HEAD"):
             return answers.method_not_allowed(["GET", "POST"])
-        admin = await self._is_admin(visitor)
+        admin, visitor = await self._is_admin(visitor), await self._with_areas(visitor)
         match steps:
             case ["token"]:
                 asks_nobody = self._lengths.asks_nobody(visitor.session.provider, kept=bool(visitor.session.sealed))
                 return views.home(
                     self._site, visitor, lifetime=self._tokens.lifetime, admin=admin, asks_nobody=asks_nobody
                 )
+            case ["token", "narrow"]:
+                return self._narrowed.show(visitor, admin=admin)
             case ["sessions"]:
                 return await self._own_sessions(visitor, admin=admin)
+            case ["tokens"] if self._api_tokens is not None:
+                return await self._api_tokens.show(visitor, admin=admin)
             case ["device"]:
                 return await self._device(request, visitor, admin=admin)
             case ["admin", *rest] if self._admin is not None:
@@ -82,8 +93,13 @@ class Pages:
         match steps:
             case ["token"]:
                 return await self._new_token(request, visitor)
+            case ["token", "narrow"]:
+                attested = (await self._attest(visitor, request)).attested
+                return await self._narrowed.make(request, visitor, attested, admin=await self._is_admin(visitor))
             case ["sessions"]:
                 return await self._end_session(request, visitor)
+            case ["tokens"] if self._api_tokens is not None:
+                return await self._change_api_tokens(request, visitor, self._api_tokens)
             case ["logout"]:
                 return await self._sign_out(request, visitor)
             case ["device"]:
@@ -96,6 +112,10 @@ class Pages:
 
     async def _is_admin(self, visitor: Visitor) -> bool:
         return self._admin is not None and await self._admin.may_enter(visitor.session.user)
+
+    async def _with_areas(self, visitor: Visitor) -> Visitor:
+        may_use = self._api_tokens is not None and await self._api_tokens.may_use(visitor.session.user)
+        return replace(visitor, has_api_tokens=may_use)
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         return SignedIn(visitor.session.provider, await self._browsers.attest(visitor, request))
@@ -117,6 +137,15 @@ class Pages:
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)
+
+    async def _change_api_tokens(
+        self, request: LoginRequest, visitor: Visitor, api_tokens: ApiTokenPages
+    ) -> LoginAnswer:
+        if field(request, "session") is not None:
+            return await api_tokens.revoke(request, visitor)
+        attested = (await self._attest(visitor, request)).attested
+        owner = replace(visitor.session, user=attested.user, sources=attested.sources)
+        return await api_tokens.create(request, visitor, owner, admin=await self._is_admin(visitor))
 
     async def _own_sessions(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         username = visitor.session.user.username
@@ -152,20 +181,22 @@ class Pages:
     async def _device(self, request: LoginRequest, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         typed = only(request.query, "code")
         if typed is None:
-            return views.device_code(admin=admin, signed_in=True)
-        if wait := self._devices.wait(request, visitor.session):
+            return views.device_code(admin=admin, tokens=visitor.has_api_tokens, signed_in=True)
+        if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         code = normal_code(typed)
         device = await self._devices.find(code) if code else None
         if device is None:
-            return views.device_code(problem=_NO_SUCH_CODE, status=404, admin=admin, signed_in=True)
+            return views.device_code(
+                problem=_NO_SUCH_CODE, status=404, admin=admin, tokens=visitor.has_api_tokens, signed_in=True
+            )
         return views.device_confirm(visitor, device)
 
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         code, decision = normal_code(field(request, "code") or ""), field(request, "decision")
         if decision not in ("approve", "deny"):
             return answers.error(400, "the form has no decision")
-        if wait := self._devices.wait(request, visitor.session):
+        if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         signed = await self._hand_over(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None

@@ -138,7 +138,9 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         form_token=visitor.form_token,
     )
     return page(
-        "You are signed in", body, navigation=navigation("/auth/token", admin=admin, form_token=visitor.form_token)
+        "You are signed in",
+        body,
+        navigation=navigation("/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token),
     )
 
 
@@ -170,14 +172,19 @@ def sessions(visitor: Visitor, found: Sequence[Session], *, said: str = "", admi
     user = printable(visitor.session.user.username)
     body = fill("sessions.html", rows=rows, user=user, said=_success(said), form_token=visitor.form_token)
     return page(
-        "My sessions", body, navigation=navigation("/auth/sessions", admin=admin, form_token=visitor.form_token)
+        "My sessions",
+        body,
+        navigation=navigation(
+            "/auth/sessions", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token
+        ),
     )
 
 
 def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
+    client = f'API token "{session.name}"' if session.name else session.client
     return fill(
         "session.html",
-        client=printable(session.client) or "an unnamed client",
+        client=printable(client) or "an unnamed client",
         tag=fill("tag.html", text="this browser") if here else NOTHING,
         owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
         since=shown_time(session.created_at),
@@ -194,9 +201,11 @@ def session_row(session: Session, visitor: Visitor, *, action: str, here: bool =
 # --- devices and command lines ---
 
 
-def device_code(*, problem: str = "", status: int = 200, admin: bool = False, signed_in: bool = False) -> LoginAnswer:
+def device_code(
+    *, problem: str = "", status: int = 200, admin: bool = False, tokens: bool = False, signed_in: bool = False
+) -> LoginAnswer:
     body = fill("device_code.html", problem=_problem(problem), described=_DESCRIBED if problem else NOTHING)
-    links = navigation("/auth/device", admin=admin) if signed_in else NOTHING
+    links = navigation("/auth/device", admin=admin, tokens=tokens) if signed_in else NOTHING
     return page(f"{'Error: ' if problem else ''}Sign in a device", body, status=status, navigation=links)
 
 
@@ -261,8 +270,11 @@ def is_basic(challenge: str) -> bool:
 # --- pieces ---
 
 
-def navigation(here: str, *, admin: bool, form_token: str = "") -> Markup:
-    links = {"/auth/token": "Home", "/auth/sessions": "My sessions", "/auth/device": "Sign in a device"}
+def navigation(here: str, *, admin: bool, tokens: bool = False, form_token: str = "") -> Markup:
+    links = {"/auth/token": "Home", "/auth/sessions": "My sessions"}
+    if tokens:
+        links["/auth/tokens"] = "API tokens"
+    links["/auth/device"] = "Sign in a device"
     if admin:
         links["/auth/admin"] = "Administration"
     rows = (
@@ -281,6 +293,11 @@ def _groups(session: Session) -> Markup | str:
         fill("group.html", name=printable(group), source=printable(sources.get(group, "")) or "unknown")
         for group in session.user.groups
     )
+
+
+def described_problem(text: str) -> tuple[Markup, Markup]:
+    """A problem above a form, and what its field says about it; nothing if *text* is empty."""
+    return _problem(text), _DESCRIBED if text else NOTHING
 
 
 def _problem(text: str) -> Markup:

@@ -128,10 +128,13 @@ class Devices:
 
     # --- the person ---
 
-    def wait(self, request: LoginRequest, session: Session) -> float:
-        """Count one more attempt at a code and return zero, or return how many seconds to wait."""
+    async def wait(self, request: LoginRequest, session: Session) -> float:
+        """Count one more attempt at a code and return zero, or return how many seconds to wait.
+
+        Exact, also between replicas: whoever guesses codes must not gain anything by going from one to the other.
+        """
         keys = (f"user {session.user.username}", f"address {network(request.remote_address)}")
-        return max(self._tries.take(key) for key in keys)
+        return max([await self._tries.take_exactly(key) for key in keys])
 
     async def find(self, user_code: str) -> DeviceRequest | None:
         record = await self._requests.find(user_code)

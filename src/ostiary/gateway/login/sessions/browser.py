@@ -29,10 +29,11 @@ Recheck = Callable[[Session, LoginRequest, Secret | None], Awaitable[Attested]]
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person who is signed in on our pages."""
+    """A person who is signed in on our pages. `has_api_tokens` tells that there is a page of API tokens for them."""
 
     session: Session
     secret: Secret
+    has_api_tokens: bool = False
 
     @property
     def form_token(self) -> str:

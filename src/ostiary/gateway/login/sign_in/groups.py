@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from ostiary.core.abilities import ability
+from ostiary.core.account_names import OWN_NAMES
 from ostiary.errors import ProviderError
 from ostiary.gateway.config.settings import Groups
 from ostiary.interfaces.group import KeepsGroups, Membership
@@ -94,7 +95,7 @@ def attest(user: UserInfo, memberships: Sequence[Membership]) -> tuple[UserInfo,
 def _checked_relevant(relevant: object) -> frozenset[str]:
     if not isinstance(relevant, AbstractSet) or not all(isinstance(group, str) for group in relevant):
         raise ContractBroken("the relevant groups are unknown", cause="relevant_groups did not return a set")
-    return frozenset(group for group in relevant if not group.startswith(SYSTEM))
+    return frozenset(group for group in relevant if not group.startswith((SYSTEM, OWN_NAMES)))
 
 
 def _serves(provider: Groups, identity: str) -> bool:

@@ -21,6 +21,7 @@ from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, Goal
 from ostiary.gateway.login.sign_in.providers import Elsewhere, Outcome, SignedIn
 from ostiary.gateway.login.visit import AddressLimit, Visit, client_text
+from ostiary.gateway.observe.tracing.trace import traced_step
 from ostiary.interfaces.identity import Challenge, LoginRequest
 
 
@@ -62,21 +63,23 @@ class SignInOutcomes:
             # The command line goes on when the browser is closed: what the provider keeps is for its session.
             outcome = replace(outcome, attested=replace(outcome.attested, kept=None))
         if visit.html:
-            session, cookie = await self._browsers.begin(visit.request, outcome)
+            with traced_step("issue tokens"):
+                session, cookie = await self._browsers.begin(visit.request, outcome)
             self._events.record_session(LoginEventKind.ISSUED, visit.request, session, status=303)
             headers.append(cookie)
         return answers.redirect(url, 303).with_headers(*headers)
 
     async def _issue(self, request: LoginRequest, signed_in: SignedIn) -> LoginAnswer:
         attested = signed_in.attested
-        pair = await self._tokens.issue(
-            attested.user,
-            provider=signed_in.provider,
-            sources=attested.sources,
-            client=client_text(request),
-            kept=attested.kept,
-            session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
-        )
+        with traced_step("issue tokens"):
+            pair = await self._tokens.issue(
+                attested.user,
+                provider=signed_in.provider,
+                sources=attested.sources,
+                client=client_text(request),
+                kept=attested.kept,
+                session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
+            )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
         return answers.token_pair(pair).with_headers(self._flows.forget())
 

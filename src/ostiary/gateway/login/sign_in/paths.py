@@ -1,6 +1,7 @@
 """The paths of the identity providers: a visit, the return from an identity system, and the password form.
 
     /auth, /auth/<name>                                    handle_client    -> user | redirect | challenge
+    /auth/<name>, with a bearer token                      programs.token_exchange, where the provider verifies tokens
     /auth/<name>/start                                     the same, for what the browser has chosen before
     /auth/provider, /auth/<name>/provider                  handle_provider  -> user
     /auth/groups/provider, /auth/<name>/groups/provider    groups_from_provider
@@ -21,10 +22,11 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.programs.token_exchange import TokenExchange
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
-from ostiary.gateway.login.sign_in.providers import ProviderCalls, returns_by_post
-from ostiary.gateway.login.visit import AddressLimit, Visit, field
+from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
+from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
 from ostiary.interfaces.identity import Challenge, LoginRequest
 
 
@@ -40,8 +42,11 @@ class SignInPaths:
         parked: ParkedReturns,
         events: LoginEvents,
         starts: AddressLimit,
+        exchange: TokenExchange,
     ) -> None:
         self._identity = identity
+        self._people = for_people(identity)
+        self._exchange = exchange
         self._site = site
         self._providers = providers
         self._outcomes = outcomes
@@ -77,18 +82,19 @@ class SignInPaths:
         """The provider that *path* names, or the only one; and the rest of the path."""
         if path and path[0] in self._identity:
             return self._identity[path[0]], path[1:]
-        return (next(iter(self._identity.values())) if len(self._identity) == 1 else None), path
+        only = self._people if len(self._people) == 1 else self._identity
+        return (next(iter(only.values())) if len(only) == 1 else None), path
 
     # --- a sign-in begins ---
 
     async def begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None) -> LoginAnswer:
         """Sign in for *goal*, with the provider *name*. Without a name, the person chooses if there are several."""
-        if name is None and len(self._identity) > 1:
+        if name is None and len(self._people) > 1:
             try:
                 return await self._offer(visit, goal)
             except Exception as error:
                 return self._outcomes.failure(error, visit.request, "", goal)
-        provider = self._identity[name] if name else next(iter(self._identity.values()))
+        provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
 
     async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal) -> LoginAnswer:
@@ -96,7 +102,7 @@ class SignInPaths:
             return answers.error(400, "there are several identity providers: choose one with provider=")
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
-        urls = {name: f"/auth/{name}/start" for name in self._identity}
+        urls = {name: f"/auth/{name}/start" for name in self._people}
         return views.choose(self._site, urls, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _start(self, visit: Visit, provider: Identity) -> LoginAnswer:
@@ -112,6 +118,15 @@ class SignInPaths:
     async def _visit(self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool = False) -> LoginAnswer:
         """Ask *provider* who is visiting. With *pending* the flow that remembers *goal* exists already."""
         request, typed = visit.request, ""
+        if (token := bearer(request)) and self._exchange.accepts(provider):
+            if goal is None:
+                return await self._exchange.sign_in(provider, token, request)
+            # A command line or a device would get a session that is renewed, and outlives the token; also for one that
+            # is good once.
+            refusal = LoginRefused(
+                "a program exchanges its token at /auth/token", cause="it asked for a person's session"
+            )
+            return self._events.record_refusal(refusal, request, answers.refusal(refusal), provider.name)
         if visit.html and request.method == "POST" and field(request, "username") is not None:
             typed, request = field(request, "username") or "", _as_basic(request)
         try:

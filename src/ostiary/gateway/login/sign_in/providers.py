@@ -28,8 +28,19 @@ from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
 from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.sign_in.checked_answers import (
+    IdentifiedUser,
+    account_groups,
+    checked_pairs,
+    contract_broken,
+    header_value,
+    identity_of,
+    provider_user_of,
+    user_of,
+)
 from ostiary.gateway.login.sign_in.flows import Flow, Goal, state_of
-from ostiary.gateway.login.sign_in.groups import SYSTEM, Away, ContractBroken, GroupChecks, ProviderUser, attest
+from ostiary.gateway.login.sign_in.groups import Away, ContractBroken, GroupChecks, ProviderUser, attest
+from ostiary.gateway.observe.tracing.trace import traced_step
 from ostiary.gateway.upstream.identity_headers import identity_lines
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
@@ -40,6 +51,10 @@ from ostiary.interfaces.identity import (
     Redirect,
     ReturnsByPost,
     Revalidates,
+    SignIn,
+    TellsSignIn,
+    VerifiedToken,
+    VerifiesTokens,
 )
 from ostiary.interfaces.token_store import RecordStore, Session
 from ostiary.model import Secret, UserInfo
@@ -79,6 +94,9 @@ class ProviderCalls:
         clock: Clock,
     ) -> None:
         self._identity = identity
+        people = for_people(identity)
+        # Its name may be left out.
+        self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
         self._checks = checks
         self._external_url = external_url
         self._seconds = provider_seconds
@@ -86,23 +104,23 @@ class ProviderCalls:
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
         request = self._prepare(provider, request)
-        answer: object = await self._within(provider.instance.handle_client(request))
+        answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
-            return Challenge(_header_value(provider, answer.www_authenticate))
+            return Challenge(header_value(provider, answer.www_authenticate))
         if isinstance(answer, Redirect):
             away = _elsewhere(answer, Flow(provider.name, goal=goal))
             if returns_by_post(provider) and not away.flow.state:
-                raise _broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
+                raise contract_broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
             return away
-        return await self._ask_groups(provider, _identity_of(provider, answer), request, goal)
+        return await self._ask_groups(provider, identity_of(provider, answer), request, goal)
 
     async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         begun_here = flow is not None and flow.identity == provider.name and flow.user is None
         remembered = flow.remember if flow is not None and begun_here else ()
         shown_request = replace(self._prepare(provider, request), remembered=remembered)
         # The provider sees every return, even one that this browser did not begin.
-        answer: object = await self._within(provider.instance.handle_provider(shown_request))
-        identified = _identity_of(provider, answer)
+        answer: object = await self._ask(provider, provider.instance.handle_provider(shown_request))
+        identified = identity_of(provider, answer)
         if flow is None or not begun_here:
             raise _unknown_flow()
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
@@ -110,15 +128,34 @@ class ProviderCalls:
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
             raise _unknown_flow()
-        provider_user = _provider_user(provider, flow.user)
+        provider_user = provider_user_of(provider, flow.user)
         shown_request = replace(self._prepare(provider, request, groups=True), remembered=flow.remember)
         with _about(provider_user.user.username):
-            memberships = await self._within(
+            memberships = await self._look_up_groups(
                 self._checks.ask(
                     provider_user, shown_request, position=flow.position, memberships=flow.memberships, returning=True
                 )
             )
             return _outcome_of(provider_user, memberships, flow.goal, flow.kept)
+
+    async def verify(
+        self, provider: Identity, verifying: VerifiesTokens, token: Secret, request: LoginRequest
+    ) -> tuple[SignedIn, VerifiedToken]:
+        """Who presents *token*, which their platform has issued; *verifying* is the provider's ability.
+
+        Raises `LoginRefused` if it is not accepted.
+        """
+        verified: object = await self._ask(provider, verifying.verify_token(token))
+        if not isinstance(verified, VerifiedToken):
+            raise contract_broken(provider, f"it answered with {type(verified).__name__}, instead of a verified token")
+        # The group providers do not see the token.
+        headers = tuple(header for header in request.headers if header[0] not in ("authorization", "cookie"))
+        shown_request = replace(request, form=(), headers=headers, callback_url=self._callback(provider, groups=True))
+        provider_user = provider_user_of(provider, user_of(provider, verified.user))
+        outcome = await self._complete(provider_user, shown_request, None, None)
+        if not isinstance(outcome, SignedIn):
+            raise LoginRefused("this token cannot be exchanged", cause="groups cannot be looked up without a browser")
+        return outcome, verified
 
     async def recheck(self, session: Session, request: LoginRequest, kept: Secret | None = None) -> Attested:
         """Who the session's user is today. Raises `LoginRefused` if nobody any more.
@@ -142,13 +179,13 @@ class ProviderCalls:
             own, refreshed = await self._ask_again(asking, provider, session, own, kept)
             before = None
         elif revalidating is not None:
-            own = _user_of(provider, await self._within(revalidating.revalidate(own)))
-        provider_user = _provider_user(provider, own)
+            own = user_of(provider, await self._ask(provider, revalidating.revalidate(own)))
+        provider_user = provider_user_of(provider, own)
         # The providers do not see the token. After `ask_again` the request looks as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
         path = request.path if before is not None else "/auth"
         shown_request = without_ours(replace(request, path=path, form=(), headers=headers))
-        memberships = await self._within(self._checks.ask(provider_user, shown_request, before=before))
+        memberships = await self._look_up_groups(self._checks.ask(provider_user, shown_request, before=before))
         if isinstance(memberships, Away):
             raise LoginRefused(_ENDED, cause="groups cannot be looked up without an interactive sign-in")
         return _with_groups(provider_user, memberships, refreshed)
@@ -161,35 +198,55 @@ class ProviderCalls:
             summary = "this session is being refreshed: try again in a moment"
             raise LoginRefused(summary, cause="another program with the same session is refreshing it", retry_after=1.0)
         try:
-            identified: object = await self._within(instance.ask_again(own, kept))
+            identified: object = await self._ask(provider, instance.ask_again(own, kept))
         finally:
             await self._asking.take(session.id)
         if not isinstance(identified, Identified):
-            raise _broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
-        return _identity_of(provider, identified).user, identified.kept
+            raise contract_broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
+        return identity_of(provider, identified).user, identified.kept
 
     async def _ask_groups(
-        self, provider: Identity, identified: _IdentifiedUser, request: LoginRequest, goal: Goal
+        self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: Goal
     ) -> Outcome:
-        provider_user = _provider_user(provider, identified.user)
+        provider_user = provider_user_of(provider, identified.user)
         # Groups return to a path of their own, and do not see what the identity provider asked to remember.
         request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
+        return await self._complete(provider_user, request, goal, identified.kept)
+
+    async def _complete(
+        self, provider_user: ProviderUser, request: LoginRequest, goal: Goal, kept: Secret | None
+    ) -> Outcome:
         with _about(provider_user.user.username):
-            return _outcome_of(
-                provider_user, await self._within(self._checks.ask(provider_user, request)), goal, identified.kept
-            )
+            memberships = await self._look_up_groups(self._checks.ask(provider_user, request))
+            return _outcome_of(provider_user, memberships, goal, kept)
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
         """*request* as a provider may see it, with the URL that the browser comes back to."""
         return replace(without_ours(request), callback_url=self._callback(provider, groups=groups))
 
     def _callback(self, provider: Identity, *, groups: bool) -> str:
-        name = f"/{provider.name}" if len(self._identity) > 1 else ""
+        name = "" if provider.name in self._only else f"/{provider.name}"
         return f"{self._external_url}/auth{name}{'/groups' if groups else ''}/provider"
 
-    async def _within(self, asking: Awaitable[T]) -> T:
-        async with asyncio.timeout(self._seconds):
-            return await asking
+    async def _ask(self, provider: Identity, asking: Awaitable[T]) -> T:
+        with traced_step("ask identity provider", provider=provider.name):
+            async with asyncio.timeout(self._seconds):
+                return await asking
+
+    async def _look_up_groups(self, asking: Awaitable[T]) -> T:
+        with traced_step("look up groups"):
+            async with asyncio.timeout(self._seconds):
+                return await asking
+
+
+def for_people(identity: Mapping[str, Identity]) -> dict[str, Identity]:
+    """The providers that people can sign in with: not those for programs alone."""
+    kinds = {name: ability(each.instance, TellsSignIn) for name, each in identity.items()}
+    return {
+        name: each
+        for name, each in identity.items()
+        if (telling := kinds[name]) is None or telling.sign_in is not SignIn.PROGRAM
+    }
 
 
 def returns_by_post(provider: Identity) -> bool:
@@ -226,11 +283,11 @@ def _outcome_of(
 
 def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
     """What a token may attest. Names that no header can carry are refused now, while the person can be told."""
-    user, sources = attest(provider_user.user, memberships)
-    extra = (value for _, values in user.extra for value in values)
+    user, sources = attest(provider_user.user, (*account_groups(provider_user), *memberships))
+    extra, headers = (value for _, values in user.extra for value in values), HeaderNames()
     for name in (user.username, *filter(None, (user.uid,)), *user.groups, *extra):
         try:
-            identity_lines(UserInfo(name), HeaderNames())
+            identity_lines(UserInfo(name), headers)
         except BadHeader as error:
             summary = (
                 "your user name or one of your group names cannot be used here: ask the administrator of this gateway"
@@ -250,66 +307,12 @@ def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         cause = "its redirect is not an http or https URL"
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
-    remember = _checked_pairs(redirect.remember, flow.identity)
+    remember = checked_pairs(redirect.remember, flow.identity)
     name: object = redirect.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
     state = state_of(redirect.url, name)
     return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
-
-
-def _checked_pairs(value: object, provider: str) -> tuple[tuple[str, str], ...]:
-    if isinstance(value, (tuple, list)) and all(_is_pair(item) for item in value):
-        return tuple((key, text) for key, text in value)
-    summary = f'the provider "{provider}" breaks its contract'
-    raise ContractBroken(summary, cause="the values to remember are not pairs of strings")
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item)
-
-
-@dataclass(frozen=True, slots=True)
-class _IdentifiedUser:
-    """The user whom a provider has identified, and what it keeps for the session, if anything."""
-
-    user: UserInfo
-    kept: Secret | None
-
-
-def _identity_of(provider: Identity, answer: object) -> _IdentifiedUser:
-    if not isinstance(answer, Identified):
-        return _IdentifiedUser(_user_of(provider, answer), None)
-    if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
-        raise _broken(provider, "it returned a value to keep that is not a Secret, or that it cannot use for a refresh")
-    return _IdentifiedUser(_user_of(provider, answer.user), answer.kept)
-
-
-def _user_of(provider: Identity, answer: object) -> UserInfo:
-    """The user that *answer* is. Anything but one complete user breaks the contract."""
-    if not isinstance(answer, UserInfo):
-        raise _broken(provider, f"it answered with {type(answer).__name__}, instead of a user")
-    texts = (answer.username, answer.uid, *answer.groups)
-    if not all(isinstance(text, str) for text in texts) or answer.username == "":
-        raise _broken(provider, "it returned a user without a name, or a field that is not a string")
-    return answer
-
-
-def _provider_user(provider: Identity, own: UserInfo) -> ProviderUser:
-    username = provider.prefix + own.username
-    if username.startswith(SYSTEM):
-        raise LoginRefused("this name is reserved", cause=f'"{provider.name}" returned a reserved system name')
-    return ProviderUser(provider.name, own, replace(own, username=username))
-
-
-def _header_value(provider: Identity, text: object) -> str:
-    if not isinstance(text, str) or not text or not text.isprintable() or not text.isascii():
-        raise _broken(provider, "its challenge is not a valid header")
-    return text
-
-
-def _broken(provider: Identity, cause: str) -> ContractBroken:
-    return ContractBroken(f'the identity provider "{provider.name}" breaks its contract', cause=cause)
 
 
 def _unknown_flow() -> LoginRefused:

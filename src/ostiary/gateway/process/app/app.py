@@ -11,8 +11,10 @@ import asyncio
 from functools import partial
 from typing import cast
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.counts import MemoryCounts
+from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.gateway.audit.refused_reviews import RefusedReviewRecorder
 from ostiary.gateway.audit.sign_ins import SignInRecorder
 from ostiary.gateway.authenticate.revocation_file import RevocationFile
@@ -20,21 +22,33 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.doors.admin_api import AdminApi
+from ostiary.gateway.doors.issuer_documents import IssuerDocuments
 from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
 from ostiary.gateway.doors.webhooks.handler import WebhookHandler
+from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.app.audit_setup import open_auditor
 from ostiary.gateway.process.app.background import BackgroundTasks
+from ostiary.gateway.process.app.issuer_setup import open_issuer
+from ostiary.gateway.process.app.object_counting import quota_usage, show_figures
+from ostiary.gateway.process.app.programs import Programs
 from ostiary.gateway.process.app.shared import Shared, open_shared
+from ostiary.gateway.process.app.tracing_setup import open_tracing
+from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.siblings import messages as sibling_news
 from ostiary.gateway.upstream.health import watch_credential, watch_health
+from ostiary.gateway.upstream.own_requests import OwnRequests
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
-from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.admission import CountsObjects
+from ostiary.interfaces.object_store import ObjectStore
+
+CONFIRMING_OWNER = "confirming whose the token store is"
 
 
 class App:
@@ -47,18 +61,27 @@ class App:
         *,
         shared: Shared | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        counts: ImmediateCounts | None = None,
+        counts: ReplicatedCounts | None = None,
     ) -> None:
         self.config = config
         self._loop = loop
         self._clock = clock
         self._owns_store = shared is None
-        self.shared = shared or open_shared(config, clock, counts or MemoryCounts(clock=clock))
-        self.auditor = open_auditor(config, clock, self.shared.counts)
+        counts = counts or ReplicatedCounts(MemoryCounts(clock=clock), clock=clock)
+        self.shared = shared or open_shared(config, clock, counts)
+        self.auditor = open_auditor(config, clock)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
         self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
-        self.engine = Engine(self._parts(), loop)
-        self._background = BackgroundTasks(loop)
+        upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
+        self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
+        self.programs = Programs(config, self.shared, clock)
+        instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
+        self._counting = {name: each for name, each in instances.items() if each is not None}
+        self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
+        self.tracing = open_tracing(config, clock, self.shared.metrics)
+        self.issuer = open_issuer(config, self.shared, clock)
+        self.engine = Engine(self._parts(), loop) if self.tracing is None else self.tracing.engine(self._parts(), loop)
+        self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
 
     def start(self) -> None:
@@ -67,10 +90,24 @@ class App:
         if self._owns_store:
             self._background.keep_running("following revocations", shared.authenticator.follow_revocations)
             self._background.keep_running("writing the time into the token store", shared.store_health.run)
+            if shared.owner is not None:
+                self._background.keep_running(CONFIRMING_OWNER, shared.owner.run)
+            if shared.count_exchange is not None:
+                self._background.keep_running("counting with other replicas", shared.count_exchange.run)
+            for writer in shared.note_writers:
+                self._background.keep_running("writing refusals for other replicas", writer.run)
+        self.programs.start(self._background.keep_running)
         self._background.keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
             self._background.keep_running("watching the revocation file", file.run)
+        if self.tracing is not None:
+            self._background.keep_running("sending traces", self.tracing.exporter.run)
+        if self.issuer is not None:
+            self._background.keep_running("rotating the issuer's keys", self.issuer.run)
+        for name, counting in self._counting.items():
+            work = partial(counting.reconcile, self.own_requests)
+            self._background.keep_running(f"comparing the quota {name} with its upstream", work)
         for upstream in self.routes.upstreams:
             if upstream.settings.health is not None:
                 work = partial(watch_health, upstream, upstream.settings.health)
@@ -86,11 +123,18 @@ class App:
         self._owns_store = True
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
+        self.programs.adopt(old.programs)
+        if old.tracing is not None and self.tracing is not None:
+            old.tracing.exporter.hand_over(self.tracing.exporter)
+        if old.issuer is not None and self.issuer is not None:
+            self.issuer.adopt(old.issuer)
 
     def tick(self, now: float) -> None:
         """About once a second: end what waited too long."""
         self.routes.tick(now)
         self.engine.tick()
+        if self._counting:
+            show_figures(self._counting.values(), self.shared.metrics)
 
     async def stop_background(self) -> None:
         await self._background.stop()
@@ -103,6 +147,8 @@ class App:
         await self.stop_background()
         self.routes.close()
         await self.auditor.close()
+        if self.tracing is not None:
+            await self.tracing.exporter.close()
         providers = [
             *(provider.instance for provider in self.config.identity),
             *(provider.instance for provider in self.config.groups),
@@ -111,6 +157,9 @@ class App:
         ]
         await close_all(providers)
         if not keep_shared:
+            if self.shared.count_exchange is not None:
+                await self.shared.count_exchange.finish()
+            await asyncio.gather(*(writer.finish() for writer in self.shared.note_writers))
             await self.shared.tokens.store.close()
 
     def answer_sibling(self, question: str, data: object) -> object:
@@ -136,12 +185,27 @@ class App:
 
     def _parts(self) -> EngineParts:
         config, shared = self.config, self.shared
-        refusals = sibling_news.EveryRefusal(self.authorizer, lambda: shared.siblings)
-        ended = sibling_news.EveryEndedRequest(shared.ended, lambda: shared.siblings)
+        store = shared.tokens.store
+        refusals = EveryRefusal(self.authorizer, lambda: shared.siblings, store)
+        ended = EveryEndedRequest(shared.ended, lambda: shared.siblings, store)
         open_paths = {b"/auth": self._sign_in(refusals, ended)}
         if config.webhooks.enabled:
             open_paths[b"/webhooks"] = self._webhooks()
-        admin = AdminApi(shared.tokens, self.authorizer, refusals, ended)
+        if self.issuer is not None and config.issuer is not None:
+            documents = IssuerDocuments(self.issuer, config.issuer.path)
+            path = OpenPath(documents.handle, repeats=False, records_refusals=False)
+            open_paths[documents.first_segment] = path
+        programs = self.programs
+        usage = partial(quota_usage, self._counting.values(), self.own_requests)
+        admin = AdminApi(
+            shared.tokens,
+            self.authorizer,
+            refusals,
+            ended,
+            self._replicas,
+            more_routes=programs.routes,
+            quota_usage=usage,
+        )
         return EngineParts(
             authenticator=shared.authenticator,
             authorizer=self.authorizer,
@@ -150,8 +214,9 @@ class App:
             limits=shared.limits,
             metrics=shared.metrics,
             clock=self._clock,
-            headers=HeaderFilter((upstream.headers for upstream in config.upstreams), drop=config.listen.drop_headers),
+            headers=self._header_filter(),
             admission=[provider.instance for provider in config.admission],
+            upstream_api=self.own_requests,
             own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
             self_reviews=SelfReviewHandler(self.authorizer, self._clock).handle,
             open_paths=open_paths,
@@ -160,9 +225,15 @@ class App:
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
         )
 
-    def _sign_in(self, refusals: sibling_news.EveryRefusal, ended: sibling_news.EveryEndedRequest) -> OpenPath:
+    def _header_filter(self) -> HeaderFilter:
+        if self.tracing is not None:
+            return self.tracing.header_filter()
+        config = self.config
+        return HeaderFilter((each.headers for each in config.upstreams), drop=config.listen.drop_headers)
+
+    def _sign_in(self, refusals: EveryRefusal, ended: EveryEndedRequest) -> OpenPath:
         config, shared = self.config, self.shared
-        login = Login(
+        login = self.programs.login = Login(
             identity=config.identity,
             groups=config.groups,
             relevant_groups=self.authorizer.relevant_groups,
@@ -170,15 +241,19 @@ class App:
             external_url=config.external_url,
             authorities_pem=config.authorities_pem,
             unchecked_session=config.tokens.unchecked_session,
+            issuer=self.issuer,
             authorizer=self.authorizer,
             ended=ended,
             refusals=refusals,
+            replicas=self._replicas,
+            api_tokens=self.programs.api_tokens,
+            find_token=self.programs.find_token,
             counts=shared.counts,
             clock=self._clock,
             on_event=SignInRecorder(self.auditor, shared.metrics, shared.ended, clock=self._clock).record,
         )
         handler = LoginHandler(login, config.listen.trusted_proxies)
-        return OpenPath(handler.handle, records_refusals=True)
+        return OpenPath(handler.handle, repeats=False, records_refusals=True)
 
     def _webhooks(self) -> OpenPath:
         refused = RefusedReviewRecorder(self.auditor, clock=self._clock)
@@ -188,8 +263,19 @@ class App:
             self.authorizer,
             self._clock,
             on_refused=refused.record,
+            revocations=self._revocations_for_clusters(),
         )
-        return OpenPath(handler.handle, repeats=True)
+        return OpenPath(handler.handle, repeats=True, records_refusals=False)
+
+    def _revocations_for_clusters(self) -> tuple[RevokedCredentialReviews, RevokedCredentialList] | None:
+        shared = self.shared
+        if self.issuer is None or not self.config.webhooks.revocations:
+            return None
+        reviews = RevokedCredentialReviews(shared.authenticator, self.issuer.url, shared.metrics)
+        listed = RevokedCredentialList(
+            self.issuer, shared.authenticator, shared.tokens, clock=self._clock, metrics=shared.metrics
+        )
+        return reviews, listed
 
     async def _sweep(self, every: float) -> None:
         while True:

@@ -37,7 +37,7 @@ class OpenPaths:
         self._records = records
 
     def find(self, target: bytes) -> OpenPath | None:
-        return self._paths.get(_first_segment(target)) if target.startswith(self._prefixes) else None
+        return self._paths.get(first_segment(target)) if target.startswith(self._prefixes) else None
 
     def serve(self, path: OpenPath, passage: Passage) -> None:
         waiting = path.handler(passage, lambda code: self._conclude(path, passage, code))
@@ -94,7 +94,8 @@ async def _wait_for(waiting: Awaitable[None]) -> None:
     await waiting
 
 
-def _first_segment(target: bytes) -> bytes:
+def first_segment(target: bytes) -> bytes:
+    """The beginning of a path, as the keys of the open paths are written: ``/auth``."""
     end = target.find(b"/", 1)
     segment = target if end < 0 else target[:end]
     return segment.partition(b"?")[0]

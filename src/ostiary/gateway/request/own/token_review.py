@@ -19,10 +19,11 @@ from ostiary.gateway.request.stages import Passage
 from ostiary.wire import status
 from ostiary.wire.codec.encodings import encode
 from ostiary.wire.codec.negotiation import wanted_representation
-from ostiary.wire.self_reviews import TOKEN, ReviewRefused, read_review, token_answer
+from ostiary.wire.self_reviews import TOKEN, ReviewRefused, read_review, token_answer, token_refusal
 
 # A larger one is forwarded without a look: no token is as long as that.
 LARGEST_TOKEN_REVIEW = 64 * 1024
+NARROWED = "the token is limited to a scope: it is good at the gateway only"
 
 
 class OwnTokenReviews:
@@ -83,5 +84,9 @@ def answer_about_own_token(token: TokenInUse, request: ReviewRequest) -> ReviewA
     reviewed = str(review.spec.get("token", "")).encode("utf-8", "surrogatepass")
     if representation is None or not well_formed(reviewed) or digest(reviewed) != token.digest:
         return None
-    answer = token_answer(review, with_implied_groups(token.user), f"OSTIARY={token.session.id}")
+    if token.delegation:
+        # Whoever is shown the answer would take the token for its owner's.
+        answer = token_refusal(review, NARROWED)
+    else:
+        answer = token_answer(review, with_implied_groups(token.user), f"OSTIARY={token.session.id}")
     return ReviewAnswer(201, *encode(answer, representation), review.warnings)

@@ -105,7 +105,7 @@ class Rejudge:
                 self._cut(exchanges, "the configuration no longer has it")
                 continue
             plan.required = required
-            ruling = self._judge.decide(plan.user, required) if not plan.impersonation else None
+            ruling = None if plan.impersonation else self._judge.decide(plan.user, required, plan.delegation)
             if ruling is None:
                 undecided.append((plan, exchanges))
             else:

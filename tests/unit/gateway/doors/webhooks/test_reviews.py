@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.tokens import Tokens, digest
+from ostiary.core.delegation import narrow, parse_scope
+from ostiary.core.tokens import Tokens, digest, new_token
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import Authenticator
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.webhooks.reviews import LONGEST_QUESTION, SubjectAccessReviews, TokenReviews
-from ostiary.interfaces.token_store import Found, RevocationKind
+from ostiary.gateway.request.own.token_review import NARROWED
+from ostiary.interfaces.token_store import Found, RevocationKind, TokenRecord
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
@@ -52,6 +54,23 @@ def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
 
 
 # --- TokenReview ---
+
+
+async def test_a_token_that_is_less_than_its_owner_is_nobody_to_a_cluster(
+    tokens: Tokens, authenticator: Authenticator
+) -> None:
+    """The cluster would let it do what the owner may."""
+    issued = await tokens.issue(ANN, provider="staff")
+    delegation = narrow(None, parse_scope("get pods -n shop")).encode()
+    token = new_token().reveal()
+    times = (issued.session.created_at, issued.expires_at)
+    added = TokenRecord(digest(token), issued.session.id, *times, delegation=delegation)
+    await tokens.store.add(issued.session, [added])
+    reviews = TokenReviews(authenticator)
+    for _ in range(3):
+        code, body = await told(reviews.answer(token_review(token)))
+        assert code == 200
+        assert body["status"] == {"authenticated": False, "error": NARROWED}
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

@@ -11,6 +11,7 @@ from tests.unit.gateway.signing_in import (
 )
 
 KNOWN_TAGS = {
+    *("select", "option"),
     *(
         "html",
         "head",

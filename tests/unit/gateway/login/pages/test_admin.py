@@ -6,7 +6,10 @@ from typing import Any
 
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.replicas.registry import Replicas
+from ostiary.gateway.replicas.replica import Replica
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 from tests.unit.gateway.login.pages.safe_page import assert_is_safe_page
 from tests.unit.gateway.signing_in import (
@@ -41,6 +44,7 @@ ALL = (
     *(("root", verb, "sessions") for verb in ("list", "delete")),
     *(("root", verb, "decisions") for verb in ("list", "get")),
     ("root", "create", "subjectsearches"),
+    ("root", "list", "replicas"),
 )
 
 
@@ -109,7 +113,12 @@ async def test_the_policy_alone_makes_an_administrator(make: Make, clock: FakeCl
     browser = Browser(gateway)
     await browser.sign_in()
     assert (await browser.get("/auth/admin")).status == 200
-    for path in ("/auth/admin/refusals", "/auth/admin/refusals?id=x", "/auth/admin/who-can?verb=get&path=/"):
+    for path in (
+        "/auth/admin/refusals",
+        "/auth/admin/refusals?id=x",
+        "/auth/admin/who-can?verb=get&path=/",
+        "/auth/admin/replicas",
+    ):
         assert (await browser.get(path)).status == 403
     form = {"form_token": await browser.form_token(), "session": victim["session"]}
     assert (await browser.post("/auth/admin", form)).status == 403
@@ -117,3 +126,18 @@ async def test_the_policy_alone_makes_an_administrator(make: Make, clock: FakeCl
     plain = Browser(with_policy(make, Says(UserInfo("mallory")), *ALL, clock=clock))
     assert "/auth/admin" not in text_of(await plain.sign_in())
     assert (await plain.get("/auth/admin")).status == 403
+
+
+async def test_replicas_are_shown_to_those_who_may_list_them(make: Make, clock: FakeClock) -> None:
+    async def own() -> Replica:
+        return Replica(id="a", host="<node>", version="1.0", configuration="c0ffee", configuration_key="k")
+
+    authorizer = Authorizer([Link("cluster", Policy(("root", "list", "replicas")))], clock=clock)
+    replicas = Replicas(MemoryTokenStore(clock=clock), own)
+    browser = Browser(make(Says(UserInfo("root")), authorizer=authorizer, replicas=replicas))
+    assert 'href="/auth/admin"' in text_of(await browser.sign_in()), "one of the pages is enough to enter"
+    page = await browser.get("/auth/admin/replicas")
+    assert_is_safe_page(page)
+    assert "&lt;node&gt;" in text_of(page)
+    assert "One replica" in text_of(page)
+    assert (await browser.get("/auth/admin")).status == 403

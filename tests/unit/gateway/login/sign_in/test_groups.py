@@ -34,8 +34,10 @@ async def test_groups_are_asked_right_after_identity_and_about_relevant_ones_onl
 
 async def test_what_is_not_relevant_is_in_no_token(make: Make) -> None:
     """S36."""
-    everything = SaysGroups(members("developers", "choir", "system:masters"))
-    gateway = make(Says(UserInfo("alice")), groups=[everything], relevant=frozenset({"developers", "system:masters"}))
+    own = "ostiary:serviceaccounts:shop"
+    everything = SaysGroups(members("developers", "choir", "system:masters", own))
+    relevant = frozenset({"developers", "system:masters", own})
+    gateway = make(Says(UserInfo("alice")), groups=[everything], relevant=relevant)
     assert body(await gateway.get())["groups"] == ["developers"]
     assert everything.asked[0][1] == {"developers"}
     gateway.relevant = frozenset({"developers", "choir"})

@@ -99,7 +99,10 @@ async def test_a_provider_that_does_not_answer_is_an_outage(make: Make) -> None:
     await nobody_came_in(gateway, answer)
 
 
-@pytest.mark.parametrize("name", ["system:admin", "system:", "system:serviceaccount:a:b"])
+@pytest.mark.parametrize(
+    "name",
+    [*("system:admin", "system:", "system:serviceaccount:a:b"), *("ostiary:", "ostiary:serviceaccount:shop:deployer")],
+)
 async def test_names_of_the_system_are_refused(make: Make, name: str) -> None:
     gateway = make(Says(UserInfo(name)))
     answer = await gateway.get()
@@ -142,7 +145,7 @@ CONTROLS = "".join(map(chr, (*range(0x20), 0x7F)))
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=CONTROLS), min_size=1, max_size=10).filter(
-    lambda name: not name.startswith("system:") and name == name.strip(" ")
+    lambda name: not name.startswith(("system:", "ostiary:")) and name == name.strip(" ")
 )
 
 

@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.gateway.process.app.background import BackgroundTasks
+from ostiary.gateway.process.app.background import BackgroundTasks, Work
+from ostiary.testing import FakeClock
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,49 @@ async def test_work_that_failed_is_started_again_and_the_failure_is_logged(
     (record,) = caplog.records
     assert record.getMessage() == "watching a file failed; retrying"
     assert vars(record)["cause"] == cause
+
+
+async def test_an_outage_is_logged_when_it_begins_and_then_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock, attempts, enough = FakeClock(), 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        clock.advance(seconds=1)
+        if attempts == 150:
+            enough.set()
+            await asyncio.Event().wait()
+        raise ProviderError("unavailable", cause="no connection")
+
+    with caplog.at_level(logging.ERROR, "ostiary.gateway"):
+        await _run(work, clock, enough)
+    assert [vars(record).get("left_out", 0) for record in caplog.records] == [0, 59, 59]
+
+
+async def test_work_that_fails_again_after_it_has_run_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock, attempts, enough = FakeClock(), 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        # The first outage lasts two attempts. Then it runs for some minutes.
+        clock.advance(seconds=300 if attempts == 3 else 1)
+        if attempts == 5:
+            enough.set()
+            await asyncio.Event().wait()
+        raise ProviderError("unavailable", cause="no connection")
+
+    with caplog.at_level(logging.ERROR, "ostiary.gateway"):
+        await _run(work, clock, enough)
+    assert len(caplog.records) == 2
+    assert "left_out" not in vars(caplog.records[1])
+
+
+async def _run(work: Work, clock: FakeClock, enough: asyncio.Event) -> None:
+    tasks = BackgroundTasks(asyncio.get_running_loop(), clock=clock, retry_seconds=0)
+    tasks.keep_running("following revocations", work)
+    await enough.wait()
+    await tasks.stop()
 
 
 async def test_stopping_waits_until_the_work_has_cleaned_up() -> None:

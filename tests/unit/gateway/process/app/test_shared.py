@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from ostiary.errors import TooManyRequests
 from ostiary.gateway.config import default_config
+from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.worker import Worker
 from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.testing import FakeClock
+from tests.support.count_store import CountingTokenStore, MemoryCountStore
 
 
 @pytest.mark.parametrize(
@@ -36,4 +41,45 @@ async def test_a_revocation_says_whom_it_is_about(
     fields = vars(record)
     assert (fields["kind"], fields["by"], fields[told[0]]) == (kind.value, "root", told[1])
     assert "ab" * 5 not in str(fields)
-    await worker.stop(drain=0.0)
+    await worker.close(drain=0.0)
+
+
+def admitted(worker: Worker) -> int:
+    """How many of twenty requests the rate limit of a user lets pass."""
+    passed = 0
+    for _ in range(20):
+        try:
+            worker.app.shared.limits.check_rate("alice")
+        except TooManyRequests:
+            break
+        passed += 1
+    return passed
+
+
+async def test_replicas_whose_store_keeps_counts_limit_a_user_together() -> None:
+    clock = FakeClock()
+    counts = MemoryCountStore(clock)
+    config = replace(default_config(clock=clock), limits=LimitSettings(requests_per_second=0.001, burst=10))
+    workers = [
+        Worker(
+            replace(config, store=replace(config.store, instance=CountingTokenStore(counts, clock))),
+            bind(Address("127.0.0.1", 0)),
+            clock=clock,
+        )
+        for _ in range(2)
+    ]
+    assert admitted(workers[0]) == 10
+    await workers[0].close(drain=0.0)
+    workers[1].app.shared.limits.check_rate("alice")
+    exchange = workers[1].app.shared.count_exchange
+    assert exchange is not None
+    await exchange.exchange()
+    assert admitted(workers[1]) == 0
+    await workers[1].close(drain=0.0)
+
+
+async def test_a_store_that_keeps_no_counts_is_asked_for_none() -> None:
+    worker = Worker(default_config(), bind(Address("127.0.0.1", 0)))
+    assert worker.app.shared.count_exchange is None
+    assert not worker.app.shared.counts.is_joined
+    await worker.close(drain=0.0)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ostiary.gateway.request.stages import Passage
+from ostiary.gateway.request.own.paths import OpenPaths
+from ostiary.gateway.request.stages import OpenPath, OwnApi, Passage, Served
+from ostiary.interfaces.token_store import RevocationKind
 from tests.support.http1 import connected, get, until, upstream
 from tests.unit.gateway.request.gateways import DENY, ImmediatePolicy, at, configured, kubernetes, serving
 
@@ -61,6 +63,21 @@ async def test_a_refusal_at_an_open_path_is_recorded_by_its_id(tmp_path: Path) -
         assert site.count("requests_total", "401") == 1
 
 
+@pytest.mark.parametrize("code", [399, 400])
+async def test_only_an_error_at_an_open_path_is_a_refusal(tmp_path: Path, code: int) -> None:
+    def answer(passage: Passage, served: Served) -> None:
+        passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode())], b"")
+        served(code)
+
+    async with serving(configured(tmp_path, NOWHERE)) as site:
+        engine = site.worker.app.engine
+        paths = {b"/open": OpenPath(answer, repeats=False, records_refusals=False)}
+        engine._open_paths = OpenPaths(paths, engine._heads, engine._tasks, engine._records)
+        assert (site.ended(await site.client.ask(get("/open"))) is not None) == (code == 400)
+        assert len(await site.events()) == (code == 400)
+        assert site.count("requests_total", str(code)) == 1
+
+
 async def test_a_sign_in_records_its_own_refusals(tmp_path: Path) -> None:
     """It knows more about them."""
     async with serving(configured(tmp_path, NOWHERE)) as site:
@@ -111,7 +128,7 @@ async def test_a_call_of_our_own_api_is_counted_and_recorded_with_its_user(tmp_p
 async def test_a_failure_inside_our_own_api_is_answered_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(configured(tmp_path, NOWHERE)) as site:
+    async with serving(configured(tmp_path, NOWHERE), may_fail_inside=True) as site:
 
         async def fail(*args: Any, **more: Any) -> Any:
             raise RuntimeError("nobody expected this")
@@ -136,6 +153,36 @@ async def test_what_our_own_api_refuses_can_be_explained(tmp_path: Path) -> None
         assert ended is not None
         assert (ended.reason, ended.username) == ("refused by the gateway's own API", "alice")
         assert site.seats == 0
+
+
+@pytest.mark.parametrize("code", [399, 400])
+async def test_only_an_error_of_our_own_api_is_a_refusal(tmp_path: Path, code: int) -> None:
+    async def answer(passage: Passage) -> int:
+        passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode())], b"")
+        return code
+
+    async with serving(configured(tmp_path, NOWHERE)) as site:
+        engine = site.worker.app.engine
+        own = OwnApi("/own", site.worker.app.routes.upstreams[0].mapper, answer)
+        engine._questions._own_apis = (own,)
+        assert (site.ended(await site.ask("/own")) is not None) == (code == 400)
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+async def test_a_call_that_comes_slowly_is_answered_unless_its_token_is_revoked_meanwhile(
+    tmp_path: Path, revoked: bool
+) -> None:
+    async with serving(configured(tmp_path, NOWHERE)) as site, connected(site.port) as client:
+        data = site.request(REVOCATIONS, "Content-Type: application/json", method="POST", body=REVOKE_BOB)
+        client.send(data[:-5])
+        await until(lambda: site.seats == 1)
+        if revoked:
+            await site.worker.app.shared.tokens.revoke(RevocationKind.USER, "alice")
+            await until(lambda: not site.worker.app.shared.authenticator.size)
+        client.send(data[-5:])
+        assert (await client.answer()).status == (401 if revoked else 201)
+        marks = (await site.store.revocations_after(0)).revocations
+        assert ("bob" in [mark.value for mark in marks]) != revoked
 
 
 async def test_a_call_that_is_not_allowed_does_nothing(tmp_path: Path) -> None:
@@ -228,7 +275,21 @@ async def test_who_hangs_up_in_the_middle_of_a_review_gives_the_seat_back(tmp_pa
                 data = site.request(TOKEN_REVIEWS, method="POST", body=review_of(site.token))
                 client.send(data[:-5])
                 await until(lambda: site.seats == 1)
-            await until(lambda: site.seats == 0)
+            await until(lambda: site.seats == 0 and not site.worker.app.engine.busy)
+        assert made.requests == []
+
+
+async def test_a_review_goes_nowhere_after_the_token_of_its_sender_is_revoked(tmp_path: Path) -> None:
+    async with upstream() as made:
+        async with serving(configured(tmp_path, at(made), upstreams=kubernetes(at(made)))) as site:
+            data = site.request(TOKEN_REVIEWS, "Content-Type: application/json", method="POST", body=review_of("x"))
+            site.client.send(data[:-5])
+            await until(lambda: site.seats == 1)
+            await site.worker.app.shared.tokens.revoke(RevocationKind.USER, "alice")
+            await until(lambda: not site.worker.app.shared.authenticator.size)
+            site.client.send(data[-5:])
+            assert (await site.client.answer()).status == 401
+            await until(lambda: not site.worker.app.engine.busy)
         assert made.requests == []
 
 

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.gateway.request.own.reviews import bounded_warnings, is_self_review
+from ostiary.gateway.request.own.reviews import (
+    ReviewAnswer,
+    bounded_warnings,
+    is_self_review,
+    review_request,
+    send_review,
+)
+from ostiary.gateway.request.stages import Passage
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo
 from ostiary.wire.request.request_info import request_info
+from tests.support.http1 import connected, get, listening, until
+from tests.support.http1_server import Held
 from tests.unit.gateway.request.gateways import configured, kubernetes, serving
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -48,6 +57,20 @@ def test_warnings_fit_into_a_head() -> None:
     many = bounded_warnings([f'unknown field "{number}"' for number in range(10_000)])
     assert 4096 <= sum(map(len, many)) < 4096 + 256
     assert bounded_warnings(["x" * 5000, "y" * 10]) == ["x" * 256, "y" * 10]
+    assert bounded_warnings(["x" * 4097]) == ["x" * 256]
+    # The one that reaches 4096 is the last.
+    texts = [f"{number:0300}" for number in range(15)]
+    assert len(bounded_warnings([*texts, "x" * 255, "y", "z"])) == 17
+    assert len(bounded_warnings([*texts, "x" * 256, "y", "z"])) == 16
+
+
+async def test_a_review_is_read_with_its_query_and_its_headers() -> None:
+    held = Held()
+    async with listening(held) as listener, connected(listener.port) as client:
+        client.send(get("/x?pretty=true&y=1", "Content-Type: a/b", "Accept: c/d", "Accept: e/f", "User-Agent: curl/8"))
+        await until(lambda: bool(held.exchanges))
+        request = review_request(Passage(held.exchanges[0], 0.0, "an-id"), b"body")
+    assert request == (b"body", "a/b", "c/d,e/f", "curl/8", "pretty=true&y=1")
 
 
 async def test_a_review_is_answered_counted_and_recorded_and_warns_of_what_it_does_not_know(tmp_path: Path) -> None:
@@ -63,3 +86,14 @@ async def test_a_review_is_answered_counted_and_recorded_and_warns_of_what_it_do
         assert site.count("requests_total", "create", "201") == 1
         (event,) = await site.events()
         assert event["responseStatus"]["code"] == 201
+
+
+async def test_nothing_is_sent_to_a_client_that_is_gone() -> None:
+    held = Held()
+    async with listening(held) as listener, connected(listener.port) as client:
+        client.send(get())
+        await until(lambda: bool(held.exchanges))
+        client.reset()
+        await until(lambda: held.exchanges[0].gone)
+        passage = Passage(held.exchanges[0], 0.0, "an-id")
+        assert send_review(passage, ReviewAnswer(201, "application/json", b"{}")) == 0

@@ -69,6 +69,13 @@ async def test_it_comes_in_the_encoding_that_was_asked_for(tmp_path: Path) -> No
         assert decode(answer.body, "")["status"]["authenticated"] is True
 
 
+async def test_who_asks_for_an_encoding_that_nobody_has_is_answered_by_the_upstream(tmp_path: Path) -> None:
+    async with upstream() as made, served(config(tmp_path, at(made), allowed=True)) as site:
+        body = review(site.token)
+        assert (await ask(site, body, "Accept: image/png")).body == body
+        assert len(made.requests) == 1
+
+
 @pytest.mark.parametrize("other", ["ost_another", "", "the system's own", None])
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_review_of_another_token_is_decided_and_passed_on_as_it_came(

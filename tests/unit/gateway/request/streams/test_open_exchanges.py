@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ostiary.model import UserInfo
-from tests.support.http1 import until, upstream
-from tests.unit.gateway.request.gateways import another_token, at, configured, cut, endless, opened, serving
+from tests.support.http1 import Upstreamed, until, upstream
+from tests.unit.gateway.request.gateways import another_token, at, configured, cut, endless, kubernetes, opened, serving
 
 
 async def test_what_goes_on_for_longer_than_five_seconds_leaves_its_seat_to_others(tmp_path: Path) -> None:
@@ -48,6 +48,32 @@ async def test_who_has_no_stream_left_keeps_the_seat_until_one_is_free(tmp_path:
                     assert (site.seats, site.streams) == (1, 2), "another user has streams of their own"
                     await second.close()
                     await until(lambda: site.seats == 0)
+
+
+async def test_an_answer_that_turns_out_to_be_a_stream_needs_a_stream_of_its_user(tmp_path: Path) -> None:
+    async def events(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        connection.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        await connection.rest()
+
+    limits = {"streams": 1}
+    async with upstream(events) as made, serving(configured(tmp_path, at(made), limits=limits)) as site, opened(site):
+        assert (site.seats, site.streams) == (0, 1), "at once, and not after five seconds"
+        assert (await site.ask_once()).status == 429
+        await until(lambda: site.seats == 0)
+        assert site.streams == 1
+
+
+async def test_a_watch_that_counts_as_a_stream_already_needs_no_second_one(tmp_path: Path) -> None:
+    async def events(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        connection.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        await connection.rest()
+
+    async with upstream(events) as made:
+        config = configured(tmp_path, at(made), limits={"streams": 1}, upstreams=kubernetes(at(made)))
+        async with serving(config) as site, opened(site, "/api/v1/pods?watch=1"):
+            assert (site.seats, site.streams) == (0, 1)
 
 
 async def test_everything_that_is_open_is_known_by_its_kind(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def judged(config: GatewayConfig) -> AsyncIterator[Judged]:
         try:
             yield Judged(worker, port, clock, issued.token.reveal())
         finally:
-            await worker.stop(drain=0.0)
+            await worker.close(drain=0.0)
             await turn()
 
 

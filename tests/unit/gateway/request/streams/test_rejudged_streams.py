@@ -377,3 +377,16 @@ async def test_after_a_reload_a_watch_is_read_as_the_new_configuration_reads_it(
             await site.worker.reload(replace(config, store=site.worker.app.config.store))
             await until(lambda: bool(again.asked))
             assert (again.asked[-1].request.verb, again.asked[-1].request.resource) == ("watch", "pods")
+
+
+async def test_what_has_ended_while_nobody_could_be_asked_is_not_kept(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site, opened(site, "/y"):
+        rejudge = site.worker.app.engine._rejudge
+        async with opened(site):
+            policy.fails = True
+            await site.tick(21)
+            await until(lambda: len(rejudge._unconfirmed_since) == 2)
+        await until(lambda: len(site.worker.app.engine.open_exchanges) == 1)
+        await site.tick(21)
+        await until(lambda: len(rejudge._unconfirmed_since) == 1)

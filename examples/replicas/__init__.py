@@ -1,0 +1,1 @@
+"""Three replicas of a gateway over one PostgreSQL: one is lost, and access is withdrawn everywhere."""

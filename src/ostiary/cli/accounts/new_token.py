@@ -1,0 +1,71 @@
+"""What ``accounts token`` and ``tokens create`` share: for how long, what it can do, and where the token is put."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ostiary.cli.arguments import JSON, UsageError
+from ostiary.cli.exit_codes import OK
+from ostiary.cli.output import print_json, print_note
+from ostiary.cli.replaced_file import replace_file
+
+if TYPE_CHECKING:
+    from ostiary.cli.gateway.remote import ApiObject
+
+
+def add_token_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--for", dest="lifetime", metavar="TIME", help="how long it lives: 30m, 12h, 90d (default: as configured)"
+    )
+    parser.add_argument(
+        "--can",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help='make it less than its owner, as in "get,list pods -n shop", and the discovery that kubectl needs;'
+        " may be repeated",
+    )
+    parser.add_argument(
+        "--file", metavar="FILE", help="write the token there, readable by you alone, in place of stdout"
+    )
+
+
+def expiration_seconds(arguments: argparse.Namespace) -> int | None:
+    """The seconds of ``--for``; days are understood too, since such tokens live for months."""
+    from ostiary.core.go.duration import DurationError, parse_duration
+
+    text = arguments.lifetime
+    if text is None:
+        return None
+    days = text[:-1] if text.endswith("d") and text[:-1].isdigit() and text.isascii() else None
+    try:
+        seconds = int(days) * 86_400 if days is not None else int(parse_duration(text).total_seconds())
+    except (DurationError, ValueError):
+        seconds = 0
+    if not 1 <= seconds <= 100 * 366 * 86_400:
+        raise UsageError("--for needs a time", hint="as in: --for 30m, --for 12h or --for 90d")
+    return seconds
+
+
+def scope_text(arguments: argparse.Namespace) -> str:
+    """What ``--can`` says, as the gateway reads it; empty for all that its owner may."""
+    from ostiary.core.delegation import scope_of_rules
+
+    return str(scope_of_rules(arguments.can)) if arguments.can else ""
+
+
+def give_token(arguments: argparse.Namespace, answer: ApiObject) -> int:
+    """Print the token, or put it into the file; nobody can ask for it again."""
+    status = answer["status"]
+    if arguments.file is not None:
+        replace_file(arguments.file, status["token"], 0o600)
+        status = {**status, "token": None, "file": arguments.file}
+    if arguments.output == JSON:
+        print_json({**answer, "status": status})
+    elif arguments.file is None:
+        print(status["token"])
+    if arguments.output != JSON and (arguments.file is not None or sys.stdout.isatty()):
+        print_note(f"{status['user']}, until {status['expirationTimestamp']}; the token is not shown again")
+    return OK

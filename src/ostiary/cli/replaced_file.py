@@ -1,0 +1,30 @@
+"""Writes a file whole or not at all. Used for tokens that other programs read at any moment."""
+
+from __future__ import annotations
+
+import os
+
+from ostiary.errors import ConfigurationError
+
+
+def replace_file(path: str, text: str, mode: int) -> None:
+    """Put *text* in the place of the file; the mode is exactly this one, whatever the umask says."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.new")
+    try:
+        if os.path.lexists(temporary):
+            # Of one that was ended in the middle of this.
+            os.unlink(temporary)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            os.fchmod(descriptor, mode)
+            opened.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: str, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        "the token cannot be written", cause=error.strerror, where=path, code="token-file-unwritable"
+    )

@@ -1,0 +1,135 @@
+"""``ostiary store``: migrate, check and after-restore."""
+
+from __future__ import annotations
+
+import argparse
+
+from ostiary.cli.arguments import add_output
+from ostiary.cli.gateway.choice import add_config
+
+MIGRATE_HELP = """\
+Copy all sessions, with their tokens and the log of revocations, from one token store to another: nobody has to sign in
+again, and what was revoked stays revoked. FROM and TO are configurations of a gateway; only their store sections are
+used. Passwords of databases belong into those files, never on a command line.
+
+  1. Write a copy of your gateway.yaml with the new store.
+  2. Stop the gateways. (To keep that short, run this command once before with --running.)
+  3. Run this command. It compares both stores, copies what differs, and compares again.
+  4. Start the gateways with the new configuration.
+
+If it is interrupted, run it again: it goes on where it was. The source stays as it is. Logins under way, counts of
+limits and notes of replicas are not moved: who is in the middle of a login starts it again.
+"""
+MIGRATE_EXAMPLES = """\
+examples:
+  ostiary store migrate gateway.yaml new-gateway.yaml --dry-run
+  ostiary store migrate gateway.yaml new-gateway.yaml --running
+  ostiary store migrate gateway.yaml new-gateway.yaml
+  ostiary store migrate gateway.yaml backup.yaml -o json
+
+Exit codes: 0 both stores hold the same (with --dry-run: it can be moved; with --running: it was copied), 1 not.
+"""
+CHECK_HELP = """\
+Open the token store of a configuration and look at all of it: whether it can be read and written, its version, its
+clock, how many sessions, tokens and revocations it holds, whether it is whole, and which gateway it belongs to. It
+changes nothing, except that a store that belongs to nobody yet belongs to this configuration's gateway afterwards.
+"""
+CHECK_EXAMPLES = """\
+examples:
+  ostiary store check --config gateway.yaml
+  ostiary store check --take-over
+  ostiary store check -o json
+
+Exit codes: 0 nothing is wrong, 1 a problem.
+"""
+AFTER_RESTORE_HELP = """\
+Run this after you have restored a token store from a backup, before the gateways start. A backup knows nothing of what
+happened after it was made: sessions that were revoked since would be valid again, and refresh tokens that were used
+since could be used a second time. This command ends every session in the store and refuses logins that are under way.
+People sign in again.
+
+It is not needed after a failover that lost nothing: a synchronous standby, or recovery to the last transaction.
+"""
+AFTER_RESTORE_EXAMPLES = """\
+examples:
+  ostiary store after-restore --config gateway.yaml
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="migrate|check|after-restore")
+    _configure_migrate(
+        verbs.add_parser(
+            "migrate",
+            help="copy all sessions to another store",
+            description=MIGRATE_HELP,
+            epilog=MIGRATE_EXAMPLES,
+        )
+    )
+    _configure_check(
+        verbs.add_parser(
+            "check", help="look at a store: is it whole, whose is it", description=CHECK_HELP, epilog=CHECK_EXAMPLES
+        )
+    )
+    _configure_after_restore(
+        verbs.add_parser(
+            "after-restore",
+            help="end all sessions of a store that was restored from a backup",
+            description=AFTER_RESTORE_HELP,
+            epilog=AFTER_RESTORE_EXAMPLES,
+        )
+    )
+
+
+def _configure_migrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="FROM", help="the configuration whose store is read")
+    parser.add_argument("target", metavar="TO", help="the configuration whose store is filled")
+    parser.add_argument("--dry-run", action="store_true", help="only compare: say what would be copied")
+    parser.add_argument(
+        "--running",
+        action="store_true",
+        help="copy although gateways use the source; run it again once they have stopped",
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="end the sessions of the target that the source does not have"
+    )
+    add_output(parser)
+    parser.set_defaults(run=_migrate)
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="make this configuration's gateway the owner of the store, in place of another one",
+    )
+    add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=_check)
+
+
+def _configure_after_restore(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_output(parser)
+    parser.set_defaults(run=_after_restore)
+
+
+# What is slow to import stands in the modules below: --help must not wait for it.
+
+
+def _migrate(arguments: argparse.Namespace) -> int:
+    from ostiary.cli.store.migrate import migrate
+
+    return migrate(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ostiary.cli.store.check import check
+
+    return check(arguments)
+
+
+def _after_restore(arguments: argparse.Namespace) -> int:
+    from ostiary.cli.store.after_restore import after_restore
+
+    return after_restore(arguments)

@@ -1,0 +1,1 @@
+"""``ostiary token``: a token that is less than its owner."""

@@ -1,0 +1,136 @@
+"""Settings for a server that we call: its URL, its name, and how TLS is spoken with it.
+
+Used by the declarations of the gateway and of providers. Pure, except that files are looked at.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+from urllib.parse import SplitResult, urlsplit
+
+from ostiary.core.config.fields import Fields
+from ostiary.core.settings.kinds import FilePath, Holds, Text, unreadable
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.errors import TransportError
+from ostiary.model import ClientCertificate, Secret
+
+_HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?")
+BAD_PORT = "a port is a number, at most 65535"
+
+
+# --- names ---
+
+
+def parse_origin(text: str) -> SplitResult:
+    """``https://host:port`` and nothing more; raises `ValueError` with what is wrong."""
+    if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
+        raise ValueError("it contains characters that are not allowed in a URL")
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        raise ValueError("it is not a URL") from None
+    try:
+        port = url.port
+    except ValueError:
+        raise ValueError(BAD_PORT) from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise ValueError("it does not begin with http:// or https:// and a host")
+    if "@" in url.netloc:
+        raise ValueError("it must not contain a user name or password")
+    if url.path not in ("", "/") or "?" in text or "#" in text:
+        raise ValueError("it must not contain a path, query or fragment")
+    if not is_host(url.hostname) and not is_ip(url.hostname):
+        raise ValueError("the host is not a valid host name")
+    return url._replace(path="")
+
+
+def is_host(text: str) -> bool:
+    return _HOST.fullmatch(text) is not None
+
+
+def is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class HostName(Text):
+    """The name of one host."""
+
+    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+        name = (super().read(fields, key, directory) or "").lower()
+        if name and not is_host(name):
+            fields.problem("it is not the name of a host", key)
+        return name or None
+
+
+# --- TLS ---
+
+
+def bad_pair(certificate: Path, key: Path) -> str | None:
+    if unreadable(certificate) or unreadable(key):
+        return None  # it has been noted
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # With an empty password openssl does not ask for one at the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, OSError, ValueError):
+        return "it is not a certificate (PEM) that fits the key, or the key has a password"
+    return None
+
+
+def bad_authorities(path: Path) -> str | None:
+    if unreadable(path):
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (ssl.SSLError, OSError, ValueError):
+        return "there is no certificate (PEM) in the file"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingTls:
+    """How to trust a server, and what to present to it."""
+
+    SCHEMA: ClassVar[Mapping[str, object]] = {"dependentRequired": {"certificate": ["key"], "key": ["certificate"]}}
+
+    ca: Annotated[
+        Path | None, FilePath("authorities (PEM) of the server", unset="the system's", holds=Holds.CERTIFICATES)
+    ] = None
+    certificate: Annotated[
+        Path | None, FilePath("what the gateway presents (PEM)", holds=Holds.CERTIFICATES, unset="none")
+    ] = None
+    key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
+    server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None
+
+    def check(self, fields: Fields) -> None:
+        if (self.certificate is None) != (self.key is None):
+            fields.problem("set both the certificate and its key", "certificate" if self.key is None else "key")
+        if self.ca is not None and (mistake := bad_authorities(self.ca)):
+            fields.problem(mistake, "ca")
+        mistake = None if self.certificate is None or self.key is None else bad_pair(self.certificate, self.key)
+        if mistake:
+            fields.problem(mistake, "certificate")
+
+
+def client_context(tls: OutgoingTls) -> ssl.SSLContext:
+    """The context for a server that the configuration names; raises `TransportError` if a file cannot be used."""
+    try:
+        authorities = tls.ca.read_text() if tls.ca is not None else None
+        certificate = None
+        if tls.certificate is not None and tls.key is not None:
+            certificate = ClientCertificate(tls.certificate.read_text(), Secret(tls.key.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        where = getattr(error, "filename", None)
+        raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
+    return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)

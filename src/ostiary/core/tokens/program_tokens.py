@@ -1,0 +1,133 @@
+"""Tokens of programs: one access token with no renewal token, and one more under a session that is there.
+
+The base of `tokens`: who exchanges a proof of its own, makes an API token, or narrows a token, ends up here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from ostiary.core.clock import Clock
+from ostiary.core.tokens.allowance import Allowance
+from ostiary.core.tokens.revocations import UnsavedRevocations
+from ostiary.core.tokens.storable import check_storable
+from ostiary.core.tokens.token_format import ACCESS_PREFIX, API_PREFIX, digest, new_session_id, new_token
+from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenKind, TokenRecord, TokenStore
+from ostiary.model import Secret, UserInfo
+
+# Tokens of one user that programs got for a proof of their own, and those that somebody made and named.
+TOKENS_PER_USER = 10_000
+API_TOKENS_PER_USER = 100
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A new access token with no renewal token. This is the only time that anybody sees it."""
+
+    session: Session
+    token: Secret
+    expires_at: datetime
+
+
+class ProgramTokens:
+    def __init__(self, store: TokenStore, *, clock: Clock, tokens_per_user: int, api_tokens_per_user: int) -> None:
+        self.store = store
+        self.unsaved = UnsavedRevocations()
+        self._clock = clock
+        limits = {SessionKind.EXCHANGE: tokens_per_user, SessionKind.API_TOKEN: api_tokens_per_user}
+        self._allowances = {
+            kind: Allowance(most, partial(store.count_sessions, kind=kind)) for kind, most in limits.items()
+        }
+
+    async def sequence(self) -> int:
+        """The number of the last revocation: what begins now is ended by later ones only."""
+        return (await self.store.revocations_after(None)).head
+
+    async def issue_token(
+        self,
+        user: UserInfo,
+        *,
+        provider: str,
+        sources: tuple[tuple[str, str], ...] = (),
+        client: str = "",
+        name: str = "",
+        lifetime: timedelta,
+        delegation: str = "",
+        at: datetime | None = None,
+        sequence: int | None = None,
+    ) -> IssuedToken:
+        """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
+
+        *at* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if the user
+        has too many of these. Sign-ins are counted apart.
+        """
+        if lifetime <= timedelta(0):
+            raise ValueError("a token lives longer than no time")
+        now = self._clock.now()
+        start = now if at is None else min(at, now)
+        if sequence is None and at is None:
+            sequence = await self.sequence()
+        session = Session(
+            id=new_session_id(),
+            user=user,
+            provider=provider,
+            created_at=start,
+            expires_at=start + lifetime,
+            sources=sources,
+            client=client,
+            sequence=sequence,
+            kind=SessionKind.API_TOKEN if name else SessionKind.EXCHANGE,
+            name=name,
+        )
+        check_answer(session)
+        if not await self._allowances[session.kind].take(user.username):
+            raise _too_many_tokens(self._allowances[session.kind].most)
+        prefix = API_PREFIX if name else ACCESS_PREFIX
+        token, record = _access_token(session, now, session.expires_at, delegation, prefix)
+        await self.store.add(session, [record])
+        return IssuedToken(session, token, session.expires_at)
+
+    async def mint(self, session: Session, *, lifetime: timedelta, delegation: str) -> IssuedToken:
+        """One more access token under a living session, which it does not outlive.
+
+        Raises `LoginRefused` if the session is not alive. Who may ask for that how often is up to the caller.
+        """
+        if lifetime <= timedelta(0):
+            raise ValueError("a token lives longer than no time")
+        now = self._clock.now()
+        token, record = _access_token(session, now, min(now + lifetime, session.expires_at), delegation)
+        is_unsaved = bool(self.unsaved) and self.unsaved.end(Found(record, session))
+        if is_unsaved or not await self.store.add_tokens(session.id, [record]):
+            raise session_ended("the session is unknown, expired or revoked")
+        return IssuedToken(session, token, record.expires_at)
+
+
+def _access_token(
+    session: Session, now: datetime, expires_at: datetime, delegation: str, prefix: bytes = ACCESS_PREFIX
+) -> tuple[Secret, TokenRecord]:
+    token = new_token(prefix)
+    record = TokenRecord(digest(token.reveal()), session.id, now, expires_at, TokenKind.ACCESS, delegation)
+    return token, record
+
+
+def _too_many_tokens(most: int) -> LoginRefused:
+    return LoginRefused(
+        "this user has too many tokens",
+        cause=f"there are {most} that have neither expired nor been revoked",
+        hint="keep a token and use it until it expires, or revoke those that nobody needs",
+    )
+
+
+def session_ended(cause: str) -> LoginRefused:
+    return LoginRefused("this session has expired or was revoked: sign in again", cause=cause)
+
+
+def check_answer(session: Session) -> None:
+    try:
+        check_storable(session)
+    except ValueError as error:
+        summary = f'the identity provider "{session.provider}" returned values that a token cannot hold'
+        raise ProviderError(summary, cause=str(error), code="provider-failed") from None

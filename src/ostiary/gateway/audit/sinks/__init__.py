@@ -1,1 +1,0 @@
-"""Where audit events go: a file, standard output, a webhook."""

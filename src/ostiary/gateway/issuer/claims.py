@@ -1,0 +1,39 @@
+"""What a JWT says of a session. Pure; called by the issuer. The claims are listed in docs/reference/issuer.md.
+
+`sequence` and `auth_time` let a verifier judge a revocation as we do: one ends what began before it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import sha256
+
+from ostiary.interfaces.token_store import Session
+
+
+def session_digest(session_id: str) -> str:
+    """What a JWT calls its session. The id itself is for operators: whoever reads a JWT need not know it."""
+    return sha256(b"ostiary session\0" + session_id.encode()).hexdigest()
+
+
+def claims_of(
+    session: Session, *, issuer: str, audience: str, credential_id: str, now: datetime, expires_at: datetime
+) -> dict[str, object]:
+    user = session.user
+    seconds = int(now.timestamp())
+    return {
+        "iss": issuer,
+        "sub": user.username,
+        "aud": [audience],
+        "exp": int(expires_at.timestamp()),
+        "nbf": seconds,
+        "iat": seconds,
+        "jti": credential_id,
+        "sid": session_digest(session.id),
+        "auth_time": int(session.created_at.timestamp()),
+        # One without a number is older than every revocation.
+        "sequence": session.sequence or 0,
+        "username": user.username,
+        "uid": user.uid,
+        "groups": list(user.groups),
+    }

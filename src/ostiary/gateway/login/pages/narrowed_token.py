@@ -1,0 +1,135 @@
+"""The page where a person makes a token that is less than they are, for a script or an agent.
+
+Called by `signed_in`. The token has a session of its own, so that it is listed with the others and can be ended there;
+like every session that nobody renews it is short.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ostiary.core.delegation import Delegation, narrow, parse_scope
+from ostiary.core.delegation.parsing import with_discovery
+from ostiary.core.text import printable
+from ostiary.core.tokens import Attested, IssuedToken, Tokens
+from ostiary.errors import ScopeError
+from ostiary.gateway.audit.sign_ins import LoginEventKind
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.sessions.browser import Visitor
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.visit import client_text, field
+from ostiary.interfaces.identity import LoginRequest
+from ostiary.wire.request.misspellings import scope_notes
+
+HERE = "/auth/token/narrow"
+LIFETIMES = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60))
+_SELECTED, _CHECKED = Markup(" selected"), Markup(" checked")
+
+
+class NarrowedTokenPage:
+    def __init__(self, tokens: Tokens, events: LoginEvents, lengths: SessionLengths) -> None:
+        self._tokens = tokens
+        self._events = events
+        self._lengths = lengths
+
+    def show(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
+        return self._form(visitor, admin=admin, discovery=True)
+
+    async def make(self, request: LoginRequest, visitor: Visitor, attested: Attested, *, admin: bool) -> LoginAnswer:
+        """The token that the form asks for. *attested* says who the visitor is, as of now."""
+        text, actor = field(request, "scope") or "", field(request, "actor") or ""
+        lifetime, discovery = self._lifetime(request, visitor), field(request, "discovery") == "true"
+        try:
+            scope = parse_scope(text)
+            delegation = narrow(None, with_discovery(scope) if discovery else scope, actor)
+        except ScopeError as error:
+            problem = f"{error.summary}: {error.cause}"
+            return self._form(
+                visitor, admin=admin, scope=text, actor=actor, lifetime=lifetime, discovery=discovery, problem=problem
+            )
+        issued = await self._tokens.issue_token(
+            attested.user,
+            provider=visitor.session.provider,
+            sources=attested.sources,
+            client=client_text(request, f"{actor or 'narrowed token'}: {delegation}"),
+            lifetime=lifetime,
+            delegation=delegation.encode(),
+        )
+        reason = f"narrowed to {delegation}"
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session, reason=reason)
+        return _made(issued, delegation, lifetime)
+
+    def _choices(self, visitor: Visitor) -> tuple[timedelta, ...]:
+        """A session that nobody renews is as short as one whose user cannot be checked again."""
+        longest = self._lengths.of(visitor.session.provider, kept=False) or LIFETIMES[-1]
+        return tuple(each for each in LIFETIMES if each <= longest) or (longest,)
+
+    def _lifetime(self, request: LoginRequest, visitor: Visitor) -> timedelta:
+        text, choices = field(request, "lifetime") or "", self._choices(visitor)
+        return next((each for each in choices if _seconds(each) == text), choices[0])
+
+    def _form(
+        self,
+        visitor: Visitor,
+        *,
+        admin: bool,
+        discovery: bool,
+        scope: str = "",
+        actor: str = "",
+        lifetime: timedelta = LIFETIMES[0],
+        problem: str = "",
+    ) -> LoginAnswer:
+        problem_row, described = views.described_problem(problem)
+        options = join(
+            fill(
+                "option.html",
+                value=_seconds(each),
+                text=_text(each),
+                selected=_SELECTED if each == lifetime else NOTHING,
+            )
+            for each in self._choices(visitor)
+        )
+        body = fill(
+            "narrow.html",
+            problem=problem_row,
+            described=described,
+            scope=scope,
+            actor=actor,
+            lifetimes=options,
+            discovery=_CHECKED if discovery else NOTHING,
+            form_token=visitor.form_token,
+        )
+        title = f"{'Error: ' if problem else ''}A token with less power"
+        links = views.navigation(
+            "/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token
+        )
+        return page(title, body, status=400 if problem else 200, navigation=links)
+
+
+def _made(issued: IssuedToken, delegation: Delegation, lifetime: timedelta) -> LoginAnswer:
+    """Like the page of an ordinary token it has no form, and tells nobody where its visitor comes from."""
+    actor = fill("fact.html", name="Used by", value=printable(delegation.actor)) if delegation.actor else NOTHING
+    notes = join(fill("note.html", kind="plain", text=note) for note in scope_notes(delegation.scopes[-1]))
+    body = fill(
+        "narrowed.html",
+        token=issued.token.reveal(),
+        until=views.shown_time(issued.expires_at),
+        lifetime=_text(lifetime),
+        scope=printable(str(delegation)),
+        actor=actor,
+        notes=notes,
+        user=printable(issued.session.user.username),
+    )
+    return page("The token", body, private=True)
+
+
+def _text(lifetime: timedelta) -> str:
+    minutes = int(lifetime.total_seconds()) // 60
+    return "one hour" if minutes == 60 else f"{minutes} minutes"
+
+
+def _seconds(lifetime: timedelta) -> str:
+    return str(int(lifetime.total_seconds()))

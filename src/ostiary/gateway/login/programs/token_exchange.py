@@ -1,0 +1,311 @@
+"""A program presents a token and gets one of ours: RFC 8693, and the same by a bearer token at ``/auth/<name>``.
+
+    POST /auth/token, subject_token            the token of a platform      -> a session of its own, not renewed
+                                               one of our access tokens     -> a narrower one, of its session;
+                                                                               or a JWT (jwt_requests)
+    GET /auth/<name>, Authorization: Bearer    the token of a platform      -> as above
+
+Called by the routes and by the paths of the identity providers. `scope` makes the new token less than its owner; of a
+token that is less already, it can only take more away. Refusals are counted by address, and after too many of them the
+address waits; programs that are let in do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ostiary.core.abilities import ability
+from ostiary.core.clock import Clock
+from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.delegation import Delegation, decode, parse_scope
+from ostiary.core.secrets.sealing import derived_key
+from ostiary.core.tokens import IssuedToken, Tokens, well_formed
+from ostiary.core.tokens.token_format import as_bytes
+from ostiary.errors import LoginRefused, ProviderError, ScopeError
+from ostiary.gateway.audit.sign_ins import LoginEventKind
+from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.login import answers
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.programs.jwt_requests import ACCESS_TOKEN, GRANT, JWT, LESS, FindToken, JwtRequests
+from ostiary.gateway.login.sign_in.groups import ContractBroken
+from ostiary.gateway.login.sign_in.providers import ProviderCalls
+from ostiary.gateway.login.visit import client_text, field, only
+from ostiary.interfaces.identity import LoginRequest, VerifiedToken, VerifiesTokens
+from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.token_store import Found, RecordStore
+from ostiary.model import Secret
+
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  # no password
+SUBJECT_TYPES = frozenset((JWT, ID_TOKEN, ACCESS_TOKEN))
+REFUSALS_PER_MINUTE = 60.0
+# Narrower tokens of one session.
+MINTS_PER_MINUTE = 60.0
+SHORTEST = timedelta(seconds=1)
+_USED = b"exchanged token"
+_REPEATABLE = frozenset(("audience", "resource"))
+
+
+class BadExchange(Exception):
+    """The request is not one that can be granted: `error` is the code of RFC 6749 or RFC 8693."""
+
+    def __init__(self, error: str, description: str) -> None:
+        super().__init__(description)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRequest:
+    """What is asked for: `scope` and `actor` for a token that is less, `lifetime` for one that ends sooner."""
+
+    subject: Secret
+    scope: str = ""
+    actor: str = ""
+    lifetime: timedelta | None = None
+
+
+def read_exchange(request: LoginRequest, *, external_url: str) -> ExchangeRequest:
+    """The form of a token exchange; raises `BadExchange`."""
+    # The empty ones, too: of an empty scope and another one, neither would count, and the token would be a whole one.
+    names = [name for name, _ in request.form]
+    if any(name in ("subject_token", "actor_token") for name, _ in request.query):
+        raise BadExchange("invalid_request", "a token in the address of a request is written into logs: use the form")
+    if any(name in LESS for name, _ in request.query):
+        raise BadExchange("invalid_request", "what makes a token less is read from the form, and not from the address")
+    if repeated := {name for name in names if names.count(name) > 1} - _REPEATABLE:
+        raise BadExchange("invalid_request", f"{min(repeated)} is given twice")
+    form = {name: only(request.form, name) or "" for name, value in request.form if value}
+    if form.get("grant_type") != GRANT:
+        error = "unsupported_grant_type" if "grant_type" in form else "invalid_request"
+        raise BadExchange(error, f"grant_type must be {GRANT}, in a form")
+    if "subject_token" not in form or form.get("subject_token_type") not in SUBJECT_TYPES:
+        raise BadExchange("invalid_request", "subject_token is missing, or its subject_token_type is not known")
+    if "actor_token" in form or "actor_token_type" in form:
+        raise BadExchange("invalid_request", "actor_token is not supported: name the actor with actor, beside a scope")
+    if form.get("requested_token_type", ACCESS_TOKEN) != ACCESS_TOKEN:
+        raise BadExchange("invalid_request", f"requested_token_type must be {ACCESS_TOKEN}")
+    if any(value.rstrip("/") != external_url for name, value in request.form if name in _REPEATABLE and value):
+        raise BadExchange("invalid_target", "tokens of this gateway are for itself: leave out audience and resource")
+    return ExchangeRequest(Secret(form["subject_token"]), form.get("scope", ""), form.get("actor", ""), _lifetime(form))
+
+
+def _lifetime(form: Mapping[str, str]) -> timedelta | None:
+    text = form.get("expires_in")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or not 0 < len(text) < 9 or int(text) == 0:
+        raise BadExchange("invalid_request", "expires_in is not a number of seconds")
+    return timedelta(seconds=int(text))
+
+
+class TokenExchange:
+    """One instance serves one event loop."""
+
+    def __init__(
+        self,
+        identity: Mapping[str, Identity],
+        tokens: Tokens,
+        *,
+        providers: ProviderCalls,
+        jwts: JwtRequests,
+        find_token: FindToken,
+        events: LoginEvents,
+        external_url: str,
+        clock: Clock,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
+        self._verifying = {
+            name: (each, instance)
+            for name, each in identity.items()
+            if (instance := ability(each.instance, VerifiesTokens)) is not None
+        }
+        self._tokens = tokens
+        self._find_token = find_token
+        self._records = ability(tokens.store, RecordStore)
+        self._providers = providers
+        self._jwts = jwts
+        self._events = events
+        self._external_url = external_url
+        self._clock = clock
+        refusals, mints = REFUSALS_PER_MINUTE, MINTS_PER_MINUTE
+        self._refusals = Buckets(refusals / 60, refusals, clock=clock, counts=counts, name="token exchanges")
+        self._mints = Buckets(mints / 60, mints, clock=clock, counts=counts, name="narrowed tokens")
+
+    async def exchange(self, request: LoginRequest) -> LoginAnswer:
+        """``POST /auth/token``."""
+        if wait := self._refusals.empty_for(network(request.remote_address)):
+            return answers.too_many(wait)
+        if field(request, "requested_token_type") == JWT:
+            answer = await self._jwts.exchange(request)
+            if answer.status == 400:
+                self._refusals.take(network(request.remote_address))
+            return answer
+        try:
+            wanted = read_exchange(request, external_url=self._external_url)
+        except BadExchange as mistake:
+            refusal = LoginRefused("the token exchange is not possible", cause=str(mistake))
+            return self._events.record_refusal(refusal, request, answers.grant_refusal(mistake.error, str(mistake)))
+        if well_formed(as_bytes(wanted.subject.reveal())):
+            return await self._narrow(request, wanted)
+        try:
+            provider = self._provider_for(wanted.subject)
+        except LoginRefused as refusal:
+            return self._refuse(refusal, request, _refused_grant(refusal))
+        return await self._exchange_with(provider, request, wanted)
+
+    def accepts(self, provider: Identity) -> bool:
+        """Whether *provider* verifies tokens, so that a bearer token at its path is for `sign_in`."""
+        return provider.name in self._verifying
+
+    async def sign_in(self, provider: Identity, token: str, request: LoginRequest) -> LoginAnswer:
+        """``/auth/<name>`` with a bearer token."""
+        if wait := self._refusals.empty_for(network(request.remote_address)):
+            return answers.too_many(wait)
+        if any(name in LESS for name, _ in (*request.query, *request.form)):
+            refusal = LoginRefused(
+                "a token that is less is made at /auth/token", cause="a scope or an actor was asked for"
+            )
+            return self._events.record_refusal(refusal, request, answers.refusal(refusal), provider.name)
+        try:
+            return answers.program_token(await self._issue(provider, request, ExchangeRequest(Secret(token)), None))
+        except LoginRefused as refusal:
+            return self._refuse(refusal, request, answers.refusal(refusal), provider.name)
+        except Exception as error:
+            return self._events.record_failure(error, request, provider.name)
+
+    # --- the token of a platform ---
+
+    def _provider_for(self, subject: Secret) -> Identity:
+        verifying = list(self._verifying.values())
+        for identity, instance in verifying:
+            # The only one judges every token, and says what is wrong with it.
+            if len(verifying) == 1 or instance.recognizes_token(subject.reveal()):
+                return identity
+        raise LoginRefused("the token is not accepted", cause="no identity provider accepts tokens of its issuer")
+
+    async def _exchange_with(self, provider: Identity, request: LoginRequest, wanted: ExchangeRequest) -> LoginAnswer:
+        try:
+            delegation = _delegation(None, wanted)
+            issued = await self._issue(provider, request, wanted, delegation)
+        except ScopeError as mistake:
+            return self._refuse(mistake, request, _refused_scope(mistake), provider.name)
+        except LoginRefused as refusal:
+            return self._refuse(refusal, request, _refused_grant(refusal), provider.name)
+        except Exception as error:
+            return self._events.record_failure(error, request, provider.name, instead=_outage(error))
+        return self._answer(issued, delegation)
+
+    async def _issue(
+        self, provider: Identity, request: LoginRequest, wanted: ExchangeRequest, delegation: Delegation | None
+    ) -> IssuedToken:
+        # Before anybody is asked: what is revoked from now on ends what is issued.
+        at, sequence = self._clock.now(), await self._tokens.sequence()
+        signed_in, verified = await self._providers.verify(*self._verifying[provider.name], wanted.subject, request)
+        lifetime = self._lifetime(wanted, verified)
+        await self._use_up(provider, verified)
+        issued = await self._tokens.issue_token(
+            signed_in.attested.user,
+            provider=signed_in.provider,
+            sources=signed_in.attested.sources,
+            client=client_text(request),
+            lifetime=lifetime,
+            delegation="" if delegation is None else delegation.encode(),
+            at=at,
+            sequence=sequence,
+        )
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
+        return issued
+
+    def _lifetime(self, wanted: ExchangeRequest, verified: VerifiedToken) -> timedelta:
+        left = verified.expires_at - self._clock.now()
+        lifetime = min(left, self._tokens.lifetime, wanted.lifetime or left)
+        if lifetime < SHORTEST:
+            raise LoginRefused("the token is not accepted", cause="it expires this very moment")
+        return lifetime
+
+    async def _use_up(self, provider: Identity, verified: VerifiedToken) -> None:
+        """Raises `LoginRefused` if the token may be used once, and was."""
+        if verified.once_until is None:
+            return
+        if self._records is None:
+            raise ProviderError(
+                "tokens that are good once cannot be accepted",
+                cause="the token store keeps no records, so nobody knows which were used",
+                hint="use another token store, or leave out once",
+            )
+        key = derived_key(b"find", _USED, f"{provider.name}\0{verified.token_id}")
+        if not await self._records.put_record(key, b"", verified.once_until):
+            raise LoginRefused("this token was used before: get a new one", cause="it is accepted once only (once)")
+
+    # --- one of our own ---
+
+    async def _narrow(self, request: LoginRequest, wanted: ExchangeRequest) -> LoginAnswer:
+        try:
+            entry = await self._find_token(wanted.subject.reveal())
+            if entry is None:
+                raise LoginRefused("the token is unknown, expired or revoked", cause="so says the token store")
+            delegation = self._narrower(entry, wanted)
+            if wait := self._mints.take(entry.session.id):
+                return answers.too_many(wait)
+            left = entry.token.expires_at - self._clock.now()
+            lifetime = max(min(left, wanted.lifetime or left), SHORTEST)
+            issued = await self._tokens.mint(entry.session, lifetime=lifetime, delegation=delegation.encode())
+        except ScopeError as mistake:
+            return self._refuse(mistake, request, _refused_scope(mistake))
+        except LoginRefused as refusal:
+            return self._refuse(refusal, request, _refused_grant(refusal))
+        except Exception as error:
+            return self._events.record_failure(error, request, instead=_outage(error))
+        self._events.record_session(LoginEventKind.ISSUED, request, issued.session, reason=f"narrowed to {delegation}")
+        return self._answer(issued, delegation)
+
+    def _narrower(self, entry: Found, wanted: ExchangeRequest) -> Delegation:
+        if not wanted.scope:
+            raise ScopeError(
+                "the scope is missing", cause="a token of this gateway can only be exchanged for one that is less"
+            )
+        parent = decode(entry.token.delegation) if entry.token.delegation else None
+        delegation = _delegation(parent, wanted)
+        assert delegation is not None
+        return delegation
+
+    # --- answers ---
+
+    def _answer(self, issued: IssuedToken, delegation: Delegation | None) -> LoginAnswer:
+        seconds = int((issued.expires_at - self._clock.now()).total_seconds())
+        return answers.exchanged(issued, seconds=seconds, scope="" if delegation is None else str(delegation))
+
+    def _refuse(
+        self, error: LoginRefused | ScopeError, request: LoginRequest, answer: LoginAnswer, provider: str = ""
+    ) -> LoginAnswer:
+        self._refusals.take(network(request.remote_address))
+        return self._events.record_refusal(error, request, answer, provider)
+
+
+def _delegation(parent: Delegation | None, wanted: ExchangeRequest) -> Delegation | None:
+    """What the new token may be used for; None for all that its owner may. Raises `ScopeError`."""
+    if not wanted.scope:
+        if wanted.actor:
+            raise ScopeError("the scope is missing", cause="an actor is named for a token that is less than its owner")
+        return parent
+    return (parent or Delegation(())).narrowed(parse_scope(wanted.scope), wanted.actor)
+
+
+def _refused_grant(refusal: LoginRefused) -> LoginAnswer:
+    if refusal.retry_after:
+        return answers.refusal(refusal)
+    # RFC 8693, 2.2.2: also for a subject token that is not acceptable.
+    return answers.grant_refusal("invalid_request", refusal.summary)
+
+
+def _refused_scope(mistake: ScopeError) -> LoginAnswer:
+    return answers.grant_refusal("invalid_scope", ": ".join(filter(None, (mistake.summary, mistake.cause))))
+
+
+def _outage(error: Exception) -> LoginAnswer:
+    """Nobody could be asked, which is not a refusal."""
+    is_known = isinstance(error, (ProviderError, OSError)) and not isinstance(error, ContractBroken)
+    status = 503 if is_known else 500
+    return answers.grant_refusal("temporarily_unavailable", "the identity provider is unavailable", status=status)

@@ -1,0 +1,94 @@
+"""What a provider answered, checked: whatever breaks the contract is told to the operator, and lets nobody in. Pure.
+
+Called by `providers`. Names that begin with ``system:`` are Kubernetes' own, and refused here whoever gives them. Only
+a provider that is bound to the cluster behind the gateway names that cluster's service accounts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ostiary.core.abilities import ability
+from ostiary.core.account_names import OWN_NAMES
+from ostiary.core.implied_groups import service_account, service_account_groups
+from ostiary.errors import LoginRefused
+from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.login.sign_in.groups import SYSTEM, ContractBroken, ProviderUser
+from ostiary.interfaces.group import Membership
+from ostiary.interfaces.identity import AsksAgain, BoundToCluster, Identified
+from ostiary.model import Secret, UserInfo
+
+
+def checked_pairs(value: object, provider: str) -> tuple[tuple[str, str], ...]:
+    if isinstance(value, (tuple, list)) and all(_is_pair(item) for item in value):
+        return tuple((key, text) for key, text in value)
+    summary = f'the provider "{provider}" breaks its contract'
+    raise ContractBroken(summary, cause="the values to remember are not pairs of strings")
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifiedUser:
+    """The user whom a provider has identified, and what it keeps for the session, if anything."""
+
+    user: UserInfo
+    kept: Secret | None
+
+
+def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
+    if not isinstance(answer, Identified):
+        return IdentifiedUser(user_of(provider, answer), None)
+    if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
+        cause = "it returned a value to keep that is not a Secret, or that it cannot use for a refresh"
+        raise contract_broken(provider, cause)
+    return IdentifiedUser(user_of(provider, answer.user), answer.kept)
+
+
+def user_of(provider: Identity, answer: object) -> UserInfo:
+    """The user that *answer* is. Anything but one complete user breaks the contract."""
+    if not isinstance(answer, UserInfo):
+        raise contract_broken(provider, f"it answered with {type(answer).__name__}, instead of a user")
+    texts = (answer.username, answer.uid, *answer.groups)
+    if not all(isinstance(text, str) for text in texts) or answer.username == "":
+        raise contract_broken(provider, "it returned a user without a name, or a field that is not a string")
+    return answer
+
+
+def provider_user_of(provider: Identity, own: UserInfo) -> ProviderUser:
+    if service_account(own.username) is not None and _is_bound(provider):
+        return ProviderUser(provider.name, own, own)
+    username = provider.prefix + own.username
+    if username.startswith(SYSTEM):
+        raise LoginRefused("this name is reserved", cause=f'"{provider.name}" returned a reserved system name')
+    if username.startswith(OWN_NAMES):
+        cause = f'"{provider.name}" returned a name that only the gateway itself gives out'
+        raise LoginRefused("this name is reserved", cause=cause)
+    return ProviderUser(provider.name, own, replace(own, username=username))
+
+
+def _is_bound(provider: Identity) -> bool:
+    """Whether its users may be service accounts of the cluster behind the gateway; `config.rules` checks which."""
+    binding = ability(provider.instance, BoundToCluster)
+    return binding is not None and binding.bound_cluster != ""
+
+
+def header_value(provider: Identity, text: object) -> str:
+    if not isinstance(text, str) or not text or not text.isprintable() or not text.isascii():
+        raise contract_broken(provider, "its challenge is not a valid header")
+    return text
+
+
+def contract_broken(provider: Identity, cause: str) -> ContractBroken:
+    return ContractBroken(f'the identity provider "{provider.name}" breaks its contract', cause=cause)
+
+
+def account_groups(provider_user: ProviderUser) -> tuple[Membership, ...]:
+    """The groups that Kubernetes gives to a service account. Only a provider that is bound to a cluster has any."""
+    account = service_account(provider_user.user.username)
+    if account is None:
+        return ()
+    source = f"{provider_user.identity}: service account"
+    return tuple(Membership(group, source) for group in service_account_groups(account[0]))

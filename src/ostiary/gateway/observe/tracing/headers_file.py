@@ -1,0 +1,29 @@
+"""Reads the headers that a collector asks for, such as an API key, from a file with a ``Name: value`` on each line.
+
+Called when the configuration is checked, and by the collector. What is in the file is secret, and is never quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
+# They belong to the connection, or say what the body is.
+_OURS = frozenset(("connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding"))
+
+
+def read_headers(path: Path) -> dict[str, str]:
+    """The headers, with their names in lower case. Raises `OSError`, or `ValueError` if a line is not a header."""
+    headers: dict[str, str] = {}
+    for number, line in enumerate(path.read_bytes().decode("latin-1").splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"line {number} is not a header")
+        name = match[1].lower()
+        if name in _OURS or name in headers:
+            raise ValueError(f"line {number} sets a header that is set already")
+        headers[name] = match[2]
+    return headers

@@ -1,0 +1,224 @@
+"""Writes down in the token store how this replica is, and reads how the others are.
+
+    gather (all workers)  ->  merge  ->  Replica  ->  a note in the store     every few seconds
+    notes of all replicas  ->  compare  ->  log, metrics, ``ostiary status``, the page
+
+`ReplicaRegistry` runs once per replica: in the supervisor, or in the only worker. `Replicas` is asked by the API and
+the pages, in any worker. With a store that keeps no notes there is one replica, which knows of no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from ostiary import __version__
+from ostiary.core.abilities import ability
+from ostiary.core.clock import Clock
+from ostiary.errors import OstiaryError, ProviderError
+from ostiary.gateway.replicas.comparison import Configuration, Heard, SeenReplica, compare
+from ostiary.gateway.replicas.configuration import key_name, keyed_hash
+from ostiary.gateway.replicas.replica import Replica, ReplicaIdentity, decode_replica, encode_replica
+from ostiary.gateway.replicas.workers import RequestRate, WorkerState, merge_states
+from ostiary.interfaces import VERSION as INTERFACES_VERSION
+from ostiary.interfaces.replicas import NoteStore
+from ostiary.interfaces.token_store import TokenStore
+
+TOPIC = "replicas"
+PUBLISH_SECONDS = 3.0
+# After so long without a word a replica counts as silent; it is still shown for a while, so that a crash is seen.
+SILENT_SECONDS = 3 * PUBLISH_SECONDS
+SHOWN_SECONDS = 60.0
+MOST_REPLICAS = 1000
+# The key of the configuration hashes is kept in the store; it may be lost, and is then made anew.
+KEY_TOPIC = "configuration key"
+KEY_BYTES = 32
+KEY_SECONDS = 30 * 86400.0
+# Leaving must not keep a replica from stopping.
+LEAVE_SECONDS = 2.0
+
+log = logging.getLogger("ostiary.gateway")
+
+# Asks every worker of this replica how it is; None for one that does not answer.
+Gather = Callable[[], Awaitable[Sequence[WorkerState | None]]]
+
+
+class ReplicaRegistry:
+    """Speaks for one replica. *on_seen* is told about all replicas each time that they were read."""
+
+    def __init__(
+        self,
+        identity: ReplicaIdentity,
+        store: TokenStore,
+        gather: Gather,
+        *,
+        clock: Clock,
+        max_stale: float,
+        on_seen: Callable[[Sequence[SeenReplica]], None] = lambda seen: None,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._notes = ability(store, NoteStore)
+        self._gather = gather
+        self._clock = clock
+        self._max_stale = max_stale
+        self._on_seen = on_seen
+        self._since = clock.monotonic()
+        self._rate = RequestRate()
+        self._differences = Differences(identity.id)
+        # Without a store to keep one in, hashes are compared with nobody's.
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._left = False
+
+    async def run(self) -> None:
+        """Publish as long as the replica runs; once, if there is nobody to be told."""
+        while True:
+            try:
+                await self.publish()
+            except ProviderError as error:
+                # That the store is away is told by those who need it more.
+                log.debug("the other replicas were not told of this one", extra={"cause": error.cause})
+            if self._notes is None:
+                await asyncio.Event().wait()
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    async def publish(self) -> None:
+        """Write down how this replica is, and look at the others. Raises `ProviderError` if the store is away."""
+        if self._notes is not None:
+            self._key = await _shared_key(self._notes)
+        states = await self._gather()
+        self._rate.update(states, self._clock.monotonic())
+        own = await self._replica(states)
+        if self._notes is None:
+            self._on_seen(compare([Heard(own)]))
+            return
+        if not self._left:
+            await self._notes.put_notes(TOPIC, {own.id: encode_replica(own)}, seconds=SHOWN_SECONDS)
+        seen = await read_replicas(self._notes)
+        self._differences.report(seen)
+        self._on_seen(seen)
+
+    async def own(self) -> Replica:
+        """How this replica is at this moment."""
+        states = await self._gather()
+        if self._notes is None:
+            # Nobody publishes regularly: requests are counted from one question to the next.
+            self._rate.update(states, self._clock.monotonic())
+        return await self._replica(states)
+
+    async def leave(self) -> None:
+        """Take this replica off the list, because it stops. If that cannot be done, it is silent and then forgotten."""
+        self._left = True
+        if self._notes is not None:
+            with suppress(OstiaryError, TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._notes.remove_note(TOPIC, self._identity.id)
+
+    async def _replica(self, states: Sequence[WorkerState | None]) -> Replica:
+        figures, identity = merge_states(states), self._identity
+        return Replica(
+            id=identity.id,
+            host=identity.host,
+            pid=identity.pid,
+            version=__version__,
+            interfaces=INTERFACES_VERSION,
+            configuration=keyed_hash(self._key, figures.configuration) if figures.configuration else "",
+            configuration_key=key_name(self._key),
+            configured_seconds=round(figures.configured_seconds, 1),
+            up_seconds=round(self._clock.monotonic() - self._since, 1),
+            revocation=figures.revocation,
+            head=await self._head(),
+            confirmed_seconds=round(figures.confirmed_seconds, 1),
+            max_stale=self._max_stale,
+            requests_per_second=self._rate.per_second,
+            in_flight=figures.in_flight,
+            open_streams=figures.open_streams,
+            tokens=figures.tokens,
+            workers=figures.workers,
+            trouble=figures.trouble,
+        )
+
+    async def _head(self) -> int | None:
+        try:
+            return (await self._store.revocations_after(None)).head
+        except OstiaryError:
+            return None
+
+
+class Replicas:
+    """All replicas, for whoever asks. *own* says how this one is, which no note has to tell."""
+
+    def __init__(self, store: TokenStore, own: Callable[[], Awaitable[Replica | None]]) -> None:
+        self._notes = ability(store, NoteStore)
+        self._own = own
+
+    async def all(self) -> list[SeenReplica]:
+        """Raises `ProviderError` if the store cannot be asked."""
+        own = await self._own()
+        heard = {} if self._notes is None else {each.replica.id: each for each in await _heard(self._notes)}
+        if own is not None:
+            heard[own.id] = Heard(own)
+        return compare(list(heard.values()))
+
+
+async def read_replicas(notes: NoteStore) -> list[SeenReplica]:
+    """All replicas that have written a note lately."""
+    return compare(await _heard(notes))
+
+
+async def _heard(notes: NoteStore) -> list[Heard]:
+    latest = await notes.latest_notes(TOPIC, MOST_REPLICAS)
+    # By the clock of the store alone: the newest note is as old as we know how to tell.
+    now = max((note.written_at for note in latest), default=None)
+    heard = []
+    for note in latest:
+        replica = decode_replica(note.data)
+        if replica is not None and now is not None:
+            age = (now - note.written_at).total_seconds()
+            heard.append(Heard(replica, age if age > SILENT_SECONDS else 0.0))
+    return heard
+
+
+async def _shared_key(notes: NoteStore) -> bytes:
+    """The key that all replicas hash with. Of two that make one at once the later wins, and the other reads it soon."""
+    note = await notes.find_note(KEY_TOPIC, "")
+    if note is None or len(note.data) != KEY_BYTES:
+        await notes.put_notes(KEY_TOPIC, {"": secrets.token_bytes(KEY_BYTES)}, seconds=KEY_SECONDS)
+        note = await notes.find_note(KEY_TOPIC, "")
+    return note.data if note is not None else secrets.token_bytes(KEY_BYTES)
+
+
+class Differences:
+    """Logs once per change which replicas have another configuration than this one."""
+
+    def __init__(self, own_id: str) -> None:
+        self._own_id = own_id
+        self._reported: frozenset[tuple[str, str]] = frozenset()
+
+    def report(self, seen: Sequence[SeenReplica]) -> None:
+        own = next((each.replica for each in seen if each.replica.id == self._own_id), None)
+        if own is None:
+            return
+        others = frozenset(
+            (each.name, each.replica.configuration)
+            for each in seen
+            if each.configuration is not Configuration.UNKNOWN
+            and each.replica.configuration_key == own.configuration_key
+            and each.replica.configuration != own.configuration
+            and not each.silent_seconds
+        )
+        if others == self._reported:
+            return
+        self._reported = others
+        if not others:
+            log.info("all replicas have the same configuration", extra={"configuration": own.configuration})
+            return
+        extra = {
+            "configuration": own.configuration,
+            "others": ", ".join(f"{name} ({configuration})" for name, configuration in sorted(others)),
+            "hint": "expected while an update is rolled out; otherwise give all replicas the same files",
+        }
+        log.warning("other replicas have another configuration than this one", extra=extra)

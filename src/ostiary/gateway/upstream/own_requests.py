@@ -1,0 +1,188 @@
+"""Requests of the gateway's own to an upstream, with a whole answer: for what must know what the upstream has.
+
+Made by the app for the admission providers that count objects. They go the way of all others: through the upstream's
+pool, with its credential, and with the user that they are made for, if there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from ostiary.errors import ProviderError
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.client.framing import Framing
+from ostiary.gateway.http1.client.receiver import UpstreamLost
+from ostiary.gateway.http1.headers import Headers
+from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.interfaces.admission import UpstreamAnswer
+from ostiary.interfaces.object_store import ObjectStore
+from ostiary.model import UserInfo
+
+ANSWER_SECONDS = 30.0
+LARGEST_ANSWER = 16 * 1024 * 1024
+# How many are under way at once in a worker: a page of a list takes some memory, and the upstream serves others too.
+MOST_AT_ONCE = 16
+
+
+class OwnRequests:
+    """Implements `ostiary.interfaces.admission.UpstreamApi`."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream],
+        objects: ObjectStore | None = None,
+        *,
+        seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.objects = objects
+        self._upstreams = upstreams
+        self.upstreams = tuple(name for name, upstream in upstreams.items() if upstream.is_kubernetes)
+        self._seconds = seconds
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def ask(
+        self,
+        upstream: str,
+        target: str,
+        *,
+        method: str = "GET",
+        headers: Sequence[tuple[str, str]] = (),
+        body: bytes = b"",
+        user: UserInfo | None = None,
+    ) -> UpstreamAnswer:
+        place = self._upstreams.get(upstream)
+        if place is None:
+            raise _failure("there is no such upstream")
+        try:
+            async with asyncio.timeout(self._seconds), self._places:
+                return await self._ask_twice(place, _head(place, target, method, headers, body, user) + body)
+        except TimeoutError:
+            raise _failure("it did not answer in time") from None
+        except OSError:
+            raise _failure("the gateway's own credential cannot be read") from None
+        except UpstreamLost as error:
+            place.record_failure(error)
+            raise _failure(str(error)) from None
+
+    async def _ask_twice(self, upstream: Upstream, data: bytes) -> UpstreamAnswer:
+        """A pooled connection may have died while it was idle. What is asked here changes nothing, and is repeated."""
+        try:
+            return await self._ask(upstream, data)
+        except UpstreamLost as error:
+            if error.answered or error.timeout:
+                raise
+        return await self._ask(upstream, data, fresh=True)
+
+    async def _ask(self, upstream: Upstream, data: bytes, *, fresh: bool = False) -> UpstreamAnswer:
+        receiver = _WholeReceiver(asyncio.get_running_loop())
+        try:
+            upstream.pool.acquire(
+                lambda connection, error: receiver.take_connection(connection, error, data), fresh=fresh
+            )
+            return await receiver.answer
+        finally:
+            receiver.give_up()
+
+
+def _head(
+    upstream: Upstream,
+    target: str,
+    method: str,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    user: UserInfo | None,
+) -> bytes:
+    lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers]
+    length = b"Content-Length: %d\r\n" % len(body) if body or method != "GET" else b""
+    return b"".join(
+        (
+            f"{method} {target} HTTP/1.1\r\n".encode("ascii"),
+            upstream.host_line,
+            b"" if user is None else upstream.identity(user),
+            upstream.credential(),
+            *lines,
+            length,
+            b"\r\n",
+        )
+    )
+
+
+def _failure(cause: str) -> ProviderError:
+    return ProviderError("an upstream could not be asked", cause=cause)
+
+
+class _WholeReceiver:
+    """Collects one answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answer: asyncio.Future[UpstreamAnswer] = loop.create_future()
+        self._connection: UpstreamConnection | None = None
+        self._status = 0
+        self._type = ""
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def take_connection(self, connection: UpstreamConnection | None, error: UpstreamLost | None, data: bytes) -> bool:
+        if self.answer.done():
+            return False
+        if connection is None:
+            self._fail(error or UpstreamLost("it cannot be reached", answered=False))
+        else:
+            self._connection = connection
+            connection.send(data, self, is_head=False)
+        return True
+
+    def give_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+        if not self.answer.done():
+            self.answer.cancel()
+
+    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+        self._status, self._parts = status, [body]
+        self._type = next(
+            (line[13:].strip().decode("latin-1") for line in lines if line[:13].lower() == b"content-type:"), ""
+        )
+        self.response_end([])
+
+    def response_head(self, status: int, headers: Headers, framing: Framing) -> None:
+        self._status = status
+        self._type = next((value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"), "")
+
+    def response_informational(self, status: int, headers: Headers) -> None:
+        pass
+
+    def response_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > LARGEST_ANSWER:
+            self._parts = []
+            self._fail(UpstreamLost("its answer is too large", answered=True))
+        else:
+            self._parts.append(data)
+
+    def response_flush(self) -> None:
+        pass
+
+    def response_end(self, trailers: Headers) -> None:
+        self._connection = None
+        if not self.answer.done():
+            self.answer.set_result(UpstreamAnswer(self._status, self._type, b"".join(self._parts)))
+
+    def response_switched(self, rest: bytes) -> None:
+        self._fail(UpstreamLost("it switched protocols without being asked", answered=True))
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        self._connection = None
+        self._fail(error)
+
+    def upstream_full(self) -> None:
+        pass
+
+    def upstream_ready(self) -> None:
+        pass
+
+    def _fail(self, error: UpstreamLost) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)

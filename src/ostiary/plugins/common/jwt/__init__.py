@@ -1,0 +1,1 @@
+"""Signed tokens (JWT) of issuers: their keys, and whether a token is to be believed."""

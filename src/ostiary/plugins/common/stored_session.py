@@ -1,0 +1,140 @@
+"""Sessions, tokens and times as token stores write them: what the stores with tables, and Redis, have in common.
+
+Called by the token stores. A session's user is compact JSON text; what is indexed stands beside it as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from ostiary.interfaces.token_store import Session, SessionKind, TokenKind, TokenRecord
+from ostiary.model import UserInfo
+
+KINDS = {TokenKind.ACCESS: 0, TokenKind.RENEWAL: 1, TokenKind.SPENT: 2, TokenKind.BROWSER: 3}
+KIND_OF = {number: kind for kind, number in KINDS.items()}
+# An access token with a delegation. A version that knows none of these does not know the number either, and refuses
+# the token. It would take one for all that its session may do.
+NARROWED = 4
+SESSION_KINDS = {SessionKind.SIGN_IN: 0, SessionKind.EXCHANGE: 1, SessionKind.API_TOKEN: 2}
+SESSION_KIND_OF = {number: kind for kind, number in SESSION_KINDS.items()}
+
+# How many parts the body of a session has.
+_PARTS = 8
+
+MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(moment: datetime) -> int:
+    """Microseconds since 1970: expiry is exact."""
+    return (moment - _EPOCH) // MICROSECOND
+
+
+def moment_of(value: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=value)
+
+
+# --- tokens ---
+
+
+def kind_number(token: TokenRecord) -> int:
+    return NARROWED if token.delegation else KINDS[token.kind]
+
+
+def decode_token(
+    digest: bytes, session_id: str, kind: int, issued_at: int, expires_at: int, delegation: str
+) -> TokenRecord:
+    if kind == NARROWED and delegation:
+        token_kind = TokenKind.ACCESS
+    elif delegation:
+        raise ValueError("a token has a delegation, and its kind does not say so")
+    else:
+        # A narrowed token that has lost its delegation has a kind that is none.
+        token_kind = KIND_OF[kind]
+    return TokenRecord(digest, session_id, moment_of(issued_at), moment_of(expires_at), token_kind, delegation)
+
+
+# --- sessions ---
+
+
+def decode_session(
+    session_id: str,
+    username: str,
+    created_at: int,
+    expires_at: int,
+    body: str,
+    sequence: int,
+    kind: int,
+    used_at: int | None,
+) -> Session:
+    parts = json.loads(body)
+    while len(parts) < _PARTS:
+        # The last two were added later: sessions of an earlier version have none.
+        parts.append("")
+    uid, groups, extra, provider, sources, client, sealed, name = parts[:_PARTS]
+    return make_session(
+        session_id,
+        (username, uid, groups, extra),
+        (provider, sources, client, sealed),
+        moment_of(created_at),
+        moment_of(expires_at),
+        sequence,
+        SESSION_KIND_OF[kind],
+        name,
+        None if used_at is None else moment_of(used_at),
+    )
+
+
+def make_session(
+    session_id: str,
+    user: tuple[str, str, Sequence[str], Sequence[tuple[str, Sequence[str]]]],
+    rest: tuple[str, Sequence[Sequence[str]], str, str],
+    created_at: datetime,
+    expires_at: datetime,
+    sequence: int,
+    kind: SessionKind,
+    name: str,
+    last_used_at: datetime | None,
+) -> Session:
+    """*user* is the name and what `user_parts` has made, *rest* what `rest_of` has made, decoded from JSON."""
+    username, uid, groups, extra = user
+    provider, sources, client, sealed = rest
+    return Session(
+        session_id,
+        UserInfo(username, uid, tuple(groups), tuple([(key, tuple(values)) for key, values in extra])),
+        provider,
+        created_at,
+        expires_at,
+        tuple([(group, source) for group, source in sources]),
+        client,
+        sequence,
+        sealed,
+        kind,
+        name,
+        last_used_at,
+    )
+
+
+def user_parts(of: Session) -> list[object]:
+    """All of the user but the name."""
+    return [of.user.uid, of.user.groups, of.user.extra]
+
+
+def rest_of(of: Session) -> list[object]:
+    return [of.provider, of.sources, of.client, of.sealed]
+
+
+def encode_body(of: Session) -> str:
+    """All but the id, the kind, the username and the times. What is about the user comes first."""
+    return dump_parts([*user_parts(of), *rest_of(of), of.name])
+
+
+def dump_parts(parts: list[object]) -> str:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+def groups_in(body: str) -> list[str]:
+    groups: list[str] = json.loads(body)[1]
+    return groups

@@ -1,0 +1,249 @@
+"""Charges a request that stores or changes an object to every limit that covers it, or to none.
+
+    what would be stored (a dry run)  ->  whom does it count for  ->  reserve, or refuse after a look at the upstream
+
+Called by the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ostiary.errors import ProviderError
+from ostiary.interfaces.admission import Hold, UpstreamAnswer, UpstreamApi, WriteRequest
+from ostiary.plugins.object_quota.holds import Charge, Ownership, WriteHold
+from ostiary.plugins.object_quota.listing import Document, read_document, would_store
+from ostiary.plugins.object_quota.measure import measure, measure_scale, nothing, refusal
+from ostiary.plugins.object_quota.owners import Intent, Owners
+from ostiary.plugins.object_quota.reconcile import Reconciliation
+from ostiary.plugins.object_quota.settings import ObjectLimit
+from ostiary.plugins.object_quota.subjects import ObjectOwner, QuotaSubject, needs_content, qualified, subjects
+from ostiary.plugins.object_quota.tallies import Full, Reserved, Tallies, Unlisted
+from ostiary.plugins.object_quota.tally import Amounts, minus
+from ostiary.wire.codec.quantity import THOUSANDTHS
+
+# A refusal may rest on a list that began no longer ago than this.
+FRESH_SECONDS = 1.0
+ATTEMPTS = 4
+ATTEMPT_SECONDS = 0.05
+
+
+class QuotaExceeded(Exception):
+    """There is no room; the reason is for the client."""
+
+
+class OutdatedRefusal(QuotaExceeded):
+    """The same, on the word of an old list: *subject* must be listed before it is true."""
+
+    def __init__(self, reason: str, subject: QuotaSubject) -> None:
+        super().__init__(reason)
+        self.subject = subject
+
+
+class Charging:
+    """For one request."""
+
+    def __init__(
+        self,
+        request: WriteRequest,
+        limits: Sequence[ObjectLimit],
+        api: UpstreamApi,
+        tallies: Tallies,
+        reconciliation: Reconciliation,
+        owners: Owners,
+    ) -> None:
+        self._request = request
+        self._attributes = request.attributes
+        self._info = request.attributes.request
+        self._limits = limits
+        self._api = api
+        self._tallies = tallies
+        self._reconciliation = reconciliation
+        self._owners = owners
+        self._charges: list[Charge] = []
+        self._ownership: Ownership | None = None
+
+    async def charge(self) -> Hold | UpstreamAnswer:
+        """What is held; or the upstream's answer if it would store nothing.
+
+        Raises `QuotaExceeded`, `NotCountable` or `ProviderError`, and then nothing is held.
+        """
+        try:
+            answer = await (self._charge_creation() if self._info.verb == "create" else self._charge_change())
+        except BaseException:
+            await self._hold().give_back()
+            raise
+        if answer is not None:
+            await self._hold().give_back()
+            return answer
+        return self._hold()
+
+    def _hold(self) -> WriteHold:
+        return WriteHold(self._charges, self._tallies, self._reconciliation, self._ownership)
+
+    # --- a creation ---
+
+    async def _charge_creation(self) -> UpstreamAnswer | None:
+        document: Document | None = None
+        if needs_content(self._limits):
+            answer = await would_store(self._api, self._request)
+            document = _stored_document(answer)
+            if document is None:
+                return answer
+        for limit in self._limits:
+            wanted = _measured(limit, document)
+            for subject in self._subjects(limit, self._requester):
+                span = await self._reserve(limit, subject, wanted)
+                self._charges.append(Charge(limit, subject, wanted, None, wanted, span))
+        await self._note_owner(document)
+        return None
+
+    @property
+    def _requester(self) -> ObjectOwner:
+        user = self._attributes.user
+        return ObjectOwner(user.username, user.groups)
+
+    async def _note_owner(self, document: Document | None) -> None:
+        """Who makes it, if that matters to a limit."""
+        if not any(limit.counts_by_owner for limit in self._limits):
+            return
+        assert document is not None, "limits by owner have asked what would be stored"
+        self._ownership = self._ownership_of(await self._intend(document))
+
+    async def _intend(self, document: Document) -> Intent:
+        store, info = self._api.objects, self._info
+        place = info.object_namespace
+        return await self._owners.intend(store, info.upstream, self._requester, qualified(info), place, document)
+
+    def _ownership_of(self, intent: Intent | None) -> Ownership:
+        named: Document = {"metadata": {"name": self._info.name}}
+        upstream = self._info.upstream
+        return Ownership(self._owners, self._api.objects, upstream, intent, lambda: self._intend(named))
+
+    # --- an update or a patch, which may create the object, and may change what it counts ---
+
+    async def _charge_change(self) -> UpstreamAnswer | None:
+        with_sums = [limit for limit in self._limits if limit.sums]
+        by_owner = any(limit.counts_by_owner for limit in self._limits)
+        old = await self._read() if by_owner or not with_sums else None
+        owner = await self._owner_of(old) if by_owner else None
+        opened: list[tuple[ObjectLimit, QuotaSubject, int]] = []
+        for limit in with_sums:
+            for subject in self._subjects(limit, owner):
+                # From before the object is read on, no list is adopted: it might say what the object was.
+                span = await self._reserve(limit, subject, nothing(limit))
+                opened.append((limit, subject, span))
+                self._charges.append(Charge(limit, subject, nothing(limit), None, nothing(limit), span))
+        if with_sums:
+            old = await self._read()
+        new: Document | None = None
+        if with_sums or (old is None and needs_content(self._limits)):
+            answer = await would_store(self._api, self._request)
+            new = _stored_document(answer)
+            if new is None:
+                return answer
+        for place, (limit, subject, span) in enumerate(opened):
+            self._charges[place] = await self._charge_sums(limit, subject, span, old, new)
+        for limit in self._limits:
+            if not limit.sums:
+                await self._charge_count(limit, owner, exists=old is not None)
+        if old is None and not self._info.subresource:
+            await self._note_owner(new)
+        elif by_owner and not self._info.subresource:
+            # It may be gone when the request arrives, which then creates it.
+            self._ownership = self._ownership_of(None)
+        return None
+
+    async def _read(self) -> Document | None:
+        return await self._reconciliation.listing.object(self._api, self._info.upstream, self._info)
+
+    async def _owner_of(self, old: Document | None) -> ObjectOwner | None:
+        """Who made it; of an object that is not there yet, who asks."""
+        if old is None:
+            return self._requester
+        return await self._owners.find(self._api.objects, self._info.upstream, old)
+
+    async def _charge_sums(
+        self, limit: ObjectLimit, subject: QuotaSubject, span: int, old: Document | None, new: Document | None
+    ) -> Charge:
+        before = None if old is None else measure(limit, old)
+        expected = _measured_change(limit, new, before)
+        wanted = expected if before is None else minus(expected, before)
+        if any(wanted):
+            await self._add(limit, subject, span, wanted)
+        return Charge(limit, subject, wanted, before, expected, span)
+
+    async def _charge_count(self, limit: ObjectLimit, owner: ObjectOwner | None, *, exists: bool) -> None:
+        one = (THOUSANDTHS,)
+        for subject in self._subjects(limit, owner):
+            if exists:
+                self._charges.append(Charge(limit, subject, nothing(limit), one, one, None))
+            else:
+                span = await self._reserve(limit, subject, one)
+                self._charges.append(Charge(limit, subject, one, None, one, span))
+
+    # --- reserving ---
+
+    def _subjects(self, limit: ObjectLimit, owner: ObjectOwner | None) -> list[QuotaSubject]:
+        info = self._info
+        charged = subjects(limit, upstream=info.upstream, namespace=info.object_namespace, owner=owner)
+        for subject in charged:
+            self._reconciliation.watch(subject)
+        return charged
+
+    async def _reserve(self, limit: ObjectLimit, subject: QuotaSubject, wanted: Amounts) -> int:
+        """The span of the reservation; raises `QuotaExceeded` or `ProviderError`."""
+        is_listed = False
+        for attempt in range(ATTEMPTS + 1):
+            result = await self._tallies.reserve(subject, wanted, limit.limits)
+            if not isinstance(result, Unlisted):
+                self._reconciliation.note_total(limit, subject, result.total)
+            if isinstance(result, Reserved):
+                return result.span
+            if isinstance(result, Full) and (is_listed or _is_certain(result) or attempt == ATTEMPTS):
+                raise QuotaExceeded(refusal(limit, wanted, result.total))
+            is_listed = await list_subject(self._reconciliation, subject, self._api, attempt)
+        raise ProviderError("the quota cannot be counted", cause="the upstream changes faster than it can be listed")
+
+    async def _add(self, limit: ObjectLimit, subject: QuotaSubject, span: int, wanted: Amounts) -> None:
+        """More for a request that is open. Being open, it keeps every list from being adopted."""
+        result = await self._tallies.add(subject, span, wanted, limit.limits)
+        if isinstance(result, Full):
+            reason = refusal(limit, wanted, result.total)
+            raise QuotaExceeded(reason) if _is_certain(result) else OutdatedRefusal(reason, subject)
+        if isinstance(result, Unlisted):
+            raise ProviderError("the quota cannot be counted", cause="the request took too long")
+
+
+async def list_subject(reconciliation: Reconciliation, subject: QuotaSubject, api: UpstreamApi, attempt: int) -> bool:
+    """List the upstream; False, after a moment, if other requests of *subject* are under way."""
+    if await reconciliation.list_now(subject, api):
+        return True
+    await asyncio.sleep(ATTEMPT_SECONDS * (attempt + 1))
+    return False
+
+
+def _is_certain(full: Full) -> bool:
+    return not full.outdated and full.age < FRESH_SECONDS
+
+
+def _stored_document(answer: UpstreamAnswer) -> Document | None:
+    """What a dry run says would be stored; None if it was refused. Raises `ProviderError` if it cannot be read."""
+    if not 200 <= answer.status < 300:
+        return None
+    document = read_document(answer.body)
+    if document is None:
+        raise ProviderError("the quota cannot be counted", cause="the answer to a dry run is not JSON")
+    return document
+
+
+def _measured(limit: ObjectLimit, document: Document | None) -> Amounts:
+    return (THOUSANDTHS,) if document is None or not limit.sums else measure(limit, document)
+
+
+def _measured_change(limit: ObjectLimit, document: Document | None, before: Amounts | None) -> Amounts:
+    assert document is not None, "limits with sums have asked what would be stored"
+    if before is not None and document.get("kind") == "Scale":
+        return measure_scale(limit, document, before)
+    return measure(limit, document)

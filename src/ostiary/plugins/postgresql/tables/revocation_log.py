@@ -1,0 +1,197 @@
+"""The log of revocations in PostgreSQL: written, followed, taken back. A part of the token store.
+
+Every revocation gets the next number of one sequence and a random proof. After a failover that lost commits, the same
+number has another proof, or is not there yet: whoever has seen the first one is told to drop what they cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import check_revocation
+from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
+from ostiary.plugins.postgresql.connections import DatabaseConnector
+from ostiary.plugins.postgresql.database import Database, Row
+from ostiary.plugins.postgresql.notifications import Notifications
+from ostiary.plugins.postgresql.store_time import DatabaseTime
+from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, StorePart
+
+# How often to ask for revocations of others where no notification can come.
+UNNOTIFIED_SECONDS = 0.5
+# More than this many at once are not read: whoever follows asks about all that it has cached.
+MOST_FOLLOWED = 10_000
+# So many sessions are ended in one transaction, where a revocation is about many.
+END_BATCH = 5_000
+# The proofs of so many numbers that were given out are remembered.
+MOST_PROOFS = 64
+
+_COLUMNS = """r.sequence, r.kind, r.value, r.at - now.shift AS at, r.author,
+    r.recorded_at - now.shift AS recorded_at"""
+# A server with synchronous standbys proves with a commit, which one of them has to confirm, that it is still the
+# primary: one that was replaced while it was cut off would go on answering, and know nothing of later revocations.
+# A message in the write-ahead log is the smallest change there is; it locks nothing. In a subquery: once, and not for
+# each row.
+_PROVED = """(SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
+    THEN pg_logical_emit_message(true, 'ostiary', '') END) AS proved"""
+_HEAD = "SELECT now.clock, now.time, now.head, now.head_proof FROM now"
+_PROVED_HEAD = f"SELECT now.clock, now.time, now.head, now.head_proof, {_PROVED} FROM now"  # noqa: S608
+_AFTER = f"""SELECT now.clock, now.time, now.head, now.head_proof, {_PROVED},
+        CASE $3 WHEN now.head THEN now.head_proof WHEN now.forgotten THEN now.forgotten_proof
+            ELSE (SELECT proof FROM @schema@.revocations WHERE sequence = $3) END AS proof, {_COLUMNS}
+    FROM now LEFT JOIN @schema@.revocations r ON r.sequence > $3 AND r.kind <> 'gap'
+    ORDER BY r.sequence LIMIT $4"""  # noqa: S608
+_MARKS = f"""SELECT now.clock, now.time, {_COLUMNS}
+    FROM now LEFT JOIN @schema@.revocations r ON NOT r.undone AND r.kind <> 'gap'
+    ORDER BY r.sequence DESC"""  # noqa: S608
+# Some of the sessions that a revocation will be about, with their tokens; none if the database's clock says something
+# else than we expect. $3 is that, $4 the time of the revocation, or null, $5 how many.
+_END_SOME = """, gone AS (
+        DELETE FROM @schema@.sessions WHERE number = ANY (ARRAY(
+            SELECT s.number FROM @schema@.sessions s, now
+            WHERE ($3::bigint IS NULL OR abs(now.clock - $3::bigint) <= 5000000)
+                AND ($4::bigint IS NULL OR s.created_at <= $4::bigint + now.shift) {condition}
+            LIMIT $5 FOR UPDATE OF s SKIP LOCKED
+        )) RETURNING number, expires_at
+    ), ended AS (DELETE FROM @schema@.tokens WHERE session IN (SELECT number FROM gone))
+    SELECT now.clock, now.time, (SELECT count(*) FROM gone) AS gone,
+        (SELECT count(*) FROM gone WHERE expires_at > now.time) AS living FROM now"""
+_OF_GROUP = "AND s.groups @> ARRAY[@schema@.name_digest($6::text)]"
+# The row stays: a gap in the numbers would mean a missed revocation.
+_UNDO = """UPDATE @schema@.revocations SET undone = true WHERE sequence = $1 AND NOT undone AND kind <> 'gap'
+    RETURNING true"""
+
+
+class RevocationLog(StorePart):
+    def __init__(self, database: Database, time: DatabaseTime, clock: Clock) -> None:
+        super().__init__(database, time)
+        self._clock = clock
+        self._proofs: OrderedDict[int, object] = OrderedDict()
+        self._changes_told = time.changes
+        # The head that was told last, by the log itself or by a notification.
+        self._told = 0
+        # Whether the server has proved once that it is the primary.
+        self._is_proved = False
+        self._waiting: set[asyncio.Event] = set()
+        settings, addresses = database.settings, database.settings.listen_addresses
+        self._notifications = (
+            Notifications(DatabaseConnector(settings, addresses, is_pooled=False), settings.schema, self._tell)
+            if addresses
+            else None
+        )
+
+    async def revoke(self, revocation: Revocation) -> int:
+        check_revocation(revocation, self._clock.now())
+        kind = revocation.kind
+        # Groups and everything may be many sessions.
+        is_large = kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
+        ended = await self._end_most(revocation) if is_large else 0
+        row = await self._change(
+            "revoke",
+            lambda: [
+                kind.value,
+                revocation.value,
+                None if revocation.at is None else self._time.to_database(revocation.at),
+                revocation.by,
+            ],
+            seconds=LONG_SECONDS if is_large else None,
+        )
+        self._tell(row["sequence"])
+        return ended + int(row["ended"])
+
+    async def _end_most(self, revocation: Revocation) -> int:
+        """End sessions in small transactions, all but the last: a million in one takes longer than any time limit.
+
+        The revocation itself follows, and is what counts: it ends the rest, and whoever signed in meanwhile. If it
+        cannot be written, the caller is told so, and makes it again.
+        """
+        of_group = revocation.kind is RevocationKind.GROUP
+        statement = _END_SOME.format(condition=_OF_GROUP if of_group else "")
+        ended, gone = 0, END_BATCH
+        while gone == END_BATCH:
+            at = None if revocation.at is None else self._time.to_database(revocation.at)
+            arguments = [self._time.expected, at, END_BATCH, *([revocation.value] if of_group else [])]
+            (row,) = await self._read(statement, *arguments, seconds=LONG_SECONDS)
+            ended, gone = ended + row["living"], row["gone"]
+        return ended
+
+    async def marks(self) -> list[Revocation]:
+        rows = await self._read(_MARKS, seconds=LONG_SECONDS)
+        return [self._revocation_of(row) for row in rows if row["sequence"] is not None]
+
+    async def undo(self, sequence: int) -> bool:
+        return bool(await self._database.fetch(_UNDO, sequence, repeatable=False))
+
+    async def revocations_after(self, sequence: int | None) -> RevocationBatch:
+        told = self._told
+        if sequence is None:
+            # Every sign-in asks for it; only whoever begins to follow has to know that it is the primary's.
+            rows = await self._read(_HEAD if self._is_proved else _PROVED_HEAD)
+        else:
+            rows = await self._read(_AFTER, sequence, MOST_FOLLOWED + 1)
+        self._is_proved = True
+        if self._told == told:
+            # Nothing newer was told meanwhile. It may be less than before: a failover can lose revocations.
+            self._told = rows[0]["head"]
+        batch = RevocationBatch(rows[0]["head"]) if sequence is None else self._batch_of(rows, sequence)
+        self._remember(rows[0])
+        return batch
+
+    def _batch_of(self, rows: list[Row], after: int) -> RevocationBatch:
+        head, proof = rows[0]["head"], rows[0]["proof"]
+        if len(rows) > MOST_FOLLOWED:
+            return RevocationBatch(head, complete=False)
+        later = tuple([self._revocation_of(row) for row in rows if row["sequence"] is not None])
+        # Numbers have no gaps: where one is missing, it was forgotten, or times were corrected.
+        is_complete = len(later) == head - after and self._proofs.get(after, proof) == proof
+        if self._changes_told != self._time.changes:
+            # By this machine's clock everything that was given out before ends at another time.
+            self._changes_told, is_complete = self._time.changes, False
+        return RevocationBatch(head, later, complete=is_complete)
+
+    async def wait_for_revocations(self, after: int, seconds: float) -> None:
+        self._database.check_open()
+        if self._notifications is not None:
+            self._notifications.start()
+        if self._notifications is None or not self._notifications.is_listening:
+            seconds = min(seconds, UNNOTIFIED_SECONDS)
+        if self._told != after:
+            return
+        woken = asyncio.Event()
+        self._waiting.add(woken)
+        try:
+            async with asyncio.timeout(seconds):
+                await woken.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(woken)
+
+    async def _close_log(self) -> None:
+        if self._notifications is not None:
+            await self._notifications.close()
+        self._tell(self._told)
+
+    def _tell(self, head: int) -> None:
+        self._told = head
+        for woken in self._waiting:
+            woken.set()
+
+    def _remember(self, row: Row) -> None:
+        self._proofs[row["head"]] = row["head_proof"]
+        while len(self._proofs) > MOST_PROOFS:
+            self._proofs.popitem(last=False)
+
+    def _revocation_of(self, row: Row) -> Revocation:
+        moment = self._time.moment
+        return self._decode(
+            lambda: Revocation(
+                RevocationKind(row["kind"]),
+                row["value"],
+                None if row["at"] is None else moment(row["at"]),
+                row["author"],
+                row["sequence"],
+                moment(row["recorded_at"]),
+            )
+        )

@@ -1,0 +1,129 @@
+"""What the parts of the PostgreSQL token store have in common: how they read and change, with the time in each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ostiary.interfaces.token_store import Session, TokenRecord
+from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_session, encode_body, kind_number
+from ostiary.plugins.postgresql.database import Database, Row
+from ostiary.plugins.postgresql.store_time import DatabaseTime
+
+T = TypeVar("T")
+
+# For calls that touch many rows.
+LONG_SECONDS = 30.0
+# The outcomes of the functions in the schema.
+REFUSED, DONE, OTHER_CLOCK = 0, 1, 2
+_ATTEMPTS = 3
+
+# The time, in every statement that reads: $1 replaces the database's clock, $2 is the latest time that was seen here.
+# The limit tells the planner that there is one row; it would expect hundreds, and compile the statement for them.
+NOW = """WITH now AS MATERIALIZED (
+    SELECT k.clock, greatest(k.clock + s.shift, s.latest, $2::bigint) AS time, s.shift,
+        s.head, s.head_proof, s.forgotten, s.forgotten_proof
+    FROM @schema@.state s CROSS JOIN (SELECT coalesce($1::bigint, @schema@.clock_micros()) AS clock) k LIMIT 1)"""
+SESSION_COLUMNS = """s.id, s.username, s.created_at - now.shift AS created_at, s.expires_at - now.shift AS expires_at,
+    s.body, s.sequence, s.kind AS session_kind, s.used_at - now.shift AS used_at"""
+
+
+class StorePart:
+    """The database of a store, and its time."""
+
+    def __init__(self, database: Database, time: DatabaseTime) -> None:
+        self._database = database
+        self._time = time
+
+    async def _read(
+        self, statement: str, *arguments: object, repeatable: bool = True, seconds: float | None = None
+    ) -> list[Row]:
+        """The rows of a statement that begins with `NOW`, at least one; each has the columns clock and time."""
+        time = self._time
+        sent = time.machine
+        rows = await self._database.fetch(
+            f"{NOW} {statement}", time.override, time.seen, *arguments, repeatable=repeatable, seconds=seconds
+        )
+        if not rows:
+            raise self._database.unavailable("the schema is damaged: the row of the table state is missing")
+        time.note(rows[0]["clock"], rows[0]["time"], sent=sent)
+        return rows
+
+    async def _change(
+        self,
+        function: str,
+        arguments: Callable[[], Sequence[object]],
+        *,
+        repeatable: bool = False,
+        seconds: float | None = None,
+    ) -> Row:
+        """Call a function of the schema that changes something. *arguments* are made anew if the clocks have changed.
+
+        The function does nothing if the database's clock says something else than we expect: the times among the
+        arguments would be wrong. In the end its word is taken for it.
+        """
+        time = self._time
+        for attempt in range(1, _ATTEMPTS + 1):
+            expected = time.expected if attempt < _ATTEMPTS else None
+            given = [time.override, time.seen, expected, *arguments()]
+            places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
+            sent = time.machine
+            (row,) = await self._database.fetch(
+                f"SELECT * FROM @schema@.{function}({places})",  # noqa: S608
+                *given,
+                repeatable=repeatable,
+                seconds=seconds,
+            )
+            time.note(row["clock"], row["time"], sent=sent)
+            if row["outcome"] != OTHER_CLOCK:
+                break
+        return row
+
+    def _decode(self, decode: Callable[..., T], *values: object) -> T:
+        try:
+            return decode(*values)
+        except (ValueError, TypeError, OverflowError, KeyError):
+            # The decoder's exception would quote the row.
+            cause = "a row cannot be understood"
+        raise self._database.unavailable(cause)
+
+    # --- sessions as rows ---
+
+    def _session_arguments(self, session: Session, tokens: Sequence[TokenRecord]) -> list[object]:
+        to_database = self._time.to_database
+        return [
+            session.id,
+            session.user.username,
+            to_database(session.created_at),
+            to_database(session.expires_at),
+            encode_body(session),
+            list(session.user.groups),
+            SESSION_KINDS[session.kind],
+            None if session.last_used_at is None else to_database(session.last_used_at),
+            *self._token_arguments(tokens),
+        ]
+
+    def _token_arguments(self, tokens: Sequence[TokenRecord]) -> list[object]:
+        to_database = self._time.to_database
+        return [
+            [token.digest for token in tokens],
+            [kind_number(token) for token in tokens],
+            [to_database(token.issued_at) for token in tokens],
+            [to_database(token.expires_at) for token in tokens],
+            [token.delegation for token in tokens],
+        ]
+
+    def _session_of(self, row: Row) -> Session:
+        to_machine = self._time.to_machine
+        return self._decode(
+            lambda: decode_session(
+                row["id"],
+                row["username"],
+                to_machine(row["created_at"]),
+                to_machine(row["expires_at"]),
+                row["body"],
+                row["sequence"],
+                row["session_kind"],
+                None if row["used_at"] is None else to_machine(row["used_at"]),
+            )
+        )

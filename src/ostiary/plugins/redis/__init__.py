@@ -1,0 +1,1 @@
+"""Tokens in Redis or Valkey, for several replicas."""

@@ -1,0 +1,2 @@
+-- uses: state
+return reply(redis.call('ZCARD', key('token_expiry')))

@@ -1,0 +1,20 @@
+-- uses: state log session change
+-- 6 to 13 session, 14 sequence or '', then tokens
+-- Stores or replaces the session, with exactly these tokens.
+correct_time()
+local session = given_session(6)
+session.sequence = tonumber(ARGV[14]) or head
+for index = 15, #ARGV, 5 do
+  local token = load_token(ARGV[index])
+  if token and token.id ~= session.id and redis.call('EXISTS', key('session:' .. token.id)) == 1 then
+    return reply('taken')
+  end
+end
+local old = load_session(session.id)
+if old then
+  delete_session(old)
+end
+put_session(session)
+put_tokens(15, session.id)
+note_time()
+return reply('imported')

@@ -1,0 +1,14 @@
+-- uses: state session
+-- 6 index, 7 also in this index or '', 8 first, 9 how many to look at, 10 of this kind or ''
+-- The newest first; and whether there are more.
+local ids = redis.call('ZREVRANGE', key(ARGV[6]), ARGV[8], tonumber(ARGV[8]) + tonumber(ARGV[9]) - 1)
+local rows = {}
+for _, id in ipairs(ids) do
+  if ARGV[7] == '' or redis.call('ZSCORE', key(ARGV[7]), id) then
+    local session = load_session(id)
+    if is_alive(session) and (ARGV[10] == '' or session.kind == ARGV[10]) then
+      rows[#rows + 1] = session_row(session)
+    end
+  end
+end
+return reply({#ids, rows})

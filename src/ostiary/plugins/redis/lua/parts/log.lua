@@ -1,0 +1,106 @@
+-- The log of revocations. Each has the next number, and an id by which two histories can be told apart after a failover.
+-- log: number -> [id, kind, value, at, by, recorded, undone]    marks:KIND:VALUE: the numbers of those that are about it
+local HOUR = 3600 * 1000000
+local TOLERANCE = 2 * 1000000
+local MARKS_KEPT = 2 * 3600 * 1000
+local made = 0
+
+local function new_id()
+  made = made + 1
+  return ARGV[5] .. '.' .. made
+end
+
+local known_number = tonumber(ARGV[3])
+local known_id, known_era = string.match(ARGV[4], '^(%S*) (%S*)$')
+
+-- Whether this server lacks revocations that the caller knows of, or has others in their place.
+local function lacks_some()
+  if not known_number or known_number <= forgotten then
+    return false
+  end
+  if known_number >= head then
+    return known_number > head or known_id ~= head_id
+  end
+  -- Every number that this server gave has an entry; one that came with the log of another store may have none.
+  local entry = redis.call('HGET', key('log'), text(known_number))
+  return entry and cjson.decode(entry)[1] ~= known_id
+end
+
+-- The same, or somebody else has found it out: then the caller may still know of some that nobody else does.
+local function has_diverged()
+  return known_number and (known_era ~= era or lacks_some())
+end
+
+local function write_entry(number, entry)
+  local _, kind, value, _, _, recorded = unpack(entry)
+  local encoded = cjson.encode(entry)
+  redis.call('HSET', key('log'), text(number), encoded)
+  redis.call('ZADD', key('log_by_time'), recorded, string.format('%016.0f', number))
+  if kind ~= 'token' and kind ~= 'gap' then
+    local marks = key('marks:' .. kind .. ':' .. value)
+    redis.call('ZADD', marks, text(number), text(number))
+    keep(marks, MARKS_KEPT)
+  end
+  return encoded
+end
+
+local function write_down(id, kind, value, at, by)
+  head, head_id = head + 1, id
+  local entry = write_entry(head, {id, kind, value, at, by, text(now), 0})
+  redis.call('HSET', KEYS[1], 'version', VERSION, 'latest', text(now), 'head', text(head), 'id', head_id)
+  return entry
+end
+
+local function announce()
+  redis.call('PUBLISH', key('revoked'), text(head))
+end
+
+-- If the clock was set back. A number without a revocation tells readers that what they remember has other times now.
+local function correct_time()
+  if clock + shift < latest - TOLERANCE then
+    shift, now = latest - clock, latest
+    redis.call('HSET', KEYS[1], 'shift', text(shift))
+    write_down(new_id(), 'gap', '', '', '')
+    announce()
+  end
+end
+
+-- The number of the last revocation that was written down before this time.
+local function last_before(moment)
+  local first = redis.call('ZRANGEBYSCORE', key('log_by_time'), text(moment), '+inf', 'LIMIT', 0, 1)
+  return first[1] and tonumber(first[1]) - 1 or head
+end
+
+local function is_marked(kind, value, since, created)
+  local numbers = redis.call('ZRANGEBYSCORE', key('marks:' .. kind .. ':' .. value), '(' .. text(since), '+inf')
+  for _, number in ipairs(numbers) do
+    local entry = redis.call('HGET', key('log'), number)
+    if entry then
+      local _, _, _, at, _, _, undone = unpack(cjson.decode(entry))
+      if undone == 0 and (not created or at == '' or tonumber(at) >= created) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Whether a revocation with a larger number than `since` is about this session, or may be and is no longer known.
+local function covers(id, user, created, since)
+  if since < forgotten or since > head or is_marked('session', id, 0) then
+    return true
+  end
+  if head == since then
+    return false
+  end
+  local name, _, groups = unpack(cjson.decode(user))
+  if is_marked('before', '', since, created) or is_marked('user', name, since, created) then
+    return true
+  end
+  for _, group in ipairs(groups) do
+    if is_marked('group', group, since, created) then
+      return true
+    end
+  end
+  return false
+end

@@ -1,0 +1,87 @@
+-- Sessions and tokens, as they are read.
+-- session:ID: user [username, uid, groups, extra], rest, created, expires, sequence, kind, name, used
+-- token:DIGEST: kind issued expires ID, and where there is one, a NUL and the delegation. A version that knows of none
+-- takes all that for the id, and finds no session: it would take such a token for all that its session may do.
+-- unfinished: revocations of so many sessions that they are still being deleted; what they end is gone already.
+
+local function ends(entry, number, session)
+  local _, kind, value, at = unpack(entry)
+  if session.sequence >= number or (at ~= '' and session.created > tonumber(at)) then
+    return false
+  end
+  if kind == 'before' then
+    return true
+  end
+  local name, _, groups = unpack(cjson.decode(session.user))
+  if kind == 'user' then
+    return name == value
+  end
+  for _, group in ipairs(groups) do
+    if group == value then
+      return true
+    end
+  end
+  return false
+end
+
+-- The session, whether or not it has expired; nil if there is none.
+local function load_session(id)
+  local row = redis.call('HMGET', key('session:' .. id), 'user', 'rest', 'created', 'expires', 'sequence', 'kind', 'name',
+    'used')
+  if not row[1] then
+    return nil
+  end
+  return {
+    id = id, user = row[1], rest = row[2],
+    created = tonumber(row[3]), expires = tonumber(row[4]), sequence = tonumber(row[5]),
+    -- Added later: sessions of an earlier version have none of these.
+    kind = row[6] or 'sign-in', name = row[7] or '', used = row[8] or '',
+  }
+end
+
+local function is_ended(session)
+  if unfinished > 0 then
+    local entries = redis.call('HGETALL', key('unfinished'))
+    for index = 1, #entries, 2 do
+      if ends(cjson.decode(entries[index + 1]), tonumber(entries[index]), session) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+local function is_alive(session)
+  return session ~= nil and session.expires > now and not is_ended(session)
+end
+
+local function load_token(digest)
+  local value = redis.call('GET', key('token:' .. digest))
+  if not value then
+    return nil
+  end
+  local kind, issued, expires, id = string.match(value, '^(%a+) (%-?%d+) (%-?%d+) (.*)$')
+  local bare, delegation = string.match(id or '', '^(%Z*)%z(.*)$')
+  return {
+    kind = kind, issued = tonumber(issued), expires = tonumber(expires), id = bare or id, delegation = delegation or '',
+  }
+end
+
+local function session_row(session)
+  return {
+    session.id, session.user, session.rest, session.created, session.expires, session.sequence, session.kind,
+    session.name, session.used,
+  }
+end
+
+-- A token and its session, if both are alive.
+local function living(digest)
+  local token = load_token(digest)
+  if token == nil or token.expires <= now then
+    return nil
+  end
+  local session = load_session(token.id)
+  if is_alive(session) then
+    return token, session
+  end
+end

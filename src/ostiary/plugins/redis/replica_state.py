@@ -1,0 +1,147 @@
+"""What the store keeps beside tokens: the records of logins under way, notes, counts, and whose store it is.
+
+The base of the token store. The interfaces are `RecordStore`, `NoteStore`, `CountStore` and `OwnedStore`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from hashlib import blake2b
+from typing import TypeVar
+
+from ostiary.core.tokens.records import check_record
+from ostiary.interfaces.replicas import LARGEST_NOTE, MOST_NOTES, Counted, Note
+from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, State
+from ostiary.interfaces.token_store import MOST_RECORDS
+from ostiary.plugins.redis.connection.dialer import Argument
+from ostiary.plugins.redis.connection.failures import Unusable
+from ostiary.plugins.redis.script_calls import ScriptAnswer, ScriptCalls
+
+# How many states are kept, of either width.
+MOST_COUNTS = 10_000
+# How often a count is tried that other processes change at the same moment; one of them gets on each time.
+MOST_ATTEMPTS = 100
+# Keys that take turns with each other, and for how long one waits: behind a server that hangs, no longer than it.
+TURNS = 64
+TURN_SECONDS = 2.0
+_SECOND = 1_000_000
+
+T = TypeVar("T")
+
+
+class RedisReplicaState:
+    def __init__(self, calls: ScriptCalls) -> None:
+        self._calls = calls
+        self._turns = [asyncio.Lock() for _ in range(TURNS)]
+
+    # --- records ---
+
+    async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
+        check_record(data, expires_at)
+        expires = self._calls.to_server(expires_at)
+        return bool((await self._calls.write("put_record", key_digest, expires, data, MOST_RECORDS)).value)
+
+    async def find_record(self, key_digest: bytes) -> bytes | None:
+        record: bytes | None = (await self._calls.look_up("find_record", key_digest, 0)).value
+        return record
+
+    async def take_record(self, key_digest: bytes) -> bytes | None:
+        # Confirmed: what has been taken must not be there again after a failover.
+        record: bytes | None = (await self._calls.write("find_record", 1, key_digest, 1, confirmed=True)).value
+        return record
+
+    # --- notes ---
+
+    async def put_notes(self, topic: str, notes: Mapping[str, bytes], *, seconds: float) -> None:
+        if any(len(data) > LARGEST_NOTE for data in notes.values()):
+            raise ValueError(f"a note holds {LARGEST_NOTE} bytes at most")
+        arguments: list[Argument] = []
+        for key, data in notes.items():
+            arguments += [key, data]
+        await self._calls.write("put_notes", topic, int(seconds * _SECOND), MOST_NOTES, *arguments)
+
+    async def find_note(self, topic: str, key: str) -> Note | None:
+        answer = await self._calls.read("find_note", topic, key)
+        return None if answer.value is None else _read_note(key, answer.value, answer)
+
+    async def latest_notes(self, topic: str, limit: int) -> list[Note]:
+        answer = await self._calls.read("latest_notes", topic, limit)
+        pairs = zip(answer.value[::2], answer.value[1::2], strict=True)
+        return [_read_note(key.decode(), value, answer) for key, value in pairs]
+
+    async def remove_note(self, topic: str, key: str) -> None:
+        await self._calls.write("remove_note", topic, key)
+
+    # --- counts ---
+
+    async def update_counts(
+        self, changes: Sequence[tuple[str, Change[T]]], *, wide: bool = False
+    ) -> list[Counted[T] | None]:
+        table, width = ("wide", WIDE) if wide else ("narrow", NARROW)
+        keys = [blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest() for key, _ in changes]
+        async with self._turn(keys):
+            for _ in range(MOST_ATTEMPTS):
+                answer = await self._calls.read("read_counts", table, *keys)
+                pairs = zip(changes, answer.value, strict=True)
+                counted = [_apply(change, value, answer.now, width) for (_, change), value in pairs]
+                arguments: list[Argument] = []
+                for key, value, each in zip(keys, answer.value, counted, strict=True):
+                    arguments += [key, value or b"", _pack(each, answer.now), max(int(each.seconds * 1000), 0)]
+                written = (await self._calls.write("write_counts", table, MOST_COUNTS, *arguments)).value
+                if written is not None:
+                    return [each if room else None for each, room in zip(counted, written, strict=True)]
+        raise self._calls.unavailable(Unusable("other processes change the same counts all the time"))
+
+    @asynccontextmanager
+    async def _turn(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
+        """Within this process who counts the same takes turns, so that only other processes can be quicker."""
+        if len(keys) != 1:
+            yield
+            return
+        lock = self._turns[keys[0][0] % len(self._turns)]
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await lock.acquire()
+        except TimeoutError as error:
+            raise self._calls.unavailable(error) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # --- the owner ---
+
+    async def claim(self, owner: str, *, anew: bool = False) -> str:
+        answer = await self._calls.write("claim", owner, int(anew), confirmed=True)
+        return str(answer.value.decode())
+
+
+def _read_note(key: str, value: bytes, answer: ScriptAnswer) -> Note:
+    _, written_at, data = value.split(b" ", 2)
+    return Note(key, data, answer.time(int(written_at)))
+
+
+def _apply(change: Change[T], value: bytes | None, now: int, width: int) -> Counted[T]:
+    state, seconds, result = change(_unpack(value, now), now / _SECOND)
+    if len(state) > width:
+        raise ValueError("a state has more numbers than fit")
+    return Counted(state, seconds, result, now / _SECOND)
+
+
+def _unpack(value: bytes | None, now: int) -> State:
+    """The state; empty if it no longer matters. Until when it does is the first of the numbers."""
+    if not value:
+        return ()
+    until, *state = struct.unpack(f"<{len(value) // 8}d", value)
+    return tuple(state) if until > now else ()
+
+
+def _pack(counted: Counted[T], now: int) -> bytes:
+    """Empty if the state does not matter."""
+    if counted.seconds <= 0:
+        return b""
+    return struct.pack(f"<{len(counted.state) + 1}d", now + counted.seconds * _SECOND, *counted.state)

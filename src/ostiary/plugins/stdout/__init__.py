@@ -1,0 +1,1 @@
+"""Standard output: audit events for whoever reads it, a container's runtime for example."""

@@ -1,0 +1,56 @@
+"""What the tests of the PostgreSQL store do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ostiary.errors import ProviderError
+from ostiary.interfaces.token_store import Session, TokenRecord
+from ostiary.model import UserInfo
+from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
+from ostiary.testing.token_store import digest_of
+from tests.support.postgresql import PASSWORD
+
+WAIT_SECONDS = 20.0
+
+
+def session_of(name: str, *, minutes: float = 60, now: datetime | None = None) -> Session:
+    start = now or datetime.now(UTC)
+    return Session(name, UserInfo("ann", groups=("dev",)), "staff", start, start + timedelta(minutes=minutes))
+
+
+def token_of(session: Session) -> TokenRecord:
+    return TokenRecord(digest_of(session.id), session.id, session.created_at, session.expires_at)
+
+
+async def sign_in(store: PostgresqlTokenStore, name: str) -> Session:
+    session = session_of(name)
+    await store.add(session, [token_of(session)])
+    return session
+
+
+async def unavailable(work: Awaitable[object]) -> ProviderError:
+    """The error of *work*, which names its cause and no secret."""
+    with pytest.raises(ProviderError) as caught:
+        await work
+    error = caught.value
+    assert error.code == "token-store-unavailable"
+    assert PASSWORD not in str(error)
+    assert PASSWORD not in repr(error)
+    return error
+
+
+async def until_it_works(work: Callable[[], Awaitable[object]]) -> None:
+    """Again and again, without a person: a store that lost its database finds it again."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            try:
+                await work()
+            except ProviderError:
+                await asyncio.sleep(0.05)
+            else:
+                return

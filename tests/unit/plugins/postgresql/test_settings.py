@@ -1,0 +1,93 @@
+"""The settings of the PostgreSQL store: addresses, and what does not go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ostiary.core.config import Reading, parse
+from ostiary.core.settings.declare import read_settings
+from ostiary.plugins.postgresql.settings import Pooler, PostgresqlSettings, ServerAddress, parse_address
+
+LEAST = "hosts: [db]\ndatabase: d\nuser: u\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_local"),
+    [
+        ("db-1.example.com", ServerAddress("db-1.example.com", 5432), False),
+        ("db-1.example.com:6432", ServerAddress("db-1.example.com", 6432), False),
+        ("10.0.0.1:5433", ServerAddress("10.0.0.1", 5433), False),
+        ("[2001:db8::1]:5433", ServerAddress("2001:db8::1", 5433), False),
+        ("[::1]", ServerAddress("::1", 5432), True),
+        ("127.0.0.1", ServerAddress("127.0.0.1", 5432), True),
+        ("LOCALHOST", ServerAddress("LOCALHOST", 5432), True),
+        ("/run/postgresql", ServerAddress("/run/postgresql", 5432), True),
+        ("/run/postgresql:5433", ServerAddress("/run/postgresql", 5433), True),
+    ],
+)
+def test_an_address_is_a_host_or_a_folder_with_a_port_if_need_be(
+    text: str, address: ServerAddress, is_local: bool
+) -> None:
+    assert parse_address(text) == address
+    assert address.is_local is is_local
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "a b", "user:secret@host", "2001:db8::1", "host:port", "postgresql://db/x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="like db-1"):
+        parse_address(text)
+
+
+def read(text: str, directory: Path) -> tuple[PostgresqlSettings, list[str]]:
+    reading = Reading(parse(text))
+    settings = read_settings(PostgresqlSettings, reading.root, directory)
+    return settings, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
+
+
+def test_little_has_to_be_said(tmp_path: Path) -> None:
+    settings, problems = read(LEAST, tmp_path)
+    assert problems == []
+    assert settings.addresses == settings.listen_addresses == (ServerAddress("db", 5432),)
+    assert (settings.schema, settings.pooler, settings.tls) == ("ostiary", Pooler.NONE, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "addresses"),
+    [
+        ("notifications: false", ()),
+        ("pooler: transaction", ()),
+        ("pooler: transaction\nlisten: {hosts: [other]}", (ServerAddress("other", 5432),)),
+    ],
+)
+def test_notifications_come_from_where_they_can_be_had(
+    tmp_path: Path, more: str, addresses: tuple[ServerAddress, ...]
+) -> None:
+    settings, problems = read(LEAST + more, tmp_path)
+    assert problems == []
+    assert settings.listen_addresses == addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("database: d\nuser: u", "hosts: it is missing: where the database is"),
+        ("hosts: []\ndatabase: d\nuser: u", "hosts: it is missing: where the database is"),
+        ("hosts: [a, a]\ndatabase: d\nuser: u", "hosts: duplicate entry in the list"),
+        ("hosts: ['u:p@db']\ndatabase: d\nuser: u", "hosts: they must be like db-1"),
+        ("hosts: [db]\nuser: u", "database: it is missing"),
+        ("hosts: [db]\ndatabase: d", "user: it is missing"),
+        (LEAST + "schema: 'a; DROP'", "schema: it must be lower-case letters"),
+        (LEAST + "tls: {certificate: c.pem}", "tls.key: a client certificate needs its key"),
+        (LEAST + "tls: {key: c.pem}", "tls.certificate: a client certificate needs its key"),
+        (LEAST + "notifications: false\nlisten: {hosts: [a]}", "listen: notifications are off"),
+        (LEAST + "listen: {}", "listen.hosts: it is missing"),
+        (LEAST + "commandTimeout: 2", "commandTimeout: it has no unit"),
+    ],
+)
+def test_a_mistake_is_told_where_it_stands(tmp_path: Path, text: str, problem: str) -> None:
+    problems = read(text, tmp_path)[1]
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)

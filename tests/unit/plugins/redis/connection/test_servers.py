@@ -1,0 +1,266 @@
+"""The primary is found, and found again, through Sentinels and in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from redis.crc import key_slot
+
+from ostiary.errors import ProviderError
+from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.plugins.redis.settings import ClusterSettings, RedisSettings, SentinelSettings
+from ostiary.plugins.redis.token_store import RedisTokenStore
+from ostiary.testing import FakeClock
+from ostiary.testing.token_store import digest_of, make_session, make_token
+from ostiary.testing.token_store.samples import head
+from tests.support.redis import (
+    SENTINEL_NAME,
+    RedisServer,
+    RedisSite,
+    free_port,
+    redis_cluster,
+    redis_server,
+    redis_with_sentinels,
+)
+
+Open = Callable[..., RedisTokenStore]
+SECONDS = 20.0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[RedisSite]:
+    with redis_with_sentinels(tmp_path) as site:
+        yield site
+
+
+def through_sentinels(site: RedisSite, **changes: object) -> RedisSettings:
+    sentinel = SentinelSettings(name=SENTINEL_NAME, addresses=site.sentinel_addresses)
+    return RedisSettings(sentinel=sentinel, **changes)  # type: ignore[arg-type]
+
+
+async def sign_in(store: RedisTokenStore, clock: FakeClock, name: str) -> None:
+    session = make_session(clock, name)
+    await store.add(session, [make_token(session, name)])
+
+
+async def sign_in_as_soon_as_possible(store: RedisTokenStore, clock: FakeClock, name: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            return await sign_in(store, clock, name)
+        except ProviderError:
+            assert time.monotonic() < deadline, "it does not recover"
+            await asyncio.sleep(0.02)
+
+
+async def test_a_killed_primary_is_replaced_and_nothing_that_was_confirmed_is_lost(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    store = open_store(through_sentinels(site, wait_replicas=2), clock=clock)
+    for number in range(20):
+        await sign_in(store, clock, f"s{number}")
+    await store.revoke(Revocation(RevocationKind.SESSION, "s0"))
+    known = await head(store)
+    old = site.primary()
+    old.kill()
+    later = open_store(through_sentinels(site, wait_replicas=1), clock=clock)
+    await sign_in_as_soon_as_possible(later, clock, "after")
+    assert site.primary() is not old
+    for number in range(1, 20):
+        assert await later.find(digest_of(f"s{number}")) is not None
+    assert await later.find(digest_of("s0")) is None
+    assert (await later.revocations_after(None)).head == known, "no revocation was lost"
+    # One replica is left, and this store asks for two. Until its Sentinel has heard of the failover, it finds nobody.
+    deadline, cause = time.monotonic() + SECONDS, ""
+    while not cause.startswith("only 1 of 2 replicas have confirmed"):
+        assert time.monotonic() < deadline, cause
+        with pytest.raises(ProviderError) as caught:
+            await sign_in(store, clock, "too few")
+        cause = caught.value.cause or ""
+
+
+async def test_a_primary_that_is_demoted_on_purpose_is_left_at_once(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    store = open_store(through_sentinels(site), clock=clock)
+    await sign_in(store, clock, "s1")
+    old = site.primary()
+    site.sentinels[0].ask("SENTINEL", "FAILOVER", SENTINEL_NAME)
+    site.wait_for_failover(old)
+    await sign_in_as_soon_as_possible(store, clock, "s2")
+    assert await store.find(digest_of("s1")) is not None
+    await store.heartbeat()
+
+
+async def test_a_primary_that_hangs_is_replaced_and_does_not_come_back_with_old_data(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    store = open_store(through_sentinels(site, timeout=0.5), clock=clock)
+    await sign_in(store, clock, "s1")
+    old = site.primary()
+    old.pause()
+    try:
+        await sign_in_as_soon_as_possible(store, clock, "s2")
+        await store.revoke(Revocation(RevocationKind.SESSION, "s1"))
+    finally:
+        old.resume()
+    assert await store.find(digest_of("s1")) is None
+    assert await store.find(digest_of("s2")) is not None
+
+
+async def test_without_the_replicas_nothing_is_acknowledged_or_confirmed(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    """A primary that is cut off from its replicas may have been replaced: it cannot say what is not revoked."""
+    settings = through_sentinels(site, wait_replicas=1, wait_timeout=0.05)
+    store = open_store(settings, clock=clock)
+    await sign_in(store, clock, "s1")
+    known = await head(store)
+    for replica in site.replicas():
+        replica.pause()
+    try:
+        for attempt in (sign_in(store, clock, "s2"), store.revocations_after(known), store.heartbeat()):
+            with pytest.raises(ProviderError) as caught:
+                await attempt
+            assert (caught.value.cause or "").startswith("only 0 of 1 replicas have confirmed")
+    finally:
+        for server in site.servers:
+            server.resume()
+    await sign_in_as_soon_as_possible(store, clock, "s3")
+
+
+async def test_an_old_primary_that_comes_back_says_nothing_about_anybody(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    """It calls itself primary until a Sentinel tells it otherwise, and knows nobody who has signed in since.
+
+    A Sentinel that has not heard of the failover yet may still name it.
+    """
+    store = open_store(through_sentinels(site, wait_replicas=1), clock=clock)
+    old = site.primary()
+    old.kill()
+    site.wait_for_failover(old)
+    await sign_in_as_soon_as_possible(store, clock, "s1")
+    old.start()
+    assert old.info("replication")["role"] == "master"
+    stale = open_store(RedisSettings(address=old.address, wait_replicas=1, wait_timeout=0.05), clock=clock)
+    with pytest.raises(ProviderError) as caught:
+        await stale.find(digest_of("s1"))
+    assert caught.value.cause == "only 0 of 1 replicas have confirmed that this is the primary"
+
+
+async def test_a_primary_that_was_replaced_while_it_hung_refuses_nobody(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    """Our connections to it are still there when it goes on. It knows nobody who has signed in since."""
+    settings = through_sentinels(site, wait_replicas=1, wait_timeout=0.2)
+    store, other = open_store(settings, clock=clock), open_store(settings, clock=clock)
+    for each in (store, other):
+        await sign_in(each, clock, "s1")
+        await each.put_record(digest_of("record"), b"x", clock.now() + timedelta(minutes=1))
+    old = site.primary()
+    old.pause()
+    try:
+        site.wait_for_failover(old)
+        await sign_in_as_soon_as_possible(other, clock, "s2")
+        await other.put_record(digest_of("later"), b"y", clock.now() + timedelta(minutes=1))
+    finally:
+        old.resume()
+    for question in (
+        lambda: store.find(digest_of("s2")),
+        lambda: store.session("s2"),
+        lambda: store.find_record(digest_of("later")),
+    ):
+        assert await answer_of(question) is not None
+
+
+async def answer_of(question: Callable[[], Awaitable[object]]) -> object:
+    """What is answered once the store has found the primary again; until then it says that it cannot."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            return await question()
+        except ProviderError:
+            assert time.monotonic() < deadline, "it does not recover"
+
+
+async def test_sentinels_that_are_away_or_hang_are_passed_over(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    site.sentinels[0].kill()
+    site.sentinels[1].pause()
+    try:
+        store = open_store(through_sentinels(site), clock=clock)
+        await sign_in(store, clock, "s1")
+    finally:
+        site.sentinels[1].resume()
+
+
+async def test_a_primary_that_is_known_is_used_without_the_sentinels(
+    open_store: Open, site: RedisSite, clock: FakeClock
+) -> None:
+    store = open_store(through_sentinels(site), clock=clock)
+    await sign_in(store, clock, "s1")
+    for sentinel in site.sentinels:
+        sentinel.kill()
+    await store.heartbeat()
+    await sign_in(store, clock, "s2")
+
+
+async def test_a_primary_that_was_replaced_without_noticing_is_left(
+    open_store: Open, site: RedisSite, clock: FakeClock, tmp_path: Path
+) -> None:
+    """It goes on answering; the Sentinels name another server."""
+    (watching, *_) = site.sentinels
+    sentinel = SentinelSettings(name=SENTINEL_NAME, addresses=(watching.address,))
+    store = open_store(RedisSettings(sentinel=sentinel), clock=clock)
+    await sign_in(store, clock, "s1")
+    with redis_server(tmp_path / "another") as another:
+        watching.ask("SENTINEL", "REMOVE", SENTINEL_NAME)
+        watching.ask("SENTINEL", "MONITOR", SENTINEL_NAME, "127.0.0.1", another.port, 1)
+        await store.heartbeat()
+        assert await store.find(digest_of("s1")) is None
+
+
+async def test_what_the_sentinels_do_not_know_is_told(open_store: Open, site: RedisSite) -> None:
+    sentinel = SentinelSettings(name="another", addresses=site.sentinel_addresses)
+    with pytest.raises(ProviderError) as caught:
+        await open_store(RedisSettings(sentinel=sentinel)).find(digest_of("t1"))
+    assert caught.value.cause == 'the Sentinel 127.0.0.1 knows no primary called "another"'
+    nowhere = SentinelSettings(name="another", addresses=(f"127.0.0.1:{free_port()}",))
+    with pytest.raises(ProviderError) as caught:
+        await open_store(RedisSettings(sentinel=nowhere)).find(digest_of("t1"))
+    assert "no connection to Redis" in (caught.value.cause or "")
+
+
+# --- a cluster ---
+
+
+async def test_a_slot_that_moves_to_another_node_is_followed(
+    open_store: Open, tmp_path: Path, clock: FakeClock
+) -> None:
+    with redis_cluster(tmp_path) as nodes:
+        slot = key_slot(b"{ostiary}:state")
+        owner = next(node for node in nodes if _has_slot(node, slot))
+        target, third = (node for node in nodes if node is not owner)
+        settings = RedisSettings(cluster=ClusterSettings(addresses=(third.address, owner.address)))
+        store = open_store(settings, clock=clock)
+        assert await store.sessions() == []
+        target_id = target.ask("CLUSTER", "MYID")
+        assert isinstance(target_id, bytes)
+        for node in (target, owner, third):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        await sign_in(store, clock, "s1")
+        third.kill()
+        assert await open_store(settings, clock=clock).find(digest_of("s1")) is not None
+
+
+def _has_slot(node: RedisServer, slot: int) -> bool:
+    slots = node.ask("CLUSTER", "SLOTS")
+    assert isinstance(slots, list)
+    return any(first <= slot <= last and primary[1] == node.port for first, last, primary, *_ in slots)
