@@ -188,7 +188,8 @@ class RealCluster:
             "--requestheader-uid-headers=X-Remote-Uid",
             "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-            f"--authorization-mode={modes}",
+            # With a file of authorizers there is no flag for them.
+            *([f"--authorization-mode={modes}"] if modes else []),
             *flags,
         ]
         url = f"https://127.0.0.1:{port}"
