@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import client, gateway, get_token, greedy, idle, rbac, registry, tokens
+from bench import client, exchange, gateway, get_token, greedy, idle, narrowed, rbac, registry, stores, tokens
 from bench.table import Row, as_markdown
 
 SUITES = {
@@ -15,7 +15,10 @@ SUITES = {
     "registry": registry.run,
     "rbac": rbac.run,
     "tokens": tokens.run,
+    "stores": stores.run,
     "gateway": gateway.run,
+    "narrowed": narrowed.run,
+    "exchange": exchange.run,
     "idle": idle.run,
     "greedy": greedy.run,
     "get-token": get_token.run,
@@ -26,23 +29,30 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suites", nargs="*", help="which ones (default: all)")
-    parser.add_argument("--write", action="store_true", help="keep the figures in bench/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="keep these figures in bench/RESULTS.md")
     options = parser.parse_args()
-    sections = []
+    sections: dict[str, str] = {}
     for name in options.suites or SUITES:
         print(f"bench: {name}", file=sys.stderr)
         rows: list[Row] = []
         for row in SUITES[name]():
             print(f"  {row.what}: {row.measured} (promised {row.promised})", file=sys.stderr, flush=True)
             rows.append(row)
-        sections.append(f"## {name}\n\n{as_markdown(rows)}")
-    text = "\n\n".join(sections)
-    print(text)
+        sections[name] = f"## {name}\n\n{as_markdown(rows)}"
+    print("\n\n".join(sections.values()))
     if options.write:
-        machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-        intro = f"# Figures\n\nMade by `make bench` ({machine}). Ratios are medians within one run.\n\n"
-        RESULTS.write_text(intro + text + "\n")
+        _keep(sections)
     return 0
+
+
+def _keep(sections: dict[str, str]) -> None:
+    """Write the sections that were made in this run, and leave the others as they are."""
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    intro = f"# Figures\n\nMade by `make bench` ({machine}). Ratios are medians within one run.\n\n"
+    before = RESULTS.read_text() if RESULTS.exists() else ""
+    kept = {part.partition("\n")[0]: f"## {part.rstrip()}" for part in before.split("\n## ")[1:]}
+    kept |= sections
+    RESULTS.write_text(intro + "\n\n".join(kept[name] for name in SUITES if name in kept) + "\n")
 
 
 if __name__ == "__main__":

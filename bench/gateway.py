@@ -177,10 +177,10 @@ def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
     slower: dict[str, list[float]] = {peer.name: [] for peer in others}
     rates: dict[str, list[float]] = {peer.name: [] for peer in candidates}
     for peer in candidates:
-        _sample(peer, script)
+        sample(peer, script)
     for _ in range(ROUNDS):
         for peer in others:
-            base, found = _sample(nginx, script), _sample(peer, script)
+            base, found = sample(nginx, script), sample(peer, script)
             rates[nginx.name].append(base.per_second)
             rates[peer.name].append(found.per_second)
             ratios[peer.name].append(found.per_second / base.per_second)
@@ -198,10 +198,11 @@ def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
         yield Row("ostiary / plain Envoy", f"{statistics.median(a / b for a, b in pairs):.2f}", ">= 1.5")
 
 
-def _sample(peer: Peer, script: Path) -> Sample:
+def sample(peer: Peer, script: Path, *, seconds: int = SAMPLE_SECONDS, connections: int = CONNECTIONS) -> Sample:
+    """What wrk sees, and what the candidate's processes use, in so many seconds."""
     before = peer.cpu_seconds()
     url = f"http://127.0.0.1:{peer.port}/"
-    load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SAMPLE_SECONDS}s", "--latency", "-s", str(script), url]
+    load = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url]
     shown = subprocess.run(["taskset", "-c", LOAD_CORE, *load], capture_output=True, text=True, check=True).stdout
     spent = peer.cpu_seconds() - before
     if "Non-2xx" in shown or "Socket errors" in shown:
@@ -242,11 +243,11 @@ async def _lag(path: Path, port: int, token: str) -> float:
     assert found is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     request = f"GET /api/v1/namespaces/team-0/pods/web-0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
-    assert await _status(reader, writer, request) == 200
+    assert await status_of(reader, writer, request) == 200
     began = time.perf_counter()
     await tokens.revoke(RevocationKind.SESSION, found.session.id)
     try:
-        while await _status(reader, writer, request) != 401:
+        while await status_of(reader, writer, request) != 401:
             pass
     except (ConnectionResetError, asyncio.IncompleteReadError):
         # The request that was under way just then was cut: that, too, is the effect.
@@ -257,7 +258,7 @@ async def _lag(path: Path, port: int, token: str) -> float:
     return lag
 
 
-async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: str) -> int:
+async def status_of(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: str) -> int:
     writer.write(request.encode())
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(_found(r"(?i)content-length: (\d+)", head.decode()))
@@ -314,8 +315,8 @@ def _webhooks(folder: Path, ours: Peer) -> Iterator[Row]:
             script.write_text(_POST % (questions, f"/webhooks/{name}?timeout=30s"))
             ratios = []
             for _ in range(ROUNDS):
-                base = _sample(theirs, script)
-                ratios.append(_sample(ours, script).per_second / base.per_second)
+                base = sample(theirs, script)
+                ratios.append(sample(ours, script).per_second / base.per_second)
             yield Row(f"{name} / uvicorn + Starlette, same bytes", f"{statistics.median(ratios):.2f}", ">= 4")
 
 
