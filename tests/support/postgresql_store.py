@@ -38,5 +38,8 @@ def settings_for(
         "user": USER,
         "password_file": password,
         "schema": schema or new_schema(),
+        # A busy machine is no broken database; tests of the limits set their own.
+        "connect_timeout": 60.0,
+        "command_timeout": 60.0,
     }
     return PostgresqlSettings(**{**settings, **changes})  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ class RedisContract(
 class TestRedisTokenStore(RedisContract):
     @pytest.fixture
     def settings(self, server: RedisServer, prefix: str) -> RedisSettings:
-        return RedisSettings(address=server.address, prefix=prefix)
+        return RedisSettings(address=server.address, prefix=prefix, timeout=60.0)
 
 
 class TestRedisThroughSentinels(RedisContract):
@@ -98,7 +98,7 @@ class TestRedisThroughSentinels(RedisContract):
     @pytest.fixture
     def settings(self, site: RedisSite, prefix: str) -> RedisSettings:
         sentinel = SentinelSettings(name=SENTINEL_NAME, addresses=site.sentinel_addresses)
-        return RedisSettings(sentinel=sentinel, prefix=prefix, wait_replicas=1)
+        return RedisSettings(sentinel=sentinel, prefix=prefix, wait_replicas=1, timeout=60.0, wait_timeout=30.0)
 
 
 class TestRedisCluster(RedisContract):
@@ -106,13 +106,13 @@ class TestRedisCluster(RedisContract):
 
     @pytest.fixture
     def settings(self, nodes: list[RedisServer], prefix: str) -> RedisSettings:
-        return RedisSettings(cluster=ClusterSettings(addresses=(nodes[0].address,)), prefix=prefix)
+        return RedisSettings(cluster=ClusterSettings(addresses=(nodes[0].address,)), prefix=prefix, timeout=60.0)
 
 
 class TestRedisCounts(SharedCountsContract):
     @pytest.fixture
     def settings(self, server: RedisServer, prefix: str) -> RedisSettings:
-        return RedisSettings(address=server.address, prefix=prefix)
+        return RedisSettings(address=server.address, prefix=prefix, timeout=60.0)
 
     @pytest.fixture
     async def counts(self, clock: FakeClock, settings: RedisSettings) -> AsyncIterator[SharedCounts]:

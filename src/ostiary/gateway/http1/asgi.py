@@ -91,8 +91,11 @@ class _Bridge:
             headers = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
             self._begin(cast("int", message["status"]), headers)
         elif message["type"] == "http.response.body":
-            self._part(cast("bytes", message.get("body", b"")), more=bool(message.get("more_body", False)))
-            await self._ready.wait()
+            more = bool(message.get("more_body", False))
+            self._part(cast("bytes", message.get("body", b"")), more=more)
+            if more:
+                # After the end the exchange tells us no more when there is room again.
+                await self._ready.wait()
 
     def finish(self) -> int:
         if not self._ended and not self._gone.is_set():

@@ -178,6 +178,25 @@ async def test_an_application_waits_for_a_client_that_reads_slowly() -> None:
         await until(lambda: served.outcomes == [200])
 
 
+async def test_an_application_whose_last_part_fills_the_buffer_ends() -> None:
+    """Once the answer has ended, nobody tells the application any more that there is room again."""
+    size = 16_000_000
+    async with serving(answering_at_once(b"x" * size)) as (listener, served), connected(listener.port) as client:
+        client.send(get("/"))
+        assert (await client.head()).status == 200
+        await client.skip(size)
+        await until(lambda: served.outcomes == [200])
+
+
+def answering_at_once(body: bytes) -> asgi.Application:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"Content-Length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return application
+
+
 async def test_reading_a_body_ends_when_the_client_hangs_up() -> None:
     outcome: list[type[Exception]] = []
 
