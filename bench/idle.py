@@ -20,8 +20,8 @@ from bench.table import Row
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.counting.replicated_counts import ReplicatedCounts
-from ostiary.interfaces.replicas import Counted
 from ostiary.interfaces.shared_counts import Change
+from ostiary.interfaces.store_abilities.replicas import Counted
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import pytest
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.core.counting.rates import LATEST_CHARGE_SECONDS, Buckets
 from ostiary.core.counting.replicated_counts import ReplicatedCounts, stored_key
-from ostiary.interfaces.replicas import CountStore
 from ostiary.interfaces.shared_counts import State
+from ostiary.interfaces.store_abilities.replicas import CountStore
 from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
 from ostiary.plugins.quota.windows import LimitWindows
 from ostiary.plugins.redis.settings import RedisSettings

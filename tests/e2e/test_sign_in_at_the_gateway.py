@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from ostiary.cli import main
-from ostiary.cli.signin.person import Wishes
+from ostiary.cli.signin.person.terminal import Wishes
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions
 from ostiary.cli.signin.turn import Turn
 from ostiary.model import Secret

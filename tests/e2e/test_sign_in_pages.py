@@ -22,13 +22,13 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.cli.signin.browser import Return
+from ostiary.cli.signin.person.browser import Return
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused
 from ostiary.gateway.replicas.registry import TOPIC
 from ostiary.gateway.replicas.replica import encode_replica
-from ostiary.interfaces.replicas import NoteStore
+from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
 from tests.support.chromium import DESKTOP, PHONE, Chromium

@@ -19,7 +19,7 @@ import trustme
 import yaml
 
 from ostiary.core.tokens.moving import PAGE, compare
-from ostiary.interfaces.portable_store import StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredSession
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore

@@ -20,7 +20,7 @@ from ostiary.client.connection import connect
 from ostiary.errors import OstiaryError
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.model import ProvidersConfig, TokenAttributes
-from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, PodCoordinates
 from ostiary.registry.kubelet.token_request import ApiServerTokens
 from tests.interop.support import people
 from tests.interop.support.cluster import RealCluster
@@ -61,7 +61,7 @@ def tokens(cluster: RealCluster) -> ApiServerTokens:
 
 
 @pytest.fixture
-def account(tokens: ApiServerTokens) -> ServiceAccount:
+def account(tokens: ApiServerTokens) -> KubernetesServiceAccount:
     account, annotations = tokens.service_account("team", "image-puller")
     assert annotations["example.com/tenant"] == "blue"
     return account
@@ -80,7 +80,7 @@ def refusal(call: Any) -> OstiaryError:
 
 
 def test_a_token_has_our_audience_and_is_bound_to_the_pod_and_the_account(
-    tokens: ApiServerTokens, account: ServiceAccount
+    tokens: ApiServerTokens, account: KubernetesServiceAccount
 ) -> None:
     said = claims(tokens.token(account, pod=POD, audience=AUDIENCE).reveal())
     assert said["aud"] == [AUDIENCE]
@@ -101,7 +101,7 @@ def test_a_provider_is_given_the_token_and_the_annotations(tokens: ApiServerToke
 
 
 def test_the_servers_refusals_are_told_in_our_words(
-    cluster: RealCluster, tokens: ApiServerTokens, account: ServiceAccount
+    cluster: RealCluster, tokens: ApiServerTokens, account: KubernetesServiceAccount
 ) -> None:
     assert "no such service account" in refusal(lambda: tokens.service_account("team", "nobody")).summary
     gone = PodCoordinates("team", "gone", "", service_account="image-puller")
@@ -109,7 +109,7 @@ def test_the_servers_refusals_are_told_in_our_words(
     default, _ = tokens.service_account("team", "default")
     other = refusal(lambda: tokens.token(default, pod=POD, audience=AUDIENCE))
     assert "different serviceaccount name" in other.summary
-    replaced = ServiceAccount("team", "image-puller", "00000000-0000-0000-0000-000000000000")
+    replaced = KubernetesServiceAccount("team", "image-puller", "00000000-0000-0000-0000-000000000000")
     assert "was replaced" in refusal(lambda: tokens.token(replaced, pod=POD, audience=AUDIENCE)).summary
     nobody = cluster.admin.output("create", "token", "default", "-n", "team").strip()
     without_rights = ApiServerTokens(ApiRequests(connect(cluster.kubeconfig({"token": nobody}))))

@@ -114,6 +114,10 @@ INSIDE = {
         "settings": {".", "config", "go"},
         "tokens": {".", "secrets"},
     },
+    "interfaces": {
+        ".": {"store_abilities"},
+        "store_abilities": {"."},
+    },
     "wire": {
         ".": {"client_authentication", "codec", "request"},
         "audit": {"rbac"},

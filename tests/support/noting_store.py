@@ -14,7 +14,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import ProviderError
-from ostiary.interfaces.replicas import LARGEST_NOTE, MOST_NOTES, Note
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, MOST_NOTES, Note
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 ROOT = Path(__file__).parents[2]

@@ -98,9 +98,9 @@ def platform_of(options: Options, environ: Environ) -> str | None:
     A job of a CI system is that job, even if it runs in a pod whose service account could speak as well: a job that
     may have no ID token must not turn into its runner.
     """
-    chosen = options.get("--from", AUTO)
-    if chosen != AUTO:
-        return chosen if chosen in PLATFORMS else None
+    platform = options.get("--from", AUTO)
+    if platform != AUTO:
+        return platform if platform in PLATFORMS else None
     if "--token-file" in options or environ.get(FILE_VARIABLE):
         return FILE
     if environ.get(b"GITHUB_ACTIONS") == b"true":

@@ -61,9 +61,9 @@ class GatewayHttp:
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, headers: Mapping[str, str]) -> Reply:
         """Raises `ProviderError` if there is no answer, and only then."""
-        sent = {"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers}
+        all_headers = {"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers}
         try:
-            reply = self._http.send(method, self.server + path, body, headers=sent)
+            reply = self._http.send(method, self.server + path, body, headers=all_headers)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
         fields = _object(reply.body) if reply.is_whole else {}

@@ -60,14 +60,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output == TEXT:
         _print_columns(entries, ("type", "name", "package", "version", "target"))
     elif arguments.output == JSON:
-        print_json({"plugins": [asdict(entry) | asdict(_declared_by(entry)) for entry in entries]})
+        print_json({"plugins": [asdict(entry) | asdict(_read_declaration(entry)) for entry in entries]})
     else:
         _print_wide(entries)
     return _report_claims(entries)
 
 
 def _print_wide(entries: list[CatalogEntry]) -> None:
-    declared = [_declared_by(entry) for entry in entries]
+    declared = [_read_declaration(entry) for entry in entries]
     abilities = [{"abilities": ",".join(each.abilities), "traits": _traits(each.traits)} for each in declared]
     _print_columns(entries, ("type", "name", "package", "version", "abilities", "traits"), abilities)
     for entry, each in zip(entries, declared, strict=True):
@@ -87,7 +87,7 @@ def _traits(traits: Mapping[str, bool | None]) -> str:
     return ",".join(name if value else f"{name}?" for name, value in traits.items() if value is not False)
 
 
-def _declared_by(entry: CatalogEntry) -> Declared:
+def _read_declaration(entry: CatalogEntry) -> Declared:
     """Imports the provider's class: installing it was not enough for that, being asked about it is."""
     from ostiary.core.abilities import describe
     from ostiary.core.abilities.flaws import flaws

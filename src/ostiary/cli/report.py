@@ -6,7 +6,7 @@ import os
 import sys
 
 from ostiary.cli.output import Style, paint, print_json
-from ostiary.core.conformance import Finding, Report, Result
+from ostiary.core.conformance import ConformanceFinding, Report, Result
 
 STYLES = {
     Result.PASS: Style.GOOD,
@@ -48,7 +48,7 @@ def _report_json(report: Report) -> dict[str, object]:
     return {**fields, "stderr": report.stderr} if report.stderr else fields
 
 
-def _finding_rows(finding: Finding, width: int) -> list[str]:
+def _finding_rows(finding: ConformanceFinding, width: int) -> list[str]:
     result = paint(f"{finding.result.value.upper():<7}", STYLES[finding.result], sys.stdout)
     row = f"{result} {finding.rule:<{width}}  {finding.seen or finding.asks}"
     return [row, f"{'':<7} {'':<{width}}  fix: {finding.fix}"] if finding.fix else [row]

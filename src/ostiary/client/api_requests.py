@@ -43,7 +43,7 @@ class ApiRequests:
         Raises `ProviderError` (api-server-unreachable) if there is none, and `CredentialError` if there is nothing to
         sign with.
         """
-        carrier = _Request(self._access, method, path, body, self._seconds, self._largest)
+        carrier = _ApiRequest(self._access, method, path, body, self._seconds, self._largest)
         cause: str | None = None
         try:
             reply = send_signed(self._access, carrier)
@@ -61,7 +61,7 @@ class ApiRequests:
         return ApiReply(reply.status, reply.body if reply.is_whole else b"")
 
 
-class _Request:
+class _ApiRequest:
     """A `Carrier` for one request."""
 
     replayable = True
@@ -76,11 +76,14 @@ class _Request:
         return False
 
     def send(self, headers: Headers) -> HttpReply:
-        sent = {"Accept": "application/json", "User-Agent": "ostiary"}
+        own_headers = {"Accept": "application/json", "User-Agent": "ostiary"}
         if self._body is not None:
-            sent["Content-Type"] = "application/json"
+            own_headers["Content-Type"] = "application/json"
         return self._http().send(
-            self._method, self._access.server + self._path, self._body, headers={**sent, **_joined(headers)}
+            self._method,
+            self._access.server + self._path,
+            self._body,
+            headers={**own_headers, **_join_headers(headers)},
         )
 
     def _http(self) -> OutgoingHttp:
@@ -100,7 +103,7 @@ class _Request:
         """Nothing is open: the reply was read whole."""
 
 
-def _joined(headers: Headers) -> dict[str, str]:
+def _join_headers(headers: Headers) -> dict[str, str]:
     names = [name for name, _ in headers]
     if len(names) != len(set(names)):
         # Impersonate-Group may come several times, and a comma in one value would be two groups.

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ostiary.client import kubeconfig as kubeconfigs
-from ostiary.client.access import ClusterAccess
+from ostiary.client.access import ClusterAccess, Untyped
 from ostiary.client.exec.kuberc import from_kuberc
 from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
 from ostiary.client.exec.policy import PluginPolicy
@@ -110,14 +110,14 @@ class Connection(ClusterAccess):
 
             return api_client(self, **options)
 
-    def kubernetes_aio(self) -> Any:
+    def kubernetes_aio(self) -> Untyped:
         """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
         with needing("kubernetes", purpose="this client"):
             from ostiary.client.adapters.kubernetes_aio import api_client
 
             return api_client(self, library="kubernetes.aio")
 
-    def kubernetes_asyncio(self) -> Any:
+    def kubernetes_asyncio(self) -> Untyped:
         """An `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
         with needing("kubernetes-asyncio", purpose="this client"):
             from ostiary.client.adapters.kubernetes_aio import api_client

@@ -1,6 +1,6 @@
 """What the checks of foreign programs share: starting one, the evidence of its runs, rules, and what they find.
 
-    a check runs a program -> Evidence -> each Rule looks at it -> Finding -> Report
+    a check runs a program -> Evidence -> each Rule looks at it -> ConformanceFinding -> Report
 
 `client.exec.check` judges exec plugins with it, and `registry.check.check` credential providers. A rule that fails says
 what was seen and how to mend it, and never quotes what the program printed. A rule that stands behind another broken
@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
+from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, Stdin, find_executable, run
 
 E = TypeVar("E")
 R_co = TypeVar("R_co", bound="ProgramRun", covariant=True)
@@ -30,7 +30,7 @@ class Result(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConformanceFinding:
     """What one rule found. `seen` and `fix` are empty when there is no problem."""
 
     rule: str
@@ -60,17 +60,17 @@ class Rule(Generic[E]):
     fix: str
     judge: Callable[[E], Wrong | None]
 
-    def finding(self, evidence: E) -> Finding:
+    def finding(self, evidence: E) -> ConformanceFinding:
         try:
             wrong = self.judge(evidence)
         except NothingToJudge:
-            return self.skipped()
+            return self.skip()
         if wrong is None:
-            return Finding(self.id, self.asks, Result.PASS)
-        return Finding(self.id, self.asks, self.severity, wrong.seen, wrong.fix or self.fix)
+            return ConformanceFinding(self.id, self.asks, Result.PASS)
+        return ConformanceFinding(self.id, self.asks, self.severity, wrong.seen, wrong.fix or self.fix)
 
-    def skipped(self) -> Finding:
-        return Finding(self.id, self.asks, Result.SKIPPED)
+    def skip(self) -> ConformanceFinding:
+        return ConformanceFinding(self.id, self.asks, Result.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Report:
 
     command: str
     runs: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ConformanceFinding, ...]
     stderr: str = field(default="", repr=False)
     """What the program said on stderr in the first run that failed, without what may be a secret."""
 
@@ -92,9 +92,9 @@ class Report:
         return sum(finding.result is result for finding in self.findings)
 
 
-def findings(rules: Iterable[Rule[E]], evidence: E, *, started: bool) -> tuple[Finding, ...]:
+def findings(rules: Iterable[Rule[E]], evidence: E, *, started: bool) -> tuple[ConformanceFinding, ...]:
     """One finding per rule, in their order. Of a program that did not start only the rule "starts" can tell."""
-    return tuple(rule.finding(evidence) if started or rule.id == "starts" else rule.skipped() for rule in rules)
+    return tuple(rule.finding(evidence) if started or rule.id == "starts" else rule.skip() for rule in rules)
 
 
 # --- running the program ---
@@ -118,7 +118,7 @@ def run_program(
     *,
     env: Mapping[str, str],
     stdin: Stdin | bytes,
-    limits: Limits,
+    limits: RunLimits,
     while_waiting: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Run it to its end, with *env* added to our environment; raises `CannotStart`."""
@@ -182,7 +182,7 @@ class Evidence(Protocol[R_co]):
     def start_error(self) -> str | None: ...
 
 
-class Refusal(Protocol):
+class DecoderRefusal(Protocol):
     """Why a decoder refuses what was printed."""
 
     @property
@@ -204,7 +204,7 @@ def wrong_if(condition: bool, seen: str) -> Wrong | None:
     return Wrong(seen) if condition else None
 
 
-def wrong_by(refusal: Refusal | None) -> Wrong | None:
+def wrong_by(refusal: DecoderRefusal | None) -> Wrong | None:
     """What a decoder refuses, as a broken rule."""
     return None if refusal is None else Wrong(refusal.cause or "", refusal.hint)
 

@@ -36,7 +36,7 @@ def with_implied_groups(user: UserInfo) -> UserInfo:
     return replace(user, groups=(*user.groups, *implied)) if implied else user
 
 
-def impersonated(user: UserInfo) -> UserInfo:
+def complete_impersonated(user: UserInfo) -> UserInfo:
     """*user* as an API server completes whomever it is asked to impersonate."""
     if user.username == ANONYMOUS:
         return user if UNAUTHENTICATED in user.groups else replace(user, groups=(*user.groups, UNAUTHENTICATED))
@@ -52,7 +52,7 @@ def groups_to_impersonate(user: UserInfo) -> tuple[str, ...]:
     """
     wanted_groups = frozenset(with_implied_groups(user).groups)
     for groups in ((), tuple(group for group in user.groups if group != AUTHENTICATED)):
-        if frozenset(impersonated(replace(user, groups=groups)).groups) == wanted_groups:
+        if frozenset(complete_impersonated(replace(user, groups=groups)).groups) == wanted_groups:
             return groups
     return user.groups
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.model import Attributes, UserInfo
 
 
@@ -86,7 +86,7 @@ class UpstreamApi(Protocol):
         """
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """What became of a forwarded request. `DONE`: the upstream says so. `NOT_DONE`: it refused, or was never asked.
 
     `UNKNOWN`: it was asked, and its answer did not come or does not tell.
@@ -101,7 +101,7 @@ class Outcome(Enum):
 class WriteResult:
     """How a request ended: with the upstream's status, and with as much of the answer's body as was kept."""
 
-    outcome: Outcome
+    outcome: WriteOutcome
     status: int = 0
     body: bytes | None = field(default=None, repr=False)
 

@@ -1,9 +1,9 @@
 """Counts that all workers of a gateway keep together: failed passwords, tried codes, rates and quotas.
 
 Replicas on several machines keep them together too, if their token store is a `CountStore`
-(`ostiary.interfaces.replicas`). What must be exact is then counted in the store (`SharedCounts.update`). What is
-counted with every request is decided on the machine's own counts, and reconciled with the other replicas a moment later
-(`ImmediateCounts`).
+(`ostiary.interfaces.store_abilities.replicas`). What must be exact is then counted in the store
+(`SharedCounts.update`). What is counted with every request is decided on the machine's own counts, and reconciled with
+the other replicas a moment later (`ImmediateCounts`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CredentialError
 from ostiary.registry.credentials import Credentials, Provenance, RegistryLogin, SourceKind
 from ostiary.registry.kubelet.provider import TOKEN_CACHE, CredentialProvider
-from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, Presented
 from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import CacheKeyType, Response
 
@@ -49,7 +49,9 @@ def cache_key(base: str, service_account_key: bytes = b"") -> bytes:
     return _with_length(base) + _with_length(service_account_key)
 
 
-def service_account_key(account: ServiceAccount, annotations: Mapping[str, str], *, token_hash: str = "") -> bytes:
+def service_account_key(
+    account: KubernetesServiceAccount, annotations: Mapping[str, str], *, token_hash: str = ""
+) -> bytes:
     """The part of a key that keeps accounts apart, and with a *token_hash* even the tokens of one account."""
     parts = [_with_length(text) for text in (account.namespace, account.name, account.uid)]
     parts.append(len(annotations).to_bytes(4, "big"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ostiary.model import Secret
-from ostiary.registry.kubelet.service_account import ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount
 from ostiary.registry.matching.go_url import UnparsableAddress, parse_address
 from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB
 from ostiary.registry.matching.pattern_index import PatternIndex
@@ -76,7 +76,7 @@ class ImageCredential:
     email: str = ""
     identity_token: Secret = NO_SECRET
     registry_token: Secret = NO_SECRET
-    service_account: ServiceAccount | None = None
+    service_account: KubernetesServiceAccount | None = None
     origin: object = field(default=None, repr=False, compare=False)
 
     @property
@@ -99,7 +99,7 @@ class Credentials:
         logins: Iterable[tuple[str, RegistryLogin]],
         source: Provenance,
         *,
-        service_account: ServiceAccount | None = None,
+        service_account: KubernetesServiceAccount | None = None,
         cached: bool = False,
     ) -> None:
         self.source = source

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ostiary.core.caching.flight import in_thread, landing
 from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.process import DEFAULT_LIMITS, Limits
+from ostiary.core.process import DEFAULT_LIMITS, RunLimits
 from ostiary.errors import OstiaryError
 from ostiary.registry.cache import CachedProvider, ProviderAnswer, Target
 from ostiary.registry.credentials import Credentials, ImageCredential, unite
@@ -110,7 +110,7 @@ class Keyring:
         docker_config: NodeDockerConfig | None = None,
         docker_store: DockerStore | None = None,
         tokens: TokenSource | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: RunLimits = DEFAULT_LIMITS,
         metrics: RegistryMetrics | None = None,
         clock: Clock | None = None,
     ) -> None:

@@ -7,5 +7,5 @@ from ostiary.core.abilities.flaws import flaws
 
 def check_members(plugin_type: str, provider: object) -> None:
     """Fail if *provider* lacks a method of its contract, or misspells or misshapes an ability or a trait."""
-    found = [f"{flaw.message} ({flaw.hint})" for flaw in flaws(plugin_type, provider)]
-    assert not found, "; ".join(found)
+    messages = [f"{flaw.message} ({flaw.hint})" for flaw in flaws(plugin_type, provider)]
+    assert not messages, "; ".join(messages)

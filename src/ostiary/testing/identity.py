@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from typing import Any
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -97,7 +97,7 @@ class IdentityContract:
         self, provider: IdentityProvider, proof: LoginRequest
     ) -> None:
         user = await provider.handle_client(proof)
-        assert await _revalidate(provider, user) == user
+        assert await _revalidate(provider, cast(UserInfo, user)) == user
 
     async def test_who_never_was_a_user_is_refused_at_renewal(self, provider: IdentityProvider) -> None:
         with pytest.raises(LoginRefused):
@@ -121,7 +121,7 @@ async def _answer_of(provider: IdentityProvider, request: LoginRequest) -> objec
         return refusal
 
 
-async def _revalidate(provider: IdentityProvider, user: Any) -> object:
+async def _revalidate(provider: IdentityProvider, user: UserInfo) -> object:
     revalidating = ability(provider, Revalidates)
     if revalidating is None:
         pytest.skip("this provider cannot tell without the person")

@@ -144,18 +144,13 @@ def not_admitted(info: RequestInfo, reason: str) -> Answer:
     return failure(403, "Forbidden", f"{_forbidden_subject(info)}: {reason}", _details(info))
 
 
-def uncounted() -> Answer:
+def quota_unavailable() -> Answer:
     """Nobody could say whether the request is within its quota."""
     return failure(503, "ServiceUnavailable", "the quota of this request could not be counted; try again later")
 
 
 def too_large() -> Answer:
     return failure(413, "RequestEntityTooLarge", "the request is larger than this resource allows")
-
-
-def unsupported_media_type(*accepted: str) -> Answer:
-    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
-    return failure(415, "UnsupportedMediaType", message)
 
 
 def too_many(retry_after: float) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces import object_store
+from ostiary.interfaces.store_abilities import stored_objects
 from ostiary.testing.token_store.objects import KIND, StoreWithObjects
 
 
@@ -13,7 +13,7 @@ class FullKindContract:
     async def test_a_kind_that_is_full_takes_changes_and_no_new_ones(
         self, store: StoreWithObjects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(object_store, "MOST_OBJECTS", 3)
+        monkeypatch.setattr(stored_objects, "MOST_OBJECTS", 3)
         for name in "abc":
             await store.put_object(KIND, name, b"", version=0)
         with pytest.raises(ProviderError) as caught:

@@ -31,9 +31,9 @@ from ostiary.core.conformance import (
     wrong_by,
     wrong_if,
 )
-from ostiary.core.process import Ending, Limits, Stdin
+from ostiary.core.process import Ending, RunLimits, Stdin
 
-LIMITS = Limits(seconds=30)
+LIMITS = RunLimits(seconds=30)
 
 
 @dataclass(frozen=True)

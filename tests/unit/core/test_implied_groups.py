@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostiary.core.implied_groups import (
+    complete_impersonated,
     groups_to_impersonate,
-    impersonated,
     implied_groups,
     is_service_account_group,
     with_implied_groups,
@@ -59,7 +59,7 @@ def test_whoever_is_known_is_authenticated(user: UserInfo, groups: tuple[str, ..
 def test_whom_somebody_impersonates_has_the_groups_that_an_api_server_adds(
     user: UserInfo, groups: tuple[str, ...]
 ) -> None:
-    assert impersonated(user).groups == groups
+    assert complete_impersonated(user).groups == groups
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ GROUPS = st.lists(st.sampled_from(["dev", KNOWN, UNKNOWN, *OF_SHOP, "system:node
 
 @given(NAMES, GROUPS)
 def test_an_impersonated_user_is_in_the_same_groups_there_as_here(name: str, groups: list[str]) -> None:
-    user = impersonated(UserInfo(name, groups=tuple(groups)))
-    there = impersonated(UserInfo(name, groups=groups_to_impersonate(user)))
+    user = complete_impersonated(UserInfo(name, groups=tuple(groups)))
+    there = complete_impersonated(UserInfo(name, groups=groups_to_impersonate(user)))
     assert set(there.groups) == set(user.groups)
     assert with_implied_groups(user) == user
 

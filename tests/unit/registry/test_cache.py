@@ -27,12 +27,12 @@ from ostiary.registry.cache import (
 from ostiary.registry.credentials import Credentials, Provenance, RegistryLogin, SourceKind
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.provider import CredentialProvider
-from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, Presented
 from ostiary.registry.metrics import NoRegistryMetrics
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
-ACCOUNT = ServiceAccount("namespace", "service-account", "service-account-uid")
+ACCOUNT = KubernetesServiceAccount("namespace", "service-account", "service-account-uid")
 PLAIN = b"\x00\tnamespace\x00\x0fservice-account\x00\x13service-account-uid"
 ONE = b"\x00\x16domain.io/annotation-1\x00\x06value1"
 TWO = b"\x00\x16domain.io/annotation-2\x00\x06value2"
@@ -75,7 +75,7 @@ def test_keys_of_service_accounts_are_equal_only_if_all_their_parts_are() -> Non
     everything = list(itertools.product(texts, texts, texts, texts))
 
     def key(parts: tuple[str, ...]) -> bytes:
-        return service_account_key(ServiceAccount(*parts[:3]), {"k": parts[3]})
+        return service_account_key(KubernetesServiceAccount(*parts[:3]), {"k": parts[3]})
 
     for one, other in itertools.product(everything, everything):
         assert (key(one) == key(other)) is (one == other)

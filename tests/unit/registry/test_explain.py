@@ -16,7 +16,7 @@ from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullS
 from ostiary.registry.explain import ImageExplanation, ProviderTrace, explain
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.model import ProviderConfig
-from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, PodCoordinates
 from ostiary.testing import FakeClock
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
@@ -186,10 +186,10 @@ class Tokens:
     def __init__(self, refusal: str = "") -> None:
         self.refusal = refusal
 
-    def service_account(self, namespace: str, name: str) -> tuple[ServiceAccount, Mapping[str, str]]:
-        return ServiceAccount(namespace, name, "uid"), {}
+    def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
+        return KubernetesServiceAccount(namespace, name, "uid"), {}
 
-    def token(self, account: ServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
+    def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
         if self.refusal:
             raise PermissionError(self.refusal)
         return Secret(CANARY)

@@ -24,14 +24,14 @@ from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
 from ostiary.registry.kubelet.model import ProviderConfig
-from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, PodCoordinates
 from ostiary.registry.metrics import LookupVerdict
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import ProviderDialect
 from tests.support.providers import ProviderScript, providers_config, token_attributes
 
 POD = PodCoordinates("ns", "pod-1", "pod-uid", "sa-name")
-ACCOUNT = ServiceAccount("ns", "sa-name", "sa-uid")
+ACCOUNT = KubernetesServiceAccount("ns", "sa-name", "sa-uid")
 
 
 def provider(tmp_path: Path, name: str = "provider", key: str = "test.registry.io", **fields: Any) -> ProviderScript:
@@ -358,14 +358,14 @@ class Tokens:
     def __init__(self, *tokens: str, annotations: Mapping[str, str] | None = None) -> None:
         self.tokens = list(tokens or ("token",))
         self.annotations = annotations or {}
-        self.calls: list[tuple[ServiceAccount, PodCoordinates, str]] = []
+        self.calls: list[tuple[KubernetesServiceAccount, PodCoordinates, str]] = []
         self.error: Exception | None = None
         self._lock = threading.Lock()
 
-    def service_account(self, namespace: str, name: str) -> tuple[ServiceAccount, Mapping[str, str]]:
-        return ServiceAccount(namespace, name, "sa-uid"), self.annotations
+    def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
+        return KubernetesServiceAccount(namespace, name, "sa-uid"), self.annotations
 
-    def token(self, account: ServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
+    def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
         if self.error is not None:
             raise self.error
         with self._lock:
@@ -485,7 +485,7 @@ async def test_fetching_a_token_does_not_block_an_event_loop(tmp_path: Path) -> 
     where: list[threading.Thread] = []
 
     class Noting(Tokens):
-        def token(self, account: ServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
+        def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
             where.append(threading.current_thread())
             return super().token(account, pod=pod, audience=audience)
 

@@ -137,7 +137,6 @@ def test_a_404_without_a_name_is_the_one_for_an_unknown_path() -> None:
         (status.bad_request("no"), 400, "BadRequest"),
         (status.method_not_allowed(), 405, "MethodNotAllowed"),
         (status.too_large(), 413, "RequestEntityTooLarge"),
-        (status.unsupported_media_type("application/json"), 415, "UnsupportedMediaType"),
         (status.too_many(0.2), 429, "TooManyRequests"),
         (status.internal(), 500, "InternalError"),
         (status.upstream_failed(502), 502, None),

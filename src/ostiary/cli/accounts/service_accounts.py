@@ -95,7 +95,7 @@ def create_account(arguments: argparse.Namespace) -> int:
         account = gateway.post("namespaces", name.namespace, "serviceaccounts", body=body)
     else:
         account = _with_accounts(arguments, lambda accounts, by: _create(accounts, name, arguments.description, by))
-    return _told(arguments, account, f"service account {name} created: {account['status']['username']}")
+    return _print_result(arguments, account, f"service account {name} created: {account['status']['username']}")
 
 
 def list_accounts(arguments: argparse.Namespace) -> int:
@@ -138,7 +138,7 @@ def delete_account(arguments: argparse.Namespace) -> int:
     else:
         ended = _with_accounts(arguments, lambda accounts, by: accounts.delete(name, by=by))
     text = f"service account {name} deleted: {ended} token{'' if ended == 1 else 's'} ended"
-    return _told(arguments, {"account": str(name), "ended": ended}, text)
+    return _print_result(arguments, {"account": str(name), "ended": ended}, text)
 
 
 def issue_token(arguments: argparse.Namespace) -> int:
@@ -161,10 +161,10 @@ def _change_state(arguments: argparse.Namespace, *, disabled: bool) -> int:
         account = gateway.patch(*where, body={"spec": {"disabled": disabled}})
     else:
         account = _with_accounts(arguments, lambda accounts, by: _set_state(accounts, name, disabled, by))
-    return _told(arguments, account, f"service account {name} {'disabled' if disabled else 'enabled'}")
+    return _print_result(arguments, account, f"service account {name} {'disabled' if disabled else 'enabled'}")
 
 
-def _told(arguments: argparse.Namespace, answer: ApiObject, text: str) -> int:
+def _print_result(arguments: argparse.Namespace, answer: ApiObject, text: str) -> int:
     if arguments.output == JSON:
         print_json(answer)
     else:

@@ -34,7 +34,7 @@ class HeldToken:
     user: str = ""
 
 
-class Health(Enum):
+class TokenHealth(Enum):
     STARTING = "starting"
     FRESH = "fresh"
     # The last attempt failed, and the token in hand is still good.
@@ -69,13 +69,13 @@ class TokenKeeper:
         self._failing = ""
 
     @property
-    def health(self) -> Health:
+    def health(self) -> TokenHealth:
         current = self.current
         if current is None:
-            return Health.STARTING
+            return TokenHealth.STARTING
         if current.expires_at <= self._clock.now():
-            return Health.EXPIRED
-        return Health.LATE if self._failures else Health.FRESH
+            return TokenHealth.EXPIRED
+        return TokenHealth.LATE if self._failures else TokenHealth.FRESH
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
         """Until *stop* is set. *wake* ends a wait: for the next token, or because it is the end."""
@@ -104,7 +104,7 @@ class TokenKeeper:
         is_back = self._failures > 0
         self.current, self._failures, self._failing = token, 0, ""
         if is_back:
-            self._say(f"there is a new token again, until {_shown(token.expires_at)}")
+            self._say(f"there is a new token again, until {_format_time(token.expires_at)}")
 
     def _record_failure(self, error: OstiaryError) -> timedelta:
         self._failures += 1
@@ -122,9 +122,9 @@ class TokenKeeper:
         if current is None:
             return "there is no token yet; retrying"
         if current.expires_at <= self._clock.now():
-            return f"the last one expired at {_shown(current.expires_at)}; retrying"
-        return f"the one in use is good until {_shown(current.expires_at)}; retrying"
+            return f"the last one expired at {_format_time(current.expires_at)}; retrying"
+        return f"the one in use is good until {_format_time(current.expires_at)}; retrying"
 
 
-def _shown(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -21,7 +21,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import cast
 
-from ostiary.cli.agent.keeper import Health, TokenKeeper
+from ostiary.cli.agent.keeper import TokenHealth, TokenKeeper
 from ostiary.errors import ConfigurationError
 
 # How many ask at the same time, and how long one may take.
@@ -38,7 +38,7 @@ class TokenSocket:
     ) -> None:
         self._path, self._mode = path, mode
         self._keeper, self._users, self._say = keeper, users, say
-        self._server: _Server | None = None
+        self._server: _TokenServer | None = None
 
     def __enter__(self) -> TokenSocket:
         try:
@@ -46,7 +46,7 @@ class TokenSocket:
             # Nobody else may connect in the moment before the mode is set.
             before = os.umask(0o177)
             try:
-                self._server = _Server(self._path, self._keeper, self._users, self._say)
+                self._server = _TokenServer(self._path, self._keeper, self._users, self._say)
             finally:
                 os.umask(before)
             os.chmod(self._path, self._mode)
@@ -98,13 +98,13 @@ def _remove_stale(path: str) -> None:
     raise OSError("another agent answers there")
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class _TokenServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def __init__(self, path: str, keeper: TokenKeeper, users: frozenset[int], say: Callable[[str], None]) -> None:
         self.keeper, self.users, self.say = keeper, users, say
         self._places = threading.BoundedSemaphore(MOST_CLIENTS)
-        super().__init__(path, _Handler)
+        super().__init__(path, _TokenRequestHandler)
 
     def verify_request(self, request: object, client_address: object) -> bool:
         uid = peer_user(cast(socket.socket, request))
@@ -130,9 +130,9 @@ def peer_user(connection: socket.socket) -> int:
     return uid
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _TokenRequestHandler(BaseHTTPRequestHandler):
     timeout = SECONDS
-    server: _Server
+    server: _TokenServer
 
     def do_GET(self) -> None:
         match self.path:
@@ -140,22 +140,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self._token()
             case "/healthz":
                 health = self.server.keeper.health
-                good = health in (Health.FRESH, Health.LATE)
+                good = health in (TokenHealth.FRESH, TokenHealth.LATE)
                 self._answer(200 if good else 503, "text/plain", f"{health.value}\n")
             case _:
                 self._answer(404, "text/plain", "unknown path: /token or /healthz\n")
 
     def _token(self) -> None:
         keeper = self.server.keeper
-        held, health = keeper.current, keeper.health
-        if held is None or health is Health.EXPIRED:
+        current, health = keeper.current, keeper.health
+        if current is None or health is TokenHealth.EXPIRED:
             self._answer(503, "text/plain", "there is no token at the moment\n")
         elif "application/json" in self.headers.get("Accept", ""):
-            until = held.expires_at.isoformat(timespec="seconds")
-            value = {"token": held.token.reveal(), "expirationTimestamp": until, "user": held.user}
+            until = current.expires_at.isoformat(timespec="seconds")
+            value = {"token": current.token.reveal(), "expirationTimestamp": until, "user": current.user}
             self._answer(200, "application/json", json.dumps(value) + "\n")
         else:
-            self._answer(200, "text/plain", held.token.reveal())
+            self._answer(200, "text/plain", current.token.reveal())
 
     def _answer(self, status: int, kind: str, text: str) -> None:
         body = text.encode()

@@ -20,7 +20,7 @@ from ostiary.errors import ConfigurationError
 if TYPE_CHECKING:
     from ostiary.gateway.config.file_checks import FileChecks
     from ostiary.gateway.config.settings import GatewayConfig
-    from ostiary.gateway.process.online_check import ProbeResult
+    from ostiary.gateway.process.online_check import OnlineCheckResult
     from ostiary.interfaces.authorization import Finding
 
 DESCRIPTION = """\
@@ -112,7 +112,7 @@ def _ask_outside(config: GatewayConfig) -> bool:
         from ostiary.gateway.config.providers import close_all
         from ostiary.gateway.process.online_check import probe_all
 
-    async def ask() -> list[ProbeResult]:
+    async def ask() -> list[OnlineCheckResult]:
         try:
             return await probe_all(config)
         finally:

@@ -123,7 +123,7 @@ def _ask_store(arguments: argparse.Namespace) -> ApiObject:
     from ostiary.core.abilities import ability
     from ostiary.gateway.doors.operator_json import replicas_json
     from ostiary.gateway.replicas.registry import read_replicas
-    from ostiary.interfaces.replicas import NoteStore
+    from ostiary.interfaces.store_abilities.replicas import NoteStore
 
     store = load(arguments).store.instance
     notes = ability(store, NoteStore)

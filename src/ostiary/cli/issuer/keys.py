@@ -15,7 +15,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.issuer.key_ring import RingKey
 from ostiary.gateway.issuer.stored_keys import StoredKeys
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
 
 def list_keys(arguments: argparse.Namespace) -> int:

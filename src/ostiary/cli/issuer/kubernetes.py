@@ -66,23 +66,23 @@ def _from_config(arguments: argparse.Namespace) -> tuple[RevokedCredentials, str
 
 def _rendering(arguments: argparse.Namespace, authorities_pem: str | None) -> Render:
     base = _base(arguments.base)
-    told = False
+    has_warned = False
 
     def render(revoked: RevokedCredentials) -> str:
-        nonlocal told
-        chosen = _with_chosen_audiences(revoked, arguments.audience)
-        if len(chosen.audiences) > 1 and not arguments.audience and not told:
-            told = True
+        nonlocal has_warned
+        credentials = _with_chosen_audiences(revoked, arguments.audience)
+        if len(credentials.audiences) > 1 and not arguments.audience and not has_warned:
+            has_warned = True
             print_note("JWTs for any audience of the gateway are accepted: name this cluster's own with --audience")
         if arguments.webhook is not None:
             return dump(
                 authorization_configuration(
-                    chosen.issuer, kubeconfig=arguments.webhook, failure_policy=arguments.failure_policy
+                    credentials.issuer, kubeconfig=arguments.webhook, failure_policy=arguments.failure_policy
                 )
             )
         return dump(
             authentication_configuration(
-                chosen,
+                credentials,
                 authorities_pem=authorities_pem or "",
                 discovery_url=arguments.discovery_url or "",
                 base=base,

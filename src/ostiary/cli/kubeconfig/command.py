@@ -10,13 +10,12 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway_http import checked_address
-from ostiary.cli.kubeconfig.merge import Conflict, conflicts, merge
+from ostiary.cli.kubeconfig.merge import Conflict, Entry, conflicts, merge
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform, platform_words
@@ -87,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--prefix and --api-server cannot be combined", hint="leave one of them out")
     own = None if account.name == DEFAULT_ACCOUNT else account.name
     api_server = "" if arguments.api_server is None else checked_address(arguments.api_server)
-    made = gateway_kubeconfig(
+    kubeconfig = gateway_kubeconfig(
         account.server,
         name=arguments.name or context_name(api_server or account.server, own),
         prefix=arguments.prefix,
@@ -99,28 +98,30 @@ def run(arguments: argparse.Namespace) -> int:
         jwt=() if arguments.jwt_for is None else ("--jwt-for", arguments.jwt_for),
     )
     if arguments.merge:
-        _merge(made, force=arguments.force)
+        _merge(kubeconfig, force=arguments.force)
     elif arguments.write:
-        _write(arguments.write, dump(made).encode())
+        _write(arguments.write, dump(kubeconfig).encode())
     else:
-        sys.stdout.write(dump(made))
+        sys.stdout.write(dump(kubeconfig))
     return 0
 
 
-def _merge(made: dict[str, Any], *, force: bool) -> None:
-    name = made["current-context"]
+def _merge(kubeconfig: Entry, *, force: bool) -> None:
+    name = kubeconfig["current-context"]
     path, *others = _kubeconfig_files()
     _check_regular(path)
     with _hold_lock(path):
         old = _content(path)
-        own_conflicts = conflicts(_text(old, path), made, file=path)
+        own_conflicts = conflicts(_text(old, path), kubeconfig, file=path)
         # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
-        other_conflicts = [(other, conflicts(_text(_content(other), other), made, file=other)) for other in others]
+        other_conflicts = [
+            (other, conflicts(_text(_content(other), other), kubeconfig, file=other)) for other in others
+        ]
         if not force:
             for file, file_conflicts in ((path, own_conflicts), *other_conflicts):
                 if file_conflicts:
                     raise _conflict_error(file, file_conflicts)
-        new = merge(_text(old, path), made, file=path, force=force).encode()
+        new = merge(_text(old, path), kubeconfig, file=path, force=force).encode()
         backup = _backup(path, old) if old and new != old else None
         if new != old:
             _replace(path, new)

@@ -124,20 +124,20 @@ async def _ask(
     async with open_policy(config.authorization) as policy:
         if not explain:
             decision: Decision = refusal or await policy.authorizer.authorize(attributes)
-            shown = None
+            explanation_output = None
         else:
             explanation = await policy.authorizer.explain(attributes)
             if refusal is not None:
                 explanation = explain_refusal_by_scope(explanation, refusal, refusal.scope, attributes.request)
             if explanation.decision is None:
                 raise ProviderError("the policy could not decide", cause=explanation.error)
-            decision, shown = explanation.decision, cast(ExplanationJson, explanation_json(explanation))
+            decision, explanation_output = explanation.decision, cast(ExplanationJson, explanation_json(explanation))
     answer: CanIAnswer = {
         "allowed": decision.allowed,
         "attributes": cast(AttributesJson, attributes_json(attributes)),
         "decision": cast(DecisionJson, decision_json(decision)),
     }
-    return answer if shown is None else {**answer, "explanation": shown}
+    return answer if explanation_output is None else {**answer, "explanation": explanation_output}
 
 
 def _user(arguments: argparse.Namespace) -> UserInfo:

@@ -152,14 +152,14 @@ def _logs(config: GatewayConfig, where: str) -> list[str]:
     from ostiary.interfaces.audit import KeepsEventsInFile
 
     in_files = (ability(provider.instance, KeepsEventsInFile) for provider in config.audit_sinks)
-    kept = next((each for each in in_files if each is not None), None)
-    if kept is None:
+    sink = next((each for each in in_files if each is not None), None)
+    if sink is None:
         raise DecisionNotFound(
             "this gateway has no audit log file",
             where=f"{where}, audit.log",
             hint="name one with --audit-log, or ask the running gateway with --server",
         )
-    path = Path(kept.events_file)
+    path = Path(sink.events_file)
     rotated = [
         file for file in path.parent.glob(f"{path.name}[.-]*") if file.suffix not in (".gz", ".bz2", ".xz", ".zst")
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.registry.service_account import chosen_pod, token_source
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
-from ostiary.core.process import Limits
+from ostiary.core.process import RunLimits
 from ostiary.registry import user_config
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
@@ -53,7 +53,7 @@ def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
 def _keyring(
     arguments: argparse.Namespace, docker_config: NodeDockerConfig | None, tokens: TokenSource | None = None
 ) -> Keyring:
-    limits = Limits(seconds=arguments.timeout)
+    limits = RunLimits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
     path, bin_dir = _config_and_bin_dir(arguments)
     config = ProvidersConfig(()) if path is None else load(path)

@@ -154,8 +154,8 @@ class GatewayClient:
         reply = self._ask("POST", "/auth/token", form | ({"scope": scope} if scope else {}))
         hint = _EXCHANGE_HINTS.get(reply.fields.get("error"), _EXCHANGE_HINT)
         self._expect(reply, "the gateway refused the platform's token", hint=hint, words=_EXCHANGE_WORDS)
-        exchanged = self._exchanged(reply)
-        return self._limited(exchanged) if scope else exchanged
+        exchanged = self._read_exchanged_token(reply)
+        return self._check_limited(exchanged) if scope else exchanged
 
     def narrow(self, token: Secret, *, scope: str, actor: str, lifetime: timedelta) -> ExchangedToken:
         """A token for *scope* only, made with *token*; raises `ScopeError` if that has less than is asked for."""
@@ -172,7 +172,7 @@ class GatewayClient:
             cause = str(reply.fields.get("error_description") or "the scope is not possible")
             raise ScopeError(summary, cause=cause, where=self.server)
         self._expect(reply, summary)
-        return self._limited(self._exchanged(reply))
+        return self._check_limited(self._read_exchanged_token(reply))
 
     def exchange_for_jwt(self, token: Secret, audience: str) -> ExchangedToken:
         """A JWT for a cluster that trusts the gateway's JWTs, for a token of the gateway (RFC 8693)."""
@@ -184,15 +184,15 @@ class GatewayClient:
             hint="ask its operator which audiences it issues JWTs for: issuer.audiences",
             words=_JWT_WORDS,
         )
-        return self._exchanged(reply)
+        return self._read_exchanged_token(reply)
 
-    def _limited(self, exchanged: ExchangedToken) -> ExchangedToken:
+    def _check_limited(self, exchanged: ExchangedToken) -> ExchangedToken:
         """A gateway that does not know scopes gives a whole token, and whoever asked would take it for less."""
         if not exchanged.scope:
             raise self._http.not_understood("it did not limit the token to a scope")
         return exchanged
 
-    def _exchanged(self, reply: Reply) -> ExchangedToken:
+    def _read_exchanged_token(self, reply: Reply) -> ExchangedToken:
         token, seconds = _text(reply.fields, "access_token"), reply.fields.get("expires_in")
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 10**9:
             raise self._http.not_understood("it does not say how long the token is good for")

@@ -20,7 +20,7 @@ from ostiary.cli.output import print_error, print_note
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.jwt_credential import JwtCredential
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes
-from ostiary.cli.signin.person import AtTerminal
+from ostiary.cli.signin.person.terminal import AtTerminal
 from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
 from ostiary.cli.signin.platforms.proof import PlatformChoice
@@ -122,16 +122,16 @@ def _jwt(turn: Turn, audience: str) -> ExecAnswer:
     """A cluster that rejected a JWT has not told us why: then there is a new one, if the session is still alive."""
     if not audience:
         raise UsageError("--jwt-for is empty")
-    kept = JwtCredential(turn.account, audience)
-    doubted = kept.askers_file is not None and asks_again(kept.askers_file, time.time())
-    answer = None if doubted else kept.ready()
+    cached = JwtCredential(turn.account, audience)
+    doubted = cached.askers_file is not None and asks_again(cached.askers_file, time.time())
+    answer = None if doubted else cached.ready()
     if answer is not None:
         return answer
     token = turn.credential(doubted=doubted).token
     assert token is not None
-    answer = kept.obtain(turn.gateway(), token)
-    if doubted and kept.askers_file is not None:
-        believe(kept.askers_file, time.time())
+    answer = cached.obtain(turn.gateway(), token)
+    if doubted and cached.askers_file is not None:
+        believe(cached.askers_file, time.time())
     return answer
 
 

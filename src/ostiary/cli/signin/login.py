@@ -8,7 +8,7 @@ import sys
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, chosen_authorities, wishes
-from ostiary.cli.signin.person import AtTerminal
+from ostiary.cli.signin.person.terminal import AtTerminal
 from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
 from ostiary.cli.signin.platforms.proof import PlatformChoice

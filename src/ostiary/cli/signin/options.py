@@ -14,7 +14,7 @@ from ostiary.cli.arguments import UsageError, seconds
 from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway_http import checked_address
-from ostiary.cli.signin.person import SECONDS, Wishes
+from ostiary.cli.signin.person.terminal import SECONDS, Wishes
 from ostiary.cli.signin.sessions import FILE, KEYRING, GatewayAccount, known_accounts
 from ostiary.errors import ConfigurationError
 

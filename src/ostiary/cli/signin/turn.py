@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 
 from ostiary.cli.signin import files
 from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
-from ostiary.cli.signin.person import Person, Wishes
+from ostiary.cli.signin.person.terminal import Person, Wishes
 from ostiary.cli.signin.sessions import FILE, FailedSignIn, GatewayAccount, SavedSession, Sessions, check_store
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
@@ -156,7 +156,7 @@ class Turn:
     def _ask_person(self, sessions: Sessions) -> ExecAnswer:
         assert self.person is not None
         # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
-        from ostiary.cli.signin.ways import sign_in
+        from ostiary.cli.signin.person.ways import sign_in
 
         before = _session_before(sessions)
         authorities_pem = self._authorities(before)

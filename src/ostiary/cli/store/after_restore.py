@@ -10,20 +10,20 @@ from ostiary.cli.gateway.choice import config_path, run_async
 from ostiary.cli.login_name import login_name
 from ostiary.cli.output import print_json, print_note
 from ostiary.cli.store.opening import ConfiguredStore, closing, configured_store
-from ostiary.cli.store.progress import counted
+from ostiary.cli.store.progress import count_text
 from ostiary.core.abilities import ability
 from ostiary.core.tokens.moving import end_restored_sessions
 from ostiary.core.tokens.moving_objects import count_objects
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
 
 def after_restore(arguments: argparse.Namespace) -> int:
-    chosen = configured_store(config_path(arguments))
-    ended, objects = run_async(_end(chosen))
+    configured = configured_store(config_path(arguments))
+    ended, objects = run_async(_end(configured))
     if arguments.output == JSON:
         print_json({"ended": ended, "objects": objects})
         return OK
-    print(f"{counted(ended, 'session')} ended: everybody signs in again")
+    print(f"{count_text(ended, 'session')} ended: everybody signs in again")
     if objects:
         # Nobody can tell which of them were deleted since, and without them the accounts would all be gone.
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in objects.items())

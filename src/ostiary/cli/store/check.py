@@ -19,10 +19,10 @@ from ostiary.core.tokens import LARGEST_SKEW
 from ostiary.core.tokens.contents import ContentCounts, count_contents
 from ostiary.core.tokens.moving_objects import count_objects
 from ostiary.errors import ConfigurationError
-from ostiary.interfaces.object_store import ObjectStore
-from ostiary.interfaces.portable_store import PortableStore
-from ostiary.interfaces.replicas import OwnedStore
-from ostiary.interfaces.store_check import ExaminesStore, StoreReport
+from ostiary.interfaces.store_abilities.examining import ExaminesStore, StoreReport
+from ostiary.interfaces.store_abilities.moving import PortableStore
+from ostiary.interfaces.store_abilities.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import TokenKind
 
 WIDTH = 12
@@ -46,10 +46,10 @@ class StoreCheck:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    chosen = configured_store(config_path(arguments))
+    configured = configured_store(config_path(arguments))
     if arguments.take_over:
-        _check_may_own(chosen)
-    result = run_async(_examine(chosen, take_over=arguments.take_over))
+        _check_may_own(configured)
+    result = run_async(_examine(configured, take_over=arguments.take_over))
     if arguments.output == JSON:
         print_json(_json(result))
     else:

@@ -15,13 +15,13 @@ from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import run_async
 from ostiary.cli.output import print_json, print_note
 from ostiary.cli.store.opening import ConfiguredStore, closing, configured_store
-from ostiary.cli.store.progress import Progress, counted, rate
+from ostiary.cli.store.progress import Progress, count_text, rate
 from ostiary.core.abilities import ability
 from ostiary.core.tokens.moving import Comparison, MovableStore, check_target, compare, copy
 from ostiary.core.tokens.moving_objects import ObjectComparison, check_objects, compare_objects, copy_objects
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.reload import store_key
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
 NOT_MOVED = "logins under way, counts and notes of replicas are not moved"
 
@@ -97,14 +97,14 @@ async def _move(source: ConfiguredStore, target: ConfiguredStore, arguments: arg
         await target.check_owner()
         progress = Progress("copying", before.sessions)
         try:
-            written = await copy(ours, theirs, on_progress=progress)
+            sessions_written = await copy(ours, theirs, on_progress=progress)
         finally:
             progress.close()
         seconds = progress.seconds
         objects_written = 0 if their_objects is None else await copy_objects(our_objects, their_objects)
         after = await _compare("verifying", ours, theirs, expected=before.sessions)
         objects_after = await compare_objects(our_objects, their_objects)
-        return Moved(before, after, objects_before, objects_after, written, objects_written, seconds)
+        return Moved(before, after, objects_before, objects_after, sessions_written, objects_written, seconds)
 
 
 async def _compare(what: str, ours: MovableStore, theirs: MovableStore, *, expected: int | None = None) -> Comparison:
@@ -162,9 +162,9 @@ def _print(moved: Moved, *, dry_run: bool) -> None:
         print(_differences(moved.before, moved.objects_before) or "the sessions of both stores are the same")
         return
     speed = f"{moved.seconds:.1f} s, {rate(moved.written, moved.seconds):,.0f} per second"
-    print(f"{counted(moved.written, 'session')} written ({speed})")
+    print(f"{count_text(moved.written, 'session')} written ({speed})")
     if moved.objects_written:
-        print(f"{counted(moved.objects_written, 'object')} written or deleted")
+        print(f"{count_text(moved.objects_written, 'object')} written or deleted")
     if moved.is_same:
         print(f"both stores hold the same: {_contents(moved.after, moved.objects_after)}")
     print(NOT_MOVED)
@@ -172,9 +172,9 @@ def _print(moved: Moved, *, dry_run: bool) -> None:
 
 def _contents(comparison: Comparison, objects: ObjectComparison) -> str:
     log = comparison.source_log
-    parts = [f"{counted(comparison.sessions, 'session')} with {counted(comparison.tokens, 'token')}"]
+    parts = [f"{count_text(comparison.sessions, 'session')} with {count_text(comparison.tokens, 'token')}"]
     if objects.objects:
-        parts.append(counted(objects.objects, "object"))
+        parts.append(count_text(objects.objects, "object"))
     return ", ".join([*parts, f"revocations up to number {log.head:,}"])
 
 

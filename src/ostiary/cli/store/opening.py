@@ -15,9 +15,9 @@ from ostiary.gateway import config
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.replicas.owner import owned_by_another
 from ostiary.gateway.replicas.registry import read_replicas
-from ostiary.interfaces.portable_store import PortableStore
-from ostiary.interfaces.replicas import NoteStore, OwnedStore
-from ostiary.interfaces.store_check import ExaminesStore
+from ostiary.interfaces.store_abilities.examining import ExaminesStore
+from ostiary.interfaces.store_abilities.moving import PortableStore
+from ostiary.interfaces.store_abilities.replicas import NoteStore, OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses, TokenStore
 
 
@@ -39,8 +39,8 @@ class ConfiguredStore:
     @property
     def file(self) -> str | None:
         """The file that it lies in, for a store that lies in one."""
-        kept = ability(self.store, KeptInFile)
-        return None if kept is None else kept.path
+        in_file = ability(self.store, KeptInFile)
+        return None if in_file is None else in_file.path
 
     @property
     def where(self) -> str:
@@ -87,24 +87,24 @@ class ConfiguredStore:
 
 def configured_store(path: str, *, may_be_new: bool = False) -> ConfiguredStore:
     """The store of the configuration at *path*. One that lies in a file must exist, unless it *may_be_new*."""
-    chosen = ConfiguredStore(path, config.load(path))
-    if not has_trait(chosen.store, SharedBetweenProcesses):
+    configured = ConfiguredStore(path, config.load(path))
+    if not has_trait(configured.store, SharedBetweenProcesses):
         raise ConfigurationError(
             "the sessions of this gateway are only in its memory",
-            cause=f"a store of the type {chosen.type} cannot be opened by a command",
-            where=chosen.where,
+            cause=f"a store of the type {configured.type} cannot be opened by a command",
+            where=configured.where,
             code="store-not-movable",
         )
-    if not may_be_new and chosen.file is not None and not os.path.exists(chosen.file):
+    if not may_be_new and configured.file is not None and not os.path.exists(configured.file):
         # Opening it would make an empty one.
         raise ConfigurationError(
             "there is no token store yet",
-            cause=f"{chosen.file} does not exist",
-            where=chosen.where,
+            cause=f"{configured.file} does not exist",
+            where=configured.where,
             hint="check that this gateway has been started once, and that this is its configuration",
             code="token-store-unavailable",
         )
-    return chosen
+    return configured
 
 
 @asynccontextmanager

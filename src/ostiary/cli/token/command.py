@@ -86,24 +86,24 @@ def run(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     token, authorities_pem = _own_token(arguments, account, lifetime)
     gateway = GatewayClient(account.server, authorities_pem=authorities_pem)
-    made = gateway.narrow(token, scope=str(scope), actor=arguments.actor, lifetime=lifetime)
-    for note in (*scope_notes(scope), *_lifetime_note(made, lifetime)):
+    narrowed = gateway.narrow(token, scope=str(scope), actor=arguments.actor, lifetime=lifetime)
+    for note in (*scope_notes(scope), *_lifetime_note(narrowed, lifetime)):
         print_note(note)
     if arguments.kubeconfig is not None:
-        _write_kubeconfig(arguments, made, scope, account, authorities_pem)
+        _write_kubeconfig(arguments, narrowed, scope, account, authorities_pem)
     elif arguments.output == JSON:
         print_json(
             {
-                "token": made.token.reveal(),
-                "expires_at": made.expires_at.isoformat(timespec="seconds"),
-                "scope": made.scope,
+                "token": narrowed.token.reveal(),
+                "expires_at": narrowed.expires_at.isoformat(timespec="seconds"),
+                "scope": narrowed.scope,
                 "actor": arguments.actor,
-                "user": made.user,
+                "user": narrowed.user,
                 "server": account.server,
             }
         )
     else:
-        print(made.token.reveal())
+        print(narrowed.token.reveal())
     return 0
 
 
@@ -132,20 +132,22 @@ def _own_token(
     )
 
 
-def _lifetime_note(made: ExchangedToken, wanted: timedelta) -> list[str]:
-    left = _left(made)
-    if wanted - left <= timedelta(seconds=5):
+def _lifetime_note(narrowed: ExchangedToken, wanted: timedelta) -> list[str]:
+    remaining = _remaining_lifetime(narrowed)
+    if wanted - remaining <= timedelta(seconds=5):
         return []
-    return [f"the token is good for {age_text(left.total_seconds())} only: it ends with the token that it is made with"]
+    return [
+        f"the token is good for {age_text(remaining.total_seconds())} only: it ends with the token that it is made with"
+    ]
 
 
-def _left(made: ExchangedToken) -> timedelta:
-    return made.expires_at - SYSTEM_CLOCK.now()
+def _remaining_lifetime(narrowed: ExchangedToken) -> timedelta:
+    return narrowed.expires_at - SYSTEM_CLOCK.now()
 
 
 def _write_kubeconfig(
     arguments: argparse.Namespace,
-    made: ExchangedToken,
+    narrowed: ExchangedToken,
     scope: Scope,
     account: GatewayAccount,
     authorities_pem: str | None,
@@ -158,7 +160,7 @@ def _write_kubeconfig(
     content = token_kubeconfig(
         account.server,
         name=context_name(account.server, arguments.actor or "narrowed"),
-        token=made.token.reveal(),
+        token=narrowed.token.reveal(),
         prefix=arguments.prefix,
         # Where there is only one, nobody wants to name it each time.
         namespace=namespaces.pop() if len(namespaces) == 1 else None,
@@ -177,4 +179,5 @@ def _write_kubeconfig(
             hint="name a new file",
             code="config-unreadable",
         ) from None
-    print_note(f"{path} holds the token, for {age_text(_left(made).total_seconds())}: kubectl --kubeconfig {path}")
+    remaining = age_text(_remaining_lifetime(narrowed).total_seconds())
+    print_note(f"{path} holds the token, for {remaining}: kubectl --kubeconfig {path}")

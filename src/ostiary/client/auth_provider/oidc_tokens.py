@@ -35,7 +35,7 @@ class TokenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class IssuerSettings:
+class OidcClientSettings:
     """The issuer of new tokens, and the client as which we ask it."""
 
     url: str
@@ -78,7 +78,9 @@ def _decode_base64url(text: str) -> bytes:
 # --- asking the issuer ---
 
 
-def refresh(issuer: IssuerSettings, refresh_token: Secret, *, environ: Mapping[str, str] = os.environ) -> OidcTokens:
+def refresh(
+    issuer: OidcClientSettings, refresh_token: Secret, *, environ: Mapping[str, str] = os.environ
+) -> OidcTokens:
     """New tokens for *refresh_token*; raises `TokenError`."""
     context = build_context(TlsSettings(issuer.authorities_pem))
     endpoint = _token_endpoint(issuer, context, environ)
@@ -99,7 +101,7 @@ class _Refused(TokenError):
     """The issuer answered, and not with 200."""
 
 
-def _token_endpoint(issuer: IssuerSettings, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
+def _token_endpoint(issuer: OidcClientSettings, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
     metadata = _ask(issuer.url.removesuffix("/") + "/.well-known/openid-configuration", context, environ)
     endpoint = metadata.get("token_endpoint")
     if not isinstance(endpoint, str) or not endpoint:
@@ -135,8 +137,8 @@ def _ask(
     if reply.status != 200:
         # The code of the error alone: a description may quote what was sent.
         code = answer.get("error")
-        shown = f" ({printable(code)[:80]})" if isinstance(code, str) else ""
-        raise _Refused(f"the issuer answered with status {reply.status}{shown}")
+        code_text = f" ({printable(code)[:80]})" if isinstance(code, str) else ""
+        raise _Refused(f"the issuer answered with status {reply.status}{code_text}")
     return answer
 
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from ostiary.client import kubeconfig as kubeconfigs
-from ostiary.client.auth_provider.oidc_tokens import IssuerSettings, OidcTokens, TokenError, refresh, usable_until
+from ostiary.client.auth_provider.oidc_tokens import OidcClientSettings, OidcTokens, TokenError, refresh, usable_until
 from ostiary.client.auth_provider.stored_tokens import ID_TOKEN, REFRESH_TOKEN, write_tokens
 from ostiary.client.kubeconfig import AuthProvider, User
 from ostiary.core.clock import Clock
@@ -38,7 +38,7 @@ _REMOVED = {
 }
 
 
-def oidc_issuer(user: User, provider: AuthProvider) -> IssuerSettings:
+def oidc_issuer(user: User, provider: AuthProvider) -> OidcClientSettings:
     """The issuer of an ``oidc`` provider; raises `ConfigurationError` for any other, and for one that is incomplete."""
     if provider.name in _REMOVED:
         raise _unusable(
@@ -54,7 +54,7 @@ def oidc_issuer(user: User, provider: AuthProvider) -> IssuerSettings:
     for name in (ISSUER, CLIENT_ID):
         if not provider.get(name):
             raise _unusable(user, provider, f"the oidc auth-provider has no {name}", f"add {name} to its config")
-    return IssuerSettings(
+    return OidcClientSettings(
         provider.get(ISSUER),
         provider.get(CLIENT_ID),
         Secret(provider.get(CLIENT_SECRET)) if provider.get(CLIENT_SECRET) else None,

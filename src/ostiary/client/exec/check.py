@@ -19,7 +19,7 @@ from ostiary.client.exec.evidence import PluginEvidence, PluginRun
 from ostiary.client.exec.rules import judge
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.conformance import CannotStart, Report, find_program, is_held, run_program
-from ostiary.core.process import Ending, Limits, Outcome, Stdin
+from ostiary.core.process import Ending, Outcome, RunLimits, Stdin
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.errors import ConfigurationError
 from ostiary.wire.client_authentication import (
@@ -112,7 +112,7 @@ class _PluginExamination:
         self._command = tuple(command)
         self._env = env
         self._infos = infos
-        self._limits = Limits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
+        self._limits = RunLimits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
         self._clock = clock
         self._stdin: Stdin | bytes = Stdin.NOTHING
 
@@ -162,7 +162,7 @@ class _PluginExamination:
         executable: str,
         argv: Sequence[str],
         info: ExecCredentialSpec,
-        limits: Limits,
+        limits: RunLimits,
         *,
         terminal: _EmptyTerminal | None = None,
     ) -> Outcome:

@@ -25,7 +25,7 @@ from ostiary.client.metrics import (
 )
 from ostiary.client.retry_on_401 import Rejection
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, find_executable, run
+from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, Stdin, find_executable, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import (
@@ -175,7 +175,7 @@ class ExecPlugin:
         return executable
 
     def _start(self, executable: str, plan: Plan, *, interactive: bool) -> Outcome:
-        limits = Limits(seconds=None if interactive else self._settings.seconds)
+        limits = RunLimits(seconds=None if interactive else self._settings.seconds)
         if plan.executable is None:
             raise self._could_not_start(FileNotFoundError(errno.ENOENT, "not on PATH"))
         try:

@@ -1,7 +1,7 @@
 """The rules of the exec plugin protocol, each as a pure judgement of what was seen.
 
-`check` runs a plugin and gathers `PluginEvidence`; here every rule looks at it and gives one `Finding`. A rule
-that fails says what was seen and how to mend it, and never quotes what the plugin printed. A rule that
+`check` runs a plugin and gathers `PluginEvidence`; here every rule looks at it and gives one `ConformanceFinding`. A
+rule that fails says what was seen and how to mend it, and never quotes what the plugin printed. A rule that
 stands behind another broken one is skipped, so one mistake is told once.
 
 FAIL is what client-go refuses or suffers from; WARN is what it takes and other clients do not.
@@ -17,7 +17,7 @@ from itertools import combinations
 from ostiary.client.exec.evidence import PluginEvidence, PluginRun
 from ostiary.client.exec.stdout_rules import check_after, check_before, check_duplicates, check_one_object
 from ostiary.core.conformance import (
-    Finding,
+    ConformanceFinding,
     NothingToJudge,
     Result,
     Rule,
@@ -54,7 +54,7 @@ Judgement = Callable[[PluginEvidence], Wrong | None]
 RunJudgement = Callable[[PluginRun], Wrong | None]
 
 
-def judge(evidence: PluginEvidence) -> tuple[Finding, ...]:
+def judge(evidence: PluginEvidence) -> tuple[ConformanceFinding, ...]:
     """One finding per rule, in the order of `RULES`."""
     return findings(RULES, evidence, started=evidence.start_error is None)
 
@@ -148,8 +148,8 @@ def _wire(rule: str) -> RunJudgement:
 
 def _check_dialect(run: PluginRun) -> Wrong | None:
     kind = (run.fields or {}).get("kind")
-    seen = f"it was asked as proposed in 2018, and its answer is no {PROPOSAL_ANSWER_KIND}"
-    return wrong_if(run.as_proposed and kind != PROPOSAL_ANSWER_KIND, seen)
+    message = f"it was asked as proposed in 2018, and its answer is no {PROPOSAL_ANSWER_KIND}"
+    return wrong_if(run.as_proposed and kind != PROPOSAL_ANSWER_KIND, message)
 
 
 def _check_has_kind(run: PluginRun) -> Wrong | None:

@@ -48,11 +48,11 @@ from ostiary.interfaces.identity import (
     TellsWhatItProduces,
     VerifiesTokens,
 )
-from ostiary.interfaces.object_store import ObjectStore
-from ostiary.interfaces.portable_store import PortableStore
 from ostiary.interfaces.probe import Probes
-from ostiary.interfaces.replicas import CountStore, NoteStore, OwnedStore
-from ostiary.interfaces.store_check import ExaminesStore
+from ostiary.interfaces.store_abilities.examining import ExaminesStore
+from ostiary.interfaces.store_abilities.moving import PortableStore
+from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
     RecordStore,

@@ -45,7 +45,7 @@ class BoundedByOwner(dict[K, V]):
 
     Sizes are what the caller says they are. The owner's oldest entries make room for the owner's new ones; only where
     that is not enough, the oldest of all do. The owner None has no share of its own. Read it as a dict; change it by
-    `keep`, `forget`, `forget_owner` and `clear` only.
+    `keep`, `forget` and `clear` only.
     """
 
     __slots__ = ("_entries", "_owned", "_owner_of", "_share", "_share_size", "_size", "held")
@@ -80,11 +80,6 @@ class BoundedByOwner(dict[K, V]):
         self[key] = value
         return True
 
-    def held_by(self, owner: Hashable) -> int:
-        """How many bytes the entries of *owner* have."""
-        owned = self._owned.get(owner)
-        return 0 if owned is None else owned.size
-
     def forget(self, key: K) -> None:
         if key not in self._owner_of:
             return
@@ -100,10 +95,6 @@ class BoundedByOwner(dict[K, V]):
     def _forget_oldest(self, keys: Collection[K]) -> None:
         # Several at once: finding the first key of a dict that lost many at its beginning takes long.
         for key in list(islice(keys, max(1, len(keys) // 16))):
-            self.forget(key)
-
-    def forget_owner(self, owner: Hashable) -> None:
-        for key in list(self._owned.get(owner, ())):
             self.forget(key)
 
     def clear(self) -> None:

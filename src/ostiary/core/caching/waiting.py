@@ -52,14 +52,14 @@ async def _wait_in_asyncio(future: Future[T]) -> T:
 async def _wait_in_trio(future: Future[T]) -> T:
     import trio
 
-    done = trio.Event()
+    finished = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
     def wake(_: object) -> None:
         # The loop may be gone by then, and its waiters with it.
         with suppress(trio.RunFinishedError):
-            token.run_sync_soon(done.set)
+            token.run_sync_soon(finished.set)
 
     future.add_done_callback(wake)
-    await done.wait()
+    await finished.wait()
     return future.result()

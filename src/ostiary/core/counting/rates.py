@@ -133,16 +133,16 @@ class FailedAttempts:
         self._enabled = per_minute > 0
         self._buckets = Buckets(per_minute / 60, per_minute, clock=clock, limit=limit, counts=counts, name="failures")
 
-    def failed(self, address: str) -> None:
+    def record_failure(self, address: str) -> None:
         if self._enabled:
             self._buckets.take(network(address))
 
-    def blocked_for(self, address: str) -> float:
+    def seconds_blocked(self, address: str) -> float:
         """How many seconds until this address may try again; zero if it may."""
         return self._buckets.empty_for(network(address)) if self._enabled else 0.0
 
     def check(self, address: str) -> None:
-        retry_after = self.blocked_for(address)
+        retry_after = self.seconds_blocked(address)
         if retry_after:
             cause = "too many credentials from this address were not valid"
             raise TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)

@@ -23,8 +23,8 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
 from ostiary.core.counting.store_counts import StoreCounts
 from ostiary.core.counting.store_time import StoreTime
-from ostiary.interfaces.replicas import CountStore
 from ostiary.interfaces.shared_counts import Change, CountsFull, Reconciles, State
+from ostiary.interfaces.store_abilities.replicas import CountStore
 
 # How many keys one question to the store is about.
 BATCH_KEYS = 200

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ostiary.interfaces.replicas import CountStore
 from ostiary.interfaces.shared_counts import Change, CountsFull
+from ostiary.interfaces.store_abilities.replicas import CountStore
 
 T = TypeVar("T")
 

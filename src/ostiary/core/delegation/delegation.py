@@ -43,7 +43,7 @@ class Delegation:
         # Without layers it is no delegation that we made.
         return None if self.scopes else Scope()
 
-    def narrowed(self, scope: Scope, actor: str = "") -> Delegation:
+    def narrow(self, scope: Scope, actor: str = "") -> Delegation:
         """This and *scope* besides; raises `ScopeError` if *scope* asks for what this does not have.
 
         The request would be refused whenever it matters, but whoever asked would believe to have it.
@@ -56,7 +56,7 @@ class Delegation:
                     cause=f'"{beyond}" is not within "{layer}"',
                     hint="a narrowed token can be made narrower only",
                 )
-        return _checked(Delegation(_with_layer(self.scopes, scope), _handed_on(self.actor, actor)))
+        return _check_layers(Delegation(_with_layer(self.scopes, scope), _actor_chain(self.actor, actor)))
 
     def encode(self) -> str:
         """As `decode` reads it: the same text for the same delegation."""
@@ -73,7 +73,7 @@ NOTHING = Delegation((Scope(),))
 
 def narrow(parent: Delegation | None, scope: Scope, actor: str = "") -> Delegation:
     """The delegation of a token that is made with another: *parent* is that one's, None if it has all its owner's."""
-    return Delegation(()).narrowed(scope, actor) if parent is None else parent.narrowed(scope, actor)
+    return Delegation(()).narrow(scope, actor) if parent is None else parent.narrow(scope, actor)
 
 
 def decode(text: str) -> Delegation:
@@ -82,7 +82,7 @@ def decode(text: str) -> Delegation:
         content = json.loads(text)
         if set(content) != {"v", "actor", "scopes"} or content["v"] != _VERSION:
             return NOTHING
-        return _checked(Delegation(tuple(parse_scope(scope) for scope in content["scopes"]), content["actor"]))
+        return _check_layers(Delegation(tuple(parse_scope(scope) for scope in content["scopes"]), content["actor"]))
     except (ValueError, TypeError, AttributeError, RecursionError, ScopeError):
         return NOTHING
 
@@ -91,7 +91,7 @@ def _with_layer(scopes: tuple[Scope, ...], scope: Scope) -> tuple[Scope, ...]:
     return scopes if scope in scopes else (*scopes, scope)
 
 
-def _handed_on(first: str, actor: str) -> str:
+def _actor_chain(first: str, actor: str) -> str:
     if holds_token(actor):
         # It is written into every audit event.
         raise ScopeError("the name of the actor cannot be used", cause="it looks like a token")
@@ -104,7 +104,7 @@ def _handed_on(first: str, actor: str) -> str:
     return HANDED_ON.join(filter(None, (first, actor)))
 
 
-def _checked(delegation: Delegation) -> Delegation:
+def _check_layers(delegation: Delegation) -> Delegation:
     if not delegation.scopes or not all(scope.rules for scope in delegation.scopes):
         raise ScopeError("the scope cannot be read", cause="it has no rules")
     if len(delegation.scopes) > MOST_LAYERS:

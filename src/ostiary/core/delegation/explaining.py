@@ -22,10 +22,10 @@ class ScopeMiss:
 
 def explain_miss(scope: Scope, request: RequestInfo) -> ScopeMiss:
     """Of a request that *scope* does not allow."""
-    wanted = rule_for(request)
-    remedy = f'a token with: --can "{wanted}"'
+    needed_rule = rule_for(request)
+    remedy = f'a token with: --can "{needed_rule}"'
     candidates = [rule for rule in scope.rules if bool(rule.paths) is not request.is_resource]
-    misses = [(_failed_conditions(rule, wanted), str(rule)) for rule in candidates]
+    misses = [(_failed_conditions(rule, needed_rule), str(rule)) for rule in candidates]
     if not misses:
         return ScopeMiss("", "", remedy)
     failed, closest = min(misses, key=lambda miss: len(miss[0]))

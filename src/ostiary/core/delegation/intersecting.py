@@ -25,8 +25,8 @@ def rules_within(rules: Rules, delegation: Delegation, *, namespace: str, upstre
     """What *rules*, which hold in *namespace* of *upstream*, and *delegation* both allow."""
     for scope in delegation.scopes:
         here = _rules_here(scope, namespace, upstream)
-        resource_rules, cut = _bounded(_resource_rules(rules.resource_rules, here))
-        non_resource_rules, also_cut = _bounded(_path_rules(rules.non_resource_rules, here))
+        resource_rules, cut = _limit_rules(_resource_rules(rules.resource_rules, here))
+        non_resource_rules, also_cut = _limit_rules(_path_rules(rules.non_resource_rules, here))
         incomplete = rules.incomplete or cut or also_cut
         rules = replace(
             rules, resource_rules=resource_rules, non_resource_rules=non_resource_rules, incomplete=incomplete
@@ -91,6 +91,6 @@ def _common_paths(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ..
     return tuple(dict.fromkeys([*inner, *(first for first, second in pairs if url_matches(second, first))]))
 
 
-def _bounded(rules: Iterator[T]) -> tuple[tuple[T, ...], bool]:
-    kept = tuple(dict.fromkeys(islice(rules, MOST_RULES)))
-    return kept, next(rules, None) is not None
+def _limit_rules(rules: Iterator[T]) -> tuple[tuple[T, ...], bool]:
+    distinct_rules = tuple(dict.fromkeys(islice(rules, MOST_RULES)))
+    return distinct_rules, next(rules, None) is not None

@@ -94,10 +94,10 @@ class _Reader:
         if len(words) != 2:
             for word in words:
                 # A blank within a list makes two words of it.
-                self._listed(word)
+                self._parse_list(word)
             problem = "a rule has verbs and resources, or verbs and paths"
             raise self._error(problem if words else "a rule is empty", words[2] if len(words) > 2 else "")
-        verbs, targets = self._verbs(words[0]), self._listed(words[1])
+        verbs, targets = self._verbs(words[0]), self._parse_list(words[1])
         if any(target.startswith("/") for target in targets):
             return ScopeRule(verbs, paths=self._paths(targets), upstreams=self._upstreams_of_paths())
         return self._rule_about_resources(verbs, targets)
@@ -146,7 +146,7 @@ class _Reader:
             raise self._error("an option stands twice", word, hint=f"write a list, as in {name} a,b")
         if not value or value.startswith("-"):
             raise self._error("an option has no value", word)
-        self._options[name] = self._listed(value)
+        self._options[name] = self._parse_list(value)
 
     def _words(self) -> Iterator[str]:
         for word in self._text.split():
@@ -158,14 +158,14 @@ class _Reader:
                 raise self._error("a word has a character that no name has", word)
             yield word
 
-    def _listed(self, word: str) -> tuple[str, ...]:
+    def _parse_list(self, word: str) -> tuple[str, ...]:
         values = word.split(",")
         if not all(values):
             raise self._error("a list has an empty entry", word, hint="write a list without blanks, as in a,b")
         return tuple(sorted(set(values)))
 
     def _verbs(self, word: str) -> tuple[str, ...]:
-        verbs = self._listed(word)
+        verbs = self._parse_list(word)
         for verb in verbs:
             if not _VERB.fullmatch(verb):
                 raise self._error("this is no verb", verb, hint=f"verbs come first and in lower case, {_EXAMPLE}")
@@ -192,5 +192,5 @@ class _Reader:
 
     def _error(self, cause: str, word: str = "", *, hint: str = _EXAMPLE) -> ScopeError:
         where = f'rule {self._number}, "{printable(self._text)}"'
-        shown = f'{cause}: "{printable(word)}"' if word else cause
-        return ScopeError("the scope cannot be read", cause=shown, where=where, hint=hint)
+        full_cause = f'{cause}: "{printable(word)}"' if word else cause
+        return ScopeError("the scope cannot be read", cause=full_cause, where=where, hint=hint)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from ostiary.core.process.children import end_all
 from ostiary.core.process.executable import find_executable
-from ostiary.core.process.outcome import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, Stdin
+from ostiary.core.process.outcome import DEFAULT_LIMITS, Ending, Outcome, RunLimits, Stderr, Stdin
 from ostiary.core.process.start import ChildProcess, run, start_child
 
 __all__ = [
     "DEFAULT_LIMITS",
     "ChildProcess",
     "Ending",
-    "Limits",
     "Outcome",
+    "RunLimits",
     "Stderr",
     "Stdin",
     "end_all",

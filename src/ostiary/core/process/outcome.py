@@ -33,7 +33,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """How long and how much. `seconds` is None where there is no limit: a person is typing.
 
     `linger_seconds`: how long to read on after the child's end while a process it left behind holds its
@@ -48,7 +48,7 @@ class Limits:
     notice_seconds: float = 10.0
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = RunLimits()
 
 
 @dataclass(frozen=True, slots=True)

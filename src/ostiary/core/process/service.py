@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.process.children import Pipe, RunningChild
-from ostiary.core.process.outcome import Ending, Limits, Outcome
+from ostiary.core.process.outcome import Ending, Outcome, RunLimits
 
 # The real clock, always: the processes that are waited for do not live by a fake one.
 _now = SYSTEM_CLOCK.monotonic
@@ -29,7 +29,7 @@ _KILL_SECONDS = 2.0
 class Service:
     """Serves one child, from one thread, until it has ended."""
 
-    def __init__(self, child: RunningChild, end_notice: int, echo: int | None, feed: bytes, limits: Limits) -> None:
+    def __init__(self, child: RunningChild, end_notice: int, echo: int | None, feed: bytes, limits: RunLimits) -> None:
         self._child = child
         self._end_notice = end_notice
         self._echo = echo

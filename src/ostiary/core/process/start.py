@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ostiary.core.process.children import RunningChild, end_notice
-from ostiary.core.process.outcome import DEFAULT_LIMITS, Limits, Outcome, Stderr, Stdin
+from ostiary.core.process.outcome import DEFAULT_LIMITS, Outcome, RunLimits, Stderr, Stdin
 from ostiary.core.process.service import Service
 
 _STDIN = {Stdin.NOTHING: subprocess.DEVNULL, Stdin.INHERIT: None}
@@ -23,7 +23,7 @@ def run(
     env: Mapping[str, str],
     stdin: Stdin | bytes = Stdin.NOTHING,
     stderr: Stderr = Stderr.TEE,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: RunLimits = DEFAULT_LIMITS,
     own_group: bool = True,
     while_waiting: Callable[[float], None] | None = None,
 ) -> Outcome:
@@ -38,7 +38,7 @@ def run(
     a limit then ends the child alone. A process that a child leaves behind when it ends by itself is left
     alone too, but finds nobody reading its stdout.
 
-    *while_waiting* is called about every `Limits.notice_seconds` with the seconds waited so far. An
+    *while_waiting* is called about every `RunLimits.notice_seconds` with the seconds waited so far. An
     exception from it, or Ctrl-C, ends the child before it propagates.
     """
     with ExitStack() as at_end:

@@ -51,7 +51,7 @@ from ostiary.core.tokens.tokens import (
     Issued,
     Recheck,
     Tokens,
-    kept_in,
+    unseal_kept,
 )
 
 __all__ = [
@@ -84,9 +84,9 @@ __all__ = [
     "digest_hex",
     "ends",
     "ends_token",
-    "kept_in",
     "later_of",
     "new_token",
     "too_many_objects",
+    "unseal_kept",
     "well_formed",
 ]

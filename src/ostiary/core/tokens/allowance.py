@@ -28,12 +28,12 @@ class Allowance:
         """Whether the user may have one more."""
         if not self.most:
             return True
-        left = self._left.pop(username, 0)
-        if left <= 0:
-            left = min(self.most - await self._count(username), max(self.most // _SHARE, 1))
-        if left <= 0:
+        remaining = self._left.pop(username, 0)
+        if remaining <= 0:
+            remaining = min(self.most - await self._count(username), max(self.most // _SHARE, 1))
+        if remaining <= 0:
             return False
         if len(self._left) >= MOST_REMEMBERED:
             del self._left[next(iter(self._left))]
-        self._left[username] = left - 1
+        self._left[username] = remaining - 1
         return True

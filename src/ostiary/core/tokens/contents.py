@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ostiary.core.tokens.moving import read_sessions
-from ostiary.interfaces.portable_store import PortableStore
+from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.token_store import TokenKind, TokenStore
 
 

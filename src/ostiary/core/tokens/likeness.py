@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ostiary.core.tokens.storable import CLOCK_TOLERANCE
-from ostiary.interfaces.portable_store import StoredLog
+from ostiary.interfaces.store_abilities.moving import StoredLog
 from ostiary.interfaces.token_store import Revocation, Session, TokenRecord
 
 _SOME_TIME = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens.likeness import same_log, same_session, same_token
 from ostiary.core.tokens.revocations import LARGEST_SKEW, ends
 from ostiary.errors import ConfigurationError
-from ostiary.interfaces.portable_store import PortableStore, StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import PortableStore, StoredLog, StoredSession
 from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenKind, TokenRecord, TokenStore
 
 PAGE = 500
@@ -125,7 +125,7 @@ async def copy(
     if not same_log(log, await target.export_log()):
         await target.import_log(log)
     batch: list[StoredSession] = []
-    written = looked_at = 0
+    sessions_written = looked_at = 0
     async for ours, theirs in _pairs(source, target):
         standing = standing_of(ours, theirs, log, clock.now())
         looked_at += ours is not None
@@ -133,12 +133,12 @@ async def copy(
             batch.append(_in_place_of(ours, theirs))
         if len(batch) >= PAGE:
             await target.import_sessions(batch)
-            written += len(batch)
+            sessions_written += len(batch)
             batch = []
         if looked_at % PAGE == 0:
             on_progress(looked_at)
     await target.import_sessions(batch)
-    return written + len(batch)
+    return sessions_written + len(batch)
 
 
 def _in_place_of(ours: StoredSession | None, theirs: StoredSession | None) -> StoredSession:
@@ -187,18 +187,18 @@ async def _pairs(
     source: PortableStore, target: PortableStore
 ) -> AsyncIterator[tuple[StoredSession | None, StoredSession | None]]:
     """The sessions of both by id; None where one of them has none with that id."""
-    left, right = read_sessions(source), read_sessions(target)
-    ours, theirs = await anext(left, None), await anext(right, None)
+    source_sessions, target_sessions = read_sessions(source), read_sessions(target)
+    ours, theirs = await anext(source_sessions, None), await anext(target_sessions, None)
     while ours is not None or theirs is not None:
         if theirs is None or (ours is not None and ours.session.id < theirs.session.id):
             yield ours, None
-            ours = await anext(left, None)
+            ours = await anext(source_sessions, None)
         elif ours is None or theirs.session.id < ours.session.id:
             yield None, theirs
-            theirs = await anext(right, None)
+            theirs = await anext(target_sessions, None)
         else:
             yield ours, theirs
-            ours, theirs = await anext(left, None), await anext(right, None)
+            ours, theirs = await anext(source_sessions, None), await anext(target_sessions, None)
 
 
 async def read_sessions(store: PortableStore) -> AsyncIterator[StoredSession]:

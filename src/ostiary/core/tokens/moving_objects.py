@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from ostiary.errors import ConfigurationError
-from ostiary.interfaces.object_store import ObjectStore, StoredObject
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore, StoredObject
 
 PAGE = 100
 
@@ -64,7 +64,7 @@ def check_objects(comparison: ObjectComparison, target: ObjectStore | None, *, r
 
 async def copy_objects(source: ObjectStore | None, target: ObjectStore) -> int:
     """Make the target hold the objects of the source and no others; returns how many were written or deleted."""
-    written = 0
+    changes = 0
     async for ours, theirs in _pairs(source, target):
         if ours is None:
             assert theirs is not None, "a pair has one of them"
@@ -73,8 +73,8 @@ async def copy_objects(source: ObjectStore | None, target: ObjectStore) -> int:
             await target.put_object(ours.kind, ours.name, ours.data, version=None)
         else:
             continue
-        written += 1
-    return written
+        changes += 1
+    return changes
 
 
 async def count_objects(store: ObjectStore) -> dict[str, int]:
@@ -89,18 +89,18 @@ async def _pairs(
     source: ObjectStore | None, target: ObjectStore | None
 ) -> AsyncIterator[tuple[StoredObject | None, StoredObject | None]]:
     """The objects of both by kind and name; None where one of them has none such."""
-    left, right = _read_objects(source), _read_objects(target)
-    ours, theirs = await anext(left, None), await anext(right, None)
+    source_objects, target_objects = _read_objects(source), _read_objects(target)
+    ours, theirs = await anext(source_objects, None), await anext(target_objects, None)
     while ours is not None or theirs is not None:
         if theirs is None or (ours is not None and _key(ours) < _key(theirs)):
             yield ours, None
-            ours = await anext(left, None)
+            ours = await anext(source_objects, None)
         elif ours is None or _key(theirs) < _key(ours):
             yield None, theirs
-            theirs = await anext(right, None)
+            theirs = await anext(target_objects, None)
         else:
             yield ours, theirs
-            ours, theirs = await anext(left, None), await anext(right, None)
+            ours, theirs = await anext(source_objects, None), await anext(target_objects, None)
 
 
 def _key(stored: StoredObject) -> tuple[str, str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces import object_store
-from ostiary.interfaces.object_store import LARGEST_OBJECT, LONGEST_KIND, LONGEST_NAME
+from ostiary.interfaces.store_abilities import stored_objects
+from ostiary.interfaces.store_abilities.stored_objects import LARGEST_OBJECT, LONGEST_KIND, LONGEST_NAME
 from ostiary.interfaces.token_store import LARGEST_DELEGATION, Session, TokenKind, TokenRecord
 
 # A clock that was set back by less than this is waited for: until then the time stands still.
@@ -57,7 +57,7 @@ def check_object(kind: str, name: str = "", data: bytes = b"", *, is_named: bool
 def too_many_objects(kind: str, where: str) -> ProviderError:
     return ProviderError(
         "the token store takes no more objects of this kind",
-        cause=f'it has {object_store.MOST_OBJECTS:,} of the kind "{kind}"',
+        cause=f'it has {stored_objects.MOST_OBJECTS:,} of the kind "{kind}"',
         where=where,
         hint="delete those that nobody needs",
         code="token-store-full",

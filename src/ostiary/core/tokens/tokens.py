@@ -324,11 +324,11 @@ class Tokens(ProgramTokens):
         return session_ended("the refresh token was used before")
 
 
-def kept_in(session: Session, secret: str | bytes) -> Secret | None:
+def unseal_kept(session: Session, secret: str | bytes) -> Secret | None:
     """What the identity provider keeps for *session*, for the client that has *secret*."""
     text = secret if isinstance(secret, str) else secret.decode("ascii", "replace")
-    kept = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
-    return None if kept is None else Secret(kept)
+    unsealed = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
+    return None if unsealed is None else Secret(unsealed)
 
 
 def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session:

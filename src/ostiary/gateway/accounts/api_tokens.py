@@ -14,7 +14,7 @@ from datetime import timedelta
 from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import IssuedToken, Tokens
 from ostiary.gateway.accounts.lifetimes import Lifetimes
-from ostiary.gateway.accounts.refusals import Conflict, NotAllowed, NotPossible, UnknownToken
+from ostiary.gateway.accounts.refusals import AccountConflict, NotAllowed, NotPossible, UnknownToken
 from ostiary.gateway.accounts.scopes import delegation_for
 from ostiary.gateway.accounts.service_accounts import PROVIDER, ServiceAccounts, user_of
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings
@@ -96,7 +96,7 @@ class ApiTokens:
     ) -> IssuedToken:
         name = checked_token_name(name)
         delegation, scope = delegation_for(scope)
-        span = self.lifetimes(holder.provider).checked(lifetime)
+        span = self.lifetimes(holder.provider).resolve(lifetime)
         existing = await self.list(holder.user.username)
         if any(session.name == name for session in existing):
             raise _name_taken(name)
@@ -154,8 +154,8 @@ class _Holder:
     sources: tuple[tuple[str, str], ...] = ()
 
 
-def _name_taken(name: str) -> Conflict:
-    return Conflict(f'there is an API token called "{name}" already')
+def _name_taken(name: str) -> AccountConflict:
+    return AccountConflict(f'there is an API token called "{name}" already')
 
 
 def checked_token_name(name: str) -> str:
@@ -171,6 +171,6 @@ def scope_of(session: Session) -> str:
     return session.client.partition(_SCOPE)[2]
 
 
-def made_by(session: Session) -> str:
+def maker_of(session: Session) -> str:
     """What an API token was made with."""
     return session.client.partition(_SCOPE)[0]

@@ -18,7 +18,7 @@ class Lifetimes:
     usual: timedelta
     longest: timedelta
 
-    def checked(self, lifetime: timedelta | None) -> timedelta:
+    def resolve(self, lifetime: timedelta | None) -> timedelta:
         """What a token gets. Raises `NotPossible` for too long a one: it would end sooner than its holder thinks."""
         if lifetime is None:
             return min(self.usual, self.longest)

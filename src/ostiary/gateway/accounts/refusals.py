@@ -28,7 +28,7 @@ class UnknownToken(AccountRefusal):
         super().__init__("there is no such API token")
 
 
-class Conflict(AccountRefusal):
+class AccountConflict(AccountRefusal):
     status, reason = 409, "AlreadyExists"
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from ostiary.core.account_names import AccountName, checked_account_name
 from ostiary.errors import ProviderError
-from ostiary.interfaces.object_store import StoredObject
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 
 # The kind of the objects that hold accounts.
 KIND = "serviceaccount"

@@ -19,11 +19,11 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import IssuedToken, Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.accounts.lifetimes import Lifetimes
-from ostiary.gateway.accounts.refusals import Conflict, NotPossible, UnknownAccount
+from ostiary.gateway.accounts.refusals import AccountConflict, NotPossible, UnknownAccount
 from ostiary.gateway.accounts.scopes import delegation_for
 from ostiary.gateway.accounts.service_account import KIND, AccountState, ServiceAccount, decode_account
 from ostiary.gateway.config.settings.accounts import DeclaredAccount, ServiceAccountSettings
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 
@@ -84,14 +84,14 @@ class ServiceAccounts:
             if name.startswith(first) and name > begin and (not last or name <= last):
                 by_name[name] = declared
         names = sorted(by_name)
-        shown = names[:limit]
+        page = names[:limit]
         is_more = len(names) > limit
-        return AccountPage(tuple(by_name[name] for name in shown), shown[-1] if is_more else "")
+        return AccountPage(tuple(by_name[name] for name in page), page[-1] if is_more else "")
 
     async def create(self, name: AccountName, *, description: str = "", by: str = "") -> ServiceAccount:
         objects = self._writable()
         if name in self._declared:
-            raise Conflict(f'the service account "{name}" is declared in the configuration')
+            raise AccountConflict(f'the service account "{name}" is declared in the configuration')
         account = ServiceAccount(name, AccountState.ACTIVE, description, self._clock.now(), by)
         version = await self._put_new(objects, account)
         if await self._tokens.store.sessions(username=name.username, limit=1):
@@ -107,7 +107,7 @@ class ServiceAccounts:
                 raise
             raise NotPossible("there are as many service accounts as the token store keeps: delete some") from None
         if version is None:
-            raise Conflict(f'the service account "{account.name}" already exists')
+            raise AccountConflict(f'the service account "{account.name}" already exists')
         return version
 
     async def set_state(self, name: AccountName, state: AccountState, *, by: str = "") -> ServiceAccount:
@@ -136,7 +136,7 @@ class ServiceAccounts:
 
         Raises `LoginRefused` if the account is being disabled or deleted meanwhile.
         """
-        span, (delegation, _) = self._lifetimes.checked(lifetime), delegation_for(scope)
+        span, (delegation, _) = self._lifetimes.resolve(lifetime), delegation_for(scope)
         # Before the account is looked at: the store refuses a token that a later revocation covers.
         sequence = await self._tokens.sequence()
         await self.get_active(name)
@@ -164,12 +164,12 @@ class ServiceAccounts:
         for _ in range(TRIES):
             account = await self.get(name)
             if account.state is AccountState.DELETING and state is not AccountState.DELETING:
-                raise Conflict(f'the service account "{name}" is being deleted')
+                raise AccountConflict(f'the service account "{name}" is being deleted')
             data = account.in_state(state).encode()
             version = await objects.put_object(KIND, str(name), data, version=account.version)
             if version is not None:
                 return ServiceAccount(name, state, account.description, account.created_at, account.created_by, version)
-        raise Conflict(f'the service account "{name}" is being changed by somebody else: try again')
+        raise AccountConflict(f'the service account "{name}" is being changed by somebody else: try again')
 
     async def _revoke(self, name: AccountName, *, by: str) -> int:
         return await self._tokens.revoke(RevocationKind.USER, name.username, by=by)

@@ -44,7 +44,7 @@ class TokenUse:
 
     async def write(self) -> None:
         """Write what was noted. If the store cannot be asked it is lost: it tells no more than when, about."""
-        used, self._waiting = self._waiting, {}
+        uses, self._waiting = self._waiting, {}
         self._news.clear()
-        if used:
-            await self._tokens.store.note_use(used)
+        if uses:
+            await self._tokens.store.note_use(uses)

@@ -24,7 +24,7 @@ from ostiary.interfaces.audit import RecordsAtOnce
 from ostiary.interfaces.closing import Closes
 from ostiary.model import Decision, RequestInfo, UserInfo
 from ostiary.wire import audit as wire
-from ostiary.wire.audit import AuditLevel, Policy, Scope, Stage
+from ostiary.wire.audit import AuditLevel, AuditScope, Policy, Stage
 
 LARGEST_BODY = 256 * 1024
 _ORIGINS_KEPT = 4096
@@ -178,9 +178,9 @@ class Auditor:
 
     def _log_failure(self, sink: RecordsAtOnce, error: Exception) -> None:
         """Once for each kind of failure of a sink: one that fails with every event would fill the log."""
-        told = (id(sink), type(error))
-        if told not in self._failures_told:
-            self._failures_told.add(told)
+        failure = (id(sink), type(error))
+        if failure not in self._failures_told:
+            self._failures_told.add(failure)
             extra = {"sink": type(sink).__name__, "cause": type(error).__name__}
             log.error("an audit provider fails: its events are dropped", extra=extra)
 
@@ -205,7 +205,9 @@ class Prepared:
         "wants_response_body",
     )
 
-    def __init__(self, auditor: Auditor, scope: Scope, frame: wire.Frame, *, long_running: bool, bodies: bool) -> None:
+    def __init__(
+        self, auditor: Auditor, scope: AuditScope, frame: wire.Frame, *, long_running: bool, bodies: bool
+    ) -> None:
         self._auditor, self._scope, self._frame = auditor, scope, frame
         self._head, self._tail = frame.head, frame.tail
         self._complete = frame.middles[Stage.COMPLETE] if Stage.COMPLETE not in scope.omit_stages else ""

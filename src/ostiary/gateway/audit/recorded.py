@@ -121,8 +121,8 @@ def decode_request(event: Event | None) -> RecordedRequest | None:
     is_hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
     decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, is_hidden)
     code = status.get("code") if isinstance(status, dict) else None
-    answered = code if isinstance(code, int) else 0
-    return RecordedRequest(audit_id, at, Attributes(user, info), decision, answered, scope)
+    status_code = code if isinstance(code, int) else 0
+    return RecordedRequest(audit_id, at, Attributes(user, info), decision, status_code, scope)
 
 
 def decode_end(event: Event | None) -> EndedRequest | None:

@@ -21,7 +21,7 @@ from ostiary.interfaces.token_store import Found, Revocation, SessionKind
 CheckHolder = Callable[[Found], Awaitable[Found | None]]
 
 
-class Authenticator:
+class TokenAuthenticator:
     """Finds tokens, and follows the revocations that end them."""
 
     def __init__(

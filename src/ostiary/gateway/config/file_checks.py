@@ -57,17 +57,17 @@ class NamedFile:
 
 def check_files(document: Document, directory: Path, *, now: datetime) -> FileChecks:
     checks = FileChecks()
-    for named in named_files(document):
-        file = directory / Path(named.text).expanduser()
-        match named.holds:
+    for named_file in named_files(document):
+        file = directory / Path(named_file.text).expanduser()
+        match named_file.holds:
             case Holds.CERTIFICATES:
-                _check_certificates(file, named.place, now, checks)
+                _check_certificates(file, named_file.place, now, checks)
             case Holds.SECRET:
-                _check_secret(file, named.place, checks)
+                _check_secret(file, named_file.place, checks)
             case Holds.POLICY:
-                _check_policy(file, named.place, checks)
-            case Holds.WRITTEN if named.text != ":memory:":
-                _check_written(file, named.place, checks)
+                _check_policy(file, named_file.place, checks)
+            case Holds.WRITTEN if named_file.text != ":memory:":
+                _check_written(file, named_file.place, checks)
     if isinstance(document.root.value, dict) and "store" not in document.root.value:
         _check_written(directory / DEFAULT_STORE_FILE, Place(document.file, "store"), checks)
     return checks

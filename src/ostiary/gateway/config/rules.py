@@ -17,9 +17,9 @@ from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
 from ostiary.interfaces.authorization import AllowsEverything
 from ostiary.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck
-from ostiary.interfaces.object_store import ObjectStore
-from ostiary.interfaces.portable_store import PortableStore
-from ostiary.interfaces.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.moving import PortableStore
+from ostiary.interfaces.store_abilities.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
 
 SYSTEM = "system:"
@@ -185,9 +185,9 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
 
 def _check_clusters(config: GatewayConfig, root: Fields) -> None:
     """Service accounts keep their names only where nobody can take those of one cluster for those of another."""
-    bound = [(each, cluster) for each in config.identity if (cluster := bound_cluster(each))]
+    cluster_identities = [(each, cluster) for each in config.identity if (cluster := bound_cluster(each))]
     names = [upstream.name for upstream in config.upstreams]
-    for identity, cluster in bound:
+    for identity, cluster in cluster_identities:
         whose = f'the service accounts of "{identity.name}"'
         hint = "leave out cluster: its users are then called serviceaccount:NAMESPACE:NAME, behind its prefix"
         if cluster not in names:
@@ -197,7 +197,7 @@ def _check_clusters(config: GatewayConfig, root: Fields) -> None:
             root.problem(f"{whose} would be others' of the same name at the other upstreams", "identity", hint)
         elif config.webhooks.token_review:
             root.problem(f"{whose} would be others' in a cluster that asks by webhook", "identity", hint)
-        elif len(bound) > 1:
+        elif len(cluster_identities) > 1:
             root.problem(f"{whose} could have the names of another provider's, of the same cluster", "identity", hint)
 
 

@@ -220,11 +220,11 @@ def identity_as(
 
 
 def check_unique(entries: Sequence[NamedEntry]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for entry in entries:
-        if entry.name in seen and entry.fields.is_right("name"):
+        if entry.name in names and entry.fields.is_right("name"):
             entry.fields.problem("duplicate name", "name")
-        seen.add(entry.name)
+        names.add(entry.name)
 
 
 def _parts(provider: Provider[T]) -> tuple[str, str, T, Place]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ostiary.core.tokens import IssuedToken
-from ostiary.gateway.accounts.api_tokens import made_by, scope_of
+from ostiary.gateway.accounts.api_tokens import maker_of, scope_of
 from ostiary.gateway.accounts.service_account import ServiceAccount
 from ostiary.gateway.accounts.service_accounts import AccountPage
 from ostiary.interfaces.token_store import Session
@@ -71,7 +71,7 @@ def api_token_json(session: Session) -> dict[str, object]:
             "id": session.id,
             "user": session.user.username,
             "scope": scope_of(session),
-            "madeBy": made_by(session),
+            "madeBy": maker_of(session),
             "lastUsed": None if session.last_used_at is None else time_text(session.last_used_at),
             "expirationTimestamp": time_text(session.expires_at),
         },

@@ -38,17 +38,17 @@ class AccountsApi:
     def __init__(self, accounts: ServiceAccounts, api_tokens: ApiTokens) -> None:
         self._accounts = accounts
         self._api_tokens = api_tokens
-        one = f"{_IN_NAMESPACE}/{{name}}"
+        account_path = f"{_IN_NAMESPACE}/{{name}}"
         self.routes = [
             Route(f"{PREFIX}/serviceaccounts", answering(self._list), methods=["GET"]),
             Route(_IN_NAMESPACE, answering(self._list), methods=["GET"]),
             Route(_IN_NAMESPACE, answering(self._create), methods=["POST"]),
-            Route(one, answering(self._show), methods=["GET"]),
-            Route(one, answering(self._change), methods=["PATCH"]),
-            Route(one, answering(self._delete), methods=["DELETE"]),
-            Route(f"{one}/token", answering(self._issue), methods=["POST"]),
-            Route(f"{one}/token", answering(self._list_tokens), methods=["GET"]),
-            Route(f"{one}/token", answering(self._revoke_token), methods=["DELETE"]),
+            Route(account_path, answering(self._show), methods=["GET"]),
+            Route(account_path, answering(self._change), methods=["PATCH"]),
+            Route(account_path, answering(self._delete), methods=["DELETE"]),
+            Route(f"{account_path}/token", answering(self._issue), methods=["POST"]),
+            Route(f"{account_path}/token", answering(self._list_tokens), methods=["GET"]),
+            Route(f"{account_path}/token", answering(self._revoke_token), methods=["DELETE"]),
         ]
 
     async def _list(self, request: Request) -> Response:
@@ -60,21 +60,25 @@ class AccountsApi:
         return JSONResponse(accounts_json(page))
 
     async def _create(self, request: Request) -> Response:
-        wanted = await _account_request(request)
-        if wanted.disabled:
+        account_request = await _account_request(request)
+        if account_request.disabled:
             raise ValueError("an account is created active: disable it afterwards")
-        name = checked_account_name(request.path_params["namespace"], wanted.name or "")
-        account = await self._accounts.create(name, description=wanted.description or "", by=_caller(request))
+        name = checked_account_name(request.path_params["namespace"], account_request.name or "")
+        account = await self._accounts.create(name, description=account_request.description or "", by=_caller(request))
         return JSONResponse(account_json(account), status_code=201)
 
     async def _show(self, request: Request) -> Response:
         return JSONResponse(account_json(await self._accounts.get(_account_name(request))))
 
     async def _change(self, request: Request) -> Response:
-        name, wanted = _account_name(request), await _account_request(request)
-        if wanted.name not in (None, name.name) or wanted.description is not None or wanted.disabled is None:
+        name, account_request = _account_name(request), await _account_request(request)
+        if (
+            account_request.name not in (None, name.name)
+            or account_request.description is not None
+            or account_request.disabled is None
+        ):
             raise ValueError("only spec.disabled can be changed")
-        state = AccountState.DISABLED if wanted.disabled else AccountState.ACTIVE
+        state = AccountState.DISABLED if account_request.disabled else AccountState.ACTIVE
         return JSONResponse(account_json(await self._accounts.set_state(name, state, by=_caller(request))))
 
     async def _delete(self, request: Request) -> Response:
@@ -84,11 +88,13 @@ class AccountsApi:
 
     async def _issue(self, request: Request) -> Response:
         name = _account_name(request)
-        wanted = decode_token_request(decode_body(await request.body() or b"{}"))
+        token_request = decode_token_request(decode_body(await request.body() or b"{}"))
         client = f"requested by {_caller(request)}"
-        if wanted.name:
-            return await self._create_token(request, name, wanted, client)
-        issued = await self._accounts.issue(name, lifetime=wanted.lifetime, scope=wanted.scope, client=client)
+        if token_request.name:
+            return await self._create_token(request, name, token_request, client)
+        issued = await self._accounts.issue(
+            name, lifetime=token_request.lifetime, scope=token_request.scope, client=client
+        )
         return JSONResponse(issued_json(issued), status_code=201)
 
     async def _create_token(self, request: Request, name: AccountName, wanted: TokenRequest, client: str) -> Response:
@@ -140,10 +146,10 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
 
 async def _account_request(request: Request) -> AccountRequest:
-    wanted = decode_account_request(decode_body(await request.body()))
-    if wanted.namespace not in (None, request.path_params["namespace"]):
+    account_request = decode_account_request(decode_body(await request.body()))
+    if account_request.namespace not in (None, request.path_params["namespace"]):
         raise ValueError("metadata.namespace is not that of the path")
-    return wanted
+    return account_request
 
 
 def _account_name(request: Request) -> AccountName:

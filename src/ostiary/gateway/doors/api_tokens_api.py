@@ -38,12 +38,12 @@ class ApiTokensApi:
     async def _create(self, request: Request) -> Response:
         state = request.state
         check_maker(request)
-        wanted = decode_token_request(decode_body(await request.body()))
+        token_request = decode_token_request(decode_body(await request.body()))
         issued = await self._api_tokens.create(
             state.session,
-            wanted.name,
-            lifetime=wanted.lifetime,
-            scope=wanted.scope,
+            token_request.name,
+            lifetime=token_request.lifetime,
+            scope=token_request.scope,
             client=f"made by API from {state.address}",
         )
         return JSONResponse(issued_json(issued, kind="APIToken"), status_code=201)

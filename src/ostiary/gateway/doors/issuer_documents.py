@@ -10,7 +10,7 @@ import json
 import logging
 
 from ostiary.errors import OstiaryError
-from ostiary.gateway.issuer.issuer import Issuer
+from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.issuer.signing_key import ALGORITHM
 from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
@@ -30,7 +30,7 @@ KEYS_SECONDS = 5
 class IssuerDocuments:
     """*path* is the path of the issuer's URL, empty if it has none."""
 
-    def __init__(self, issuer: Issuer, path: str) -> None:
+    def __init__(self, issuer: JwtIssuer, path: str) -> None:
         self._issuer = issuer
         self._path = path
         self._discovery = json.dumps(discovery_document(issuer.url)).encode()

@@ -54,25 +54,25 @@ class SelfReviews:
 
         *delegation* is that of a token which is less than its owner: the answers are about what can be done with it.
         """
-        wanted = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
-        if wanted is None:
+        representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
+        if representation is None:
             return _not_acceptable()
         kind = SELF_REVIEW_KINDS[info.resource]
         try:
             review = read_review(kind, request.body, content_type=request.content_type, query=request.query)
         except ReviewRefused as refused:
-            return _refusal(refused, wanted)
+            return _refusal(refused, representation)
         user = with_implied_groups(user)
         if kind == WHO:
             now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-            return _creation(who_answer(_with_delegation(user, delegation), now), wanted, review)
+            return _creation(who_answer(_with_delegation(user, delegation), now), representation, review)
         if kind == RULES:
             namespace = review.spec["namespace"]
             rules = self._authorizer.rules_for(user, namespace, upstream=info.upstream)
             if delegation is not None:
                 rules = rules_within(rules, delegation, namespace=namespace, upstream=info.upstream)
-            return _creation(rules_answer(rules), wanted, review)
-        return self._access(review, user, wanted, delegation, upstream=info.upstream)
+            return _creation(rules_answer(rules), representation, review)
+        return self._access(review, user, representation, delegation, upstream=info.upstream)
 
     def _access(
         self,

@@ -23,7 +23,7 @@ from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.issuer.claims import claims_of
 from ostiary.gateway.issuer.key_ring import RingKey
-from ostiary.gateway.issuer.key_source import KeySource
+from ostiary.gateway.issuer.key_source import SigningKeySource
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Found
@@ -58,7 +58,7 @@ class SignedToken:
     credential_id: str
 
 
-class Issuer:
+class JwtIssuer:
     """One instance serves one event loop. *url* is the claim ``iss``."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Issuer:
         url: str,
         audiences: Sequence[str],
         lifetime: timedelta,
-        keys: KeySource,
+        keys: SigningKeySource,
         tokens: Tokens,
         *,
         clock: Clock,
@@ -161,7 +161,7 @@ class Issuer:
                     raise
         return self._keys.ring.jwks(self._clock.now())
 
-    def adopt(self, old: Issuer) -> None:
+    def adopt(self, old: JwtIssuer) -> None:
         """Begin with the keys that *old* knows, until they are read."""
         if type(old._keys) is type(self._keys):
             self._keys.ring = old._keys.ring
@@ -204,4 +204,4 @@ class Issuer:
             log.error("the signing keys of the issuer cannot be read or rotated", extra={"cause": cause})
         self.trouble = cause
         self._metrics.issuer_failing.set(1 if cause else 0)
-        self._metrics.issuer_keys.set(len(self._keys.ring.published(now)))
+        self._metrics.issuer_keys.set(len(self._keys.ring.published_keys(now)))

@@ -48,8 +48,8 @@ class KeyRing:
         due = [key for key in self.keys if key.signs_from <= now < key.signs_until]
         return max(due, key=lambda key: key.signs_from, default=None)
 
-    def published(self, now: datetime) -> tuple[RingKey, ...]:
+    def published_keys(self, now: datetime) -> tuple[RingKey, ...]:
         return tuple(key for key in self.keys if key.private is not None and now < key.published_until)
 
     def jwks(self, now: datetime) -> dict[str, object]:
-        return {"keys": [dict(key.jwk) for key in self.published(now)]}
+        return {"keys": [dict(key.jwk) for key in self.published_keys(now)]}

@@ -7,7 +7,7 @@ from typing import Protocol
 from ostiary.gateway.issuer.key_ring import KeyRing
 
 
-class KeySource(Protocol):
+class SigningKeySource(Protocol):
     """The keys of one issuer. `ring` is what was read last, and stays when nothing can be read."""
 
     ring: KeyRing

@@ -35,9 +35,9 @@ def with_due_changes(ring: KeyRing, now: datetime, life: KeyLife, make_key: Make
     last = max((key.signs_until for key in keys), default=now)
     if KeyRing(tuple(keys)).signing(now) is None:
         # The first key, or the store was away for so long that the next one was never made.
-        keys.append(_timed(make_key(), now, life))
+        keys.append(_set_times(make_key(), now, life))
     elif last - now <= life.publish_ahead:
-        keys.append(_timed(make_key(), last, life))
+        keys.append(_set_times(make_key(), last, life))
     return ring if keys == list(ring.keys) else KeyRing(tuple(keys))
 
 
@@ -47,20 +47,20 @@ def rotated_now(ring: KeyRing, now: datetime, life: KeyLife, make_key: MakeKey, 
     With *withdraw* it signs at once, and no other key is published any more: what they signed ends.
     """
     if withdraw:
-        return KeyRing((_timed(make_key(), now, life),))
+        return KeyRing((_set_times(make_key(), now, life),))
     start = now + TAKEN_UP_AFTER
-    kept = [_retired(key, start) for key in ring.keys if now < key.published_until]
+    other_keys = [_retire(key, start) for key in ring.keys if now < key.published_until]
     # Those that never signed, by no replica's clock, need not be published; of too many the newest count.
-    kept = [key for key in kept if key.signs_from <= start + CLOCK_SKEW][-(MOST_KEYS - 1) :]
-    return KeyRing((*kept, _timed(make_key(), start, life)))
+    other_keys = [key for key in other_keys if key.signs_from <= start + CLOCK_SKEW][-(MOST_KEYS - 1) :]
+    return KeyRing((*other_keys, _set_times(make_key(), start, life)))
 
 
-def _timed(key: RingKey, start: datetime, life: KeyLife) -> RingKey:
+def _set_times(key: RingKey, start: datetime, life: KeyLife) -> RingKey:
     until = start + life.sign_for
     return replace(key, signs_from=start, signs_until=until, published_until=_published_until(until))
 
 
-def _retired(key: RingKey, at: datetime) -> RingKey:
+def _retire(key: RingKey, at: datetime) -> RingKey:
     until = min(key.signs_until, at)
     return replace(key, signs_until=until, published_until=_published_until(until))
 

@@ -105,7 +105,7 @@ def _note(fields: Fields, key: str, read: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class IssuerSettings:
+class JwtIssuerSettings:
     audiences: Annotated[
         tuple[str, ...],
         Names(

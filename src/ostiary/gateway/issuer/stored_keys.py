@@ -20,7 +20,7 @@ from ostiary.gateway.issuer.key_ring import KeyRing, RingKey
 from ostiary.gateway.issuer.rotation import KeyLife, rotated_now, with_due_changes
 from ostiary.gateway.issuer.sealing_secrets import read_sealing_secrets
 from ostiary.gateway.issuer.signing_key import SigningKey
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.model import Secret
 
 KIND, NAME = "issuer-keys", "ring"
@@ -44,9 +44,9 @@ class StoredKeys:
     async def refresh(self) -> None:
         secrets = self._secrets.current()
         stored = await self._store.find_object(KIND, NAME)
-        known = {key.id: key for key in self.ring.keys if key.private is not None}
+        known_keys = {key.id: key for key in self.ring.keys if key.private is not None}
         self._version = 0 if stored is None else stored.version
-        self.ring = KeyRing() if stored is None else decode_ring(stored.data, secrets, known)
+        self.ring = KeyRing() if stored is None else decode_ring(stored.data, secrets, known_keys)
 
     async def rotate(self) -> bool:
         """Make what is due, if anything is. With another secret than the others' nothing is: they could not open it."""

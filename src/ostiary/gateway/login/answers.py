@@ -143,7 +143,7 @@ def grant_refusal(error: str, description: str = "", *, status: int = 400, routi
     return replace(json_answer(status, details), routine=routine)
 
 
-def exchanged(issued: IssuedToken, *, seconds: int, scope: str = "") -> LoginAnswer:
+def exchange_answer(issued: IssuedToken, *, seconds: int, scope: str = "") -> LoginAnswer:
     """The answer to a token exchange (RFC 8693, section 2.2.1)."""
     return json_answer(
         200,

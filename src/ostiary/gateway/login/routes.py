@@ -29,7 +29,7 @@ from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import OnEvent, log_event
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
-from ostiary.gateway.issuer.issuer import Issuer
+from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
@@ -41,7 +41,7 @@ from ostiary.gateway.login.pages.views import Site
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
-from ostiary.gateway.login.programs.token_exchange import TokenExchange
+from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.programs.token_requests import TokenRequests
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
@@ -82,7 +82,7 @@ class Login:
         ended: EveryEndedRequest | None = None,
         refusals: EveryRefusal | None = None,
         replicas: Replicas | None = None,
-        issuer: Issuer | None = None,
+        issuer: JwtIssuer | None = None,
         api_tokens: ApiTokens | None = None,
         find_token: FindToken | None = None,
         counts: ImmediateCounts | None = None,
@@ -110,7 +110,7 @@ class Login:
         codes = Codes(store, tokens, lengths, clock=clock)
         devices = Devices(store, tokens, lengths, external_url=url, clock=clock, counts=counts)
         self._token_requests = TokenRequests(codes, devices, self._events, self._starts)
-        self._exchange = TokenExchange(
+        self._exchange = TokenExchanger(
             self._identity,
             tokens,
             providers=providers,

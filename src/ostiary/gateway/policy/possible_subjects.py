@@ -113,8 +113,8 @@ class PossibleSubjects:
         """Whether a service account that signs in is *subject*, or in it."""
         if not self.service_accounts:
             return False
-        named = service_account(subject.name) is not None
-        return {"User": named, "Group": is_service_account_group(subject.name)}.get(
+        is_account = service_account(subject.name) is not None
+        return {"User": is_account, "Group": is_service_account_group(subject.name)}.get(
             subject.kind, subject.kind == "ServiceAccount"
         )
 

@@ -77,8 +77,8 @@ async def replay(
 def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
     """The mappers of *config* that know requests for which one permission is not enough."""
     mappers = {upstream.attributes.type: upstream.attributes.instance for upstream in config.upstreams}
-    found = (ability(mapper, RequiresMore) for mapper in mappers.values())
-    return tuple(mapper for mapper in found if mapper is not None)
+    requiring = (ability(mapper, RequiresMore) for mapper in mappers.values())
+    return tuple(mapper for mapper in requiring if mapper is not None)
 
 
 async def _decide(

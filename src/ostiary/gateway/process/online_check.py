@@ -22,14 +22,14 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.reasons import reason_of
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.interfaces.probe import Probes
-from ostiary.interfaces.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
 
 SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
+class OnlineCheckResult:
     """What came of one question. `detail` is what answered, or why nobody did."""
 
     what: str
@@ -37,7 +37,7 @@ class ProbeResult:
     detail: str = ""
 
 
-async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[ProbeResult]:
+async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[OnlineCheckResult]:
     """Each system that can be asked, in the order of the configuration."""
     questions: dict[str, Awaitable[str]] = {}
     if has_trait(config.store.instance, SharedBetweenProcesses):
@@ -61,17 +61,17 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
     return list(await asyncio.gather(*(_probe(what, asking, seconds) for what, asking in questions.items())))
 
 
-async def _probe(what: str, asking: Awaitable[str], seconds: float) -> ProbeResult:
+async def _probe(what: str, asking: Awaitable[str], seconds: float) -> OnlineCheckResult:
     try:
         async with asyncio.timeout(seconds):
-            return ProbeResult(what, True, await asking)
+            return OnlineCheckResult(what, True, await asking)
     except TimeoutError:
-        return ProbeResult(what, False, f"it did not answer within {seconds:g} seconds")
+        return OnlineCheckResult(what, False, f"it did not answer within {seconds:g} seconds")
     except OstiaryError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        return ProbeResult(what, False, reason_of(error) + hint)
+        return OnlineCheckResult(what, False, reason_of(error) + hint)
     except Exception as error:
-        return ProbeResult(what, False, reason_of(error))
+        return OnlineCheckResult(what, False, reason_of(error))
 
 
 async def _ask_store(config: GatewayConfig) -> str:
@@ -84,8 +84,8 @@ async def _ask_store(config: GatewayConfig) -> str:
         # A session of this name does not exist; to know that, the store must be there, and its schema understood.
         await store.session("-")
         probing = ability(store, Probes)
-        answered = "it answered" if probing is None else await probing.probe()
-        return answered + await _confirm_owner(config)
+        answer = "it answered" if probing is None else await probing.probe()
+        return answer + await _confirm_owner(config)
     finally:
         # Nobody else closes it: no gateway is started.
         await store.close()

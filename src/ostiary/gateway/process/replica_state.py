@@ -89,9 +89,9 @@ class ReplicaState:
 
     def take_seen(self, data: object) -> None:
         """Show in the metrics how many replicas there are."""
-        seen, metrics = cast(SeenJson, data), self._shared.metrics
-        metrics.replicas.set(seen["replicas"])
-        metrics.other_configuration.set(seen["other_configuration"])
+        counts, metrics = cast(SeenJson, data), self._shared.metrics
+        metrics.replicas.set(counts["replicas"])
+        metrics.other_configuration.set(counts["other_configuration"])
 
     async def state(self) -> WorkerState:
         shared = self._shared

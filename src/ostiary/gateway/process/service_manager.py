@@ -39,8 +39,8 @@ class ServiceManager:
         microseconds = environment.pop("WATCHDOG_USEC", "")
         # Set if it is meant for another process: a shell around us that was started with it.
         meant_for = environment.pop("WATCHDOG_PID", str(os.getpid()))
-        wanted = microseconds.isdecimal() and int(microseconds) > 0 and meant_for == str(os.getpid())
-        return cls(address, watchdog=timedelta(microseconds=int(microseconds)) if wanted else None)
+        has_watchdog = microseconds.isdecimal() and int(microseconds) > 0 and meant_for == str(os.getpid())
+        return cls(address, watchdog=timedelta(microseconds=int(microseconds)) if has_watchdog else None)
 
     def tell_started(self) -> None:
         """Requests are answered. Only the first call counts: a worker that is replaced starts, too."""

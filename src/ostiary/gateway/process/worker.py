@@ -36,7 +36,7 @@ from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.replicas.replica import Replica
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
-from ostiary.interfaces.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.replicas import OwnedStore
 
 log = logging.getLogger("ostiary.gateway")
 

@@ -43,9 +43,9 @@ class ConfigurationDigest:
         if config.document is not None:
             self._document = canonical(config.document.value)
             self._paths = tuple(
-                (named.place.path, config.directory / Path(named.text).expanduser())
-                for named in named_files(config.document)
-                if named.holds in READ
+                (named_file.place.path, config.directory / Path(named_file.text).expanduser())
+                for named_file in named_files(config.document)
+                if named_file.holds in READ
             )
 
     def current(self) -> bytes:

@@ -21,7 +21,7 @@ from ostiary.gateway.replicas.note_writer import Noted, note_key
 from ostiary.gateway.siblings import messages
 from ostiary.gateway.siblings.channel import NoSiblings, Siblings
 from ostiary.gateway.siblings.messages import EndedRequestJson, RefusalJson
-from ostiary.interfaces.replicas import Note, NoteStore
+from ostiary.interfaces.store_abilities.replicas import Note, NoteStore
 from ostiary.interfaces.token_store import TokenStore
 
 REFUSAL_TOPIC = "refusals"

@@ -21,7 +21,7 @@ from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.secrets.redact import without_tokens
 from ostiary.errors import OstiaryError, ProviderError
-from ostiary.interfaces.replicas import LARGEST_NOTE, NoteStore
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, NoteStore
 
 FLUSH_SECONDS = 1.0
 NOTES_PER_FLUSH = 50

@@ -17,7 +17,7 @@ from typing import cast
 from ostiary.core.abilities import ability
 from ostiary.core.text import printable
 from ostiary.errors import ProviderError
-from ostiary.interfaces.replicas import OwnedStore
+from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import TokenStore
 
 CONFIRM_SECONDS = 5.0
@@ -123,10 +123,10 @@ class _GuardedStore:
         member = getattr(self._store, name)
         if not callable(member) or name == "close":
             return member
-        return _guarded(member, self._owner)
+        return _guard(member, self._owner)
 
 
-def _guarded(method: Callable[..., Awaitable[object]], owner: StoreOwner) -> Callable[..., Awaitable[object]]:
+def _guard(method: Callable[..., Awaitable[object]], owner: StoreOwner) -> Callable[..., Awaitable[object]]:
     async def call(*arguments: object, **options: object) -> object:
         if not owner.is_confirmed:
             await owner.ensure()

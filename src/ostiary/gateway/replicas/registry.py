@@ -24,7 +24,7 @@ from ostiary.gateway.replicas.configuration import key_name, keyed_hash
 from ostiary.gateway.replicas.replica import Replica, ReplicaIdentity, decode_replica, encode_replica
 from ostiary.gateway.replicas.workers import RequestRate, WorkerState, merge_states
 from ostiary.interfaces import VERSION as INTERFACES_VERSION
-from ostiary.interfaces.replicas import NoteStore
+from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.interfaces.token_store import TokenStore
 
 TOPIC = "replicas"
@@ -97,9 +97,9 @@ class ReplicaRegistry:
             return
         if not self._left:
             await self._notes.put_notes(TOPIC, {own.id: encode_replica(own)}, seconds=SHOWN_SECONDS)
-        seen = await read_replicas(self._notes)
-        self._differences.report(seen)
-        self._on_seen(seen)
+        replicas = await read_replicas(self._notes)
+        self._differences.report(replicas)
+        self._on_seen(replicas)
 
     async def own(self) -> Replica:
         """How this replica is at this moment."""
@@ -158,28 +158,28 @@ class Replicas:
     async def all(self) -> list[SeenReplica]:
         """Raises `ProviderError` if the store cannot be asked."""
         own = await self._own()
-        heard = {} if self._notes is None else {each.replica.id: each for each in await _heard(self._notes)}
+        by_id = {} if self._notes is None else {each.replica.id: each for each in await _read_heard(self._notes)}
         if own is not None:
-            heard[own.id] = Heard(own)
-        return compare(list(heard.values()))
+            by_id[own.id] = Heard(own)
+        return compare(list(by_id.values()))
 
 
 async def read_replicas(notes: NoteStore) -> list[SeenReplica]:
     """All replicas that have written a note lately."""
-    return compare(await _heard(notes))
+    return compare(await _read_heard(notes))
 
 
-async def _heard(notes: NoteStore) -> list[Heard]:
+async def _read_heard(notes: NoteStore) -> list[Heard]:
     latest = await notes.latest_notes(TOPIC, MOST_REPLICAS)
     # By the clock of the store alone: the newest note is as old as we know how to tell.
     now = max((note.written_at for note in latest), default=None)
-    heard = []
+    replicas = []
     for note in latest:
         replica = decode_replica(note.data)
         if replica is not None and now is not None:
             age = (now - note.written_at).total_seconds()
-            heard.append(Heard(replica, age if age > SILENT_SECONDS else 0.0))
-    return heard
+            replicas.append(Heard(replica, age if age > SILENT_SECONDS else 0.0))
+    return replicas
 
 
 async def _shared_key(notes: NoteStore) -> bytes:

@@ -79,10 +79,10 @@ def decode_replica(data: bytes) -> Replica | None:
 def replica_from_json(value: object) -> Replica | None:
     if not isinstance(value, dict):
         return None
-    known = {field.name: value[field.name] for field in fields(Replica) if field.name in value}
-    if "id" not in known or not all(_fits(name, field) for name, field in known.items()):
+    values = {field.name: value[field.name] for field in fields(Replica) if field.name in value}
+    if "id" not in values or not all(_fits(name, field) for name, field in values.items()):
         return None
-    return Replica(**cast("dict[str, str]", known))  # type: ignore[arg-type]  # the types have been checked
+    return Replica(**cast("dict[str, str]", values))  # type: ignore[arg-type]  # the types have been checked
 
 
 _TYPES = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(Replica).items()}

@@ -19,7 +19,7 @@ from ostiary.gateway.http1.client.receiver import FailureKind
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.records import RequestRecords
-from ostiary.gateway.request.stages import Passage, Plan
+from ostiary.gateway.request.stages import Passage, RequestPlan
 from ostiary.interfaces.admission import Admission, UpstreamAnswer
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
@@ -62,7 +62,7 @@ class Answers:
         code, body = status.unauthorized()
         self.send(passage, code, body, more=[(b"WWW-Authenticate", challenge)], reason=reason)
 
-    def send_refusal(self, passage: Passage, plan: Plan) -> None:
+    def send_refusal(self, passage: Passage, plan: RequestPlan) -> None:
         """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
         decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
         self._authorizer.record(attributes, decision, passage.audit_id)
@@ -81,7 +81,9 @@ class Answers:
     def send_too_large(self, passage: Passage) -> None:
         self.send(passage, *status.too_large(), plan=passage.plan, reason="the body is too large")
 
-    def send_too_many(self, passage: Passage, error: TooManyRequests, limit: str, plan: Plan | None = None) -> None:
+    def send_too_many(
+        self, passage: Passage, error: TooManyRequests, limit: str, plan: RequestPlan | None = None
+    ) -> None:
         if passage.exchange.gone:
             return
         self._metrics.rate_limited.inc(limit)
@@ -123,7 +125,9 @@ class Answers:
         cause = error.cause or error.summary
         log.error("a request could not be counted", extra={"request_id": passage.audit_id, "cause": cause})
         self._metrics.provider_errors.inc("admission", "")
-        self.send(passage, *status.uncounted(), plan=passage.plan, reason=f"the quota could not be counted: {cause}")
+        self.send(
+            passage, *status.quota_unavailable(), plan=passage.plan, reason=f"the quota could not be counted: {cause}"
+        )
 
     def send_undecided(
         self,
@@ -147,7 +151,7 @@ class Answers:
         self._metrics.provider_errors.inc("token_store", "")
         self.send(passage, *status.upstream_failed(503), reason="the token could not be looked up")
 
-    def send_internal_error(self, passage: Passage, plan: Plan | None = None) -> None:
+    def send_internal_error(self, passage: Passage, plan: RequestPlan | None = None) -> None:
         """500: we failed, or the record of this request cannot be kept."""
         self.send(
             passage, *status.internal(), plan=plan, reason="the gateway failed, or could not store the audit event"
@@ -178,7 +182,7 @@ class Answers:
         code: int,
         body: bytes,
         *,
-        plan: Plan | None = None,
+        plan: RequestPlan | None = None,
         audit: Prepared | None = None,
         more: Headers | None = None,
         reason: str = "",

@@ -2,7 +2,7 @@
 
     identify   who sends it                  authenticate.authenticator, authenticate.presented_token
     question   what is asked, and of whom    request.questions
-    decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.plans)
+    decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
     admit      is there room for it          admit.limits, admit.admission_chain
     forward    send it to its upstream       request.forwarder -> upstream.proxied, or request.own
     conclude   count and record it           request.records -> audit.auditor
@@ -33,7 +33,7 @@ from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequests
 from ostiary.gateway.audit.source_ips import Network
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
@@ -50,18 +50,18 @@ from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.object_admission import ObjectAdmission
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis
 from ostiary.gateway.request.own.token_review import OwnTokenReviews
-from ostiary.gateway.request.plans import Planner, Plans
 from ostiary.gateway.request.questions import NoRoute, Questions
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.records import RequestRecords
-from ostiary.gateway.request.remembered_heads import RememberedHead, RememberedHeads
+from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeads
+from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
-from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, Plan, Question
+from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
 from ostiary.gateway.upstream.routes import Routes
-from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, Outcome, UpstreamApi
+from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
 from ostiary.model import Attributes
 
 log = logging.getLogger("ostiary.gateway")
@@ -71,7 +71,7 @@ log = logging.getLogger("ostiary.gateway")
 class EngineParts:
     """What an engine is made of."""
 
-    authenticator: Authenticator
+    authenticator: TokenAuthenticator
     authorizer: Authorizer
     routes: Routes
     auditor: Auditor
@@ -264,7 +264,7 @@ class Engine:
         if passage.exchange.gone:
             return
         if token is None:
-            self._limits.failures.failed(address)
+            self._limits.failures.record_failure(address)
             self._answers.send_unauthorized(passage, attempted=True)
         else:
             self._ask(passage, token)
@@ -342,7 +342,7 @@ class Engine:
 
     # --- admit ---
 
-    def _admit(self, passage: Passage, token: TokenInUse, plan: Plan) -> None:
+    def _admit(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
         passage.token, passage.plan = token, plan
         if token.revoked:
             # It was revoked while the request was being decided on.
@@ -382,7 +382,7 @@ class Engine:
             self._prepare(passage)
 
     def _prepare(self, passage: Passage) -> None:
-        """What some requests need before they are forwarded or served: see `Plan.at_once`."""
+        """What some requests need before they are forwarded or served: see `RequestPlan.at_once`."""
         plan = passage.plan
         if plan.reviews_token and not passage.body_was_read:
             self._tasks.start_for(passage, self._review_token(passage))
@@ -408,7 +408,7 @@ class Engine:
         except AuditUnavailable as error:
             passage.release()
             if self._objects is not None:
-                self._objects.settle(passage, Outcome.NOT_DONE, 0, None)
+                self._objects.settle(passage, WriteOutcome.NOT_DONE, 0, None)
             log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
             self._answers.send_internal_error(passage)
             return

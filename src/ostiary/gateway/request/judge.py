@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.delegation import Delegation
-from ostiary.core.implied_groups import impersonated
+from ostiary.core.implied_groups import complete_impersonated
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import required_permissions
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.authorize.token_scope import refusal_by_scope
 from ostiary.gateway.request.questions import NoRoute, Questions
-from ostiary.gateway.request.stages import Passage, Plan, Question
+from ostiary.gateway.request.stages import Passage, Question, RequestPlan
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
 
@@ -101,11 +101,11 @@ class Judge:
             # Never hidden: the question names nothing but what the actor wrote.
             ruling = replace(ruling, hidden=False)
             return ImpersonationRuling(ruling, actor, Question(permission, (), question.target), permissions)
-        user = impersonated(user)
+        user = complete_impersonated(user)
         ruling = await self.authorize(user, question.required, delegation)
         return ImpersonationRuling(ruling, user, question, permissions)
 
-    async def authorize_plan(self, plan: Plan, required: Sequence[RequestInfo]) -> Ruling:
+    async def authorize_plan(self, plan: RequestPlan, required: Sequence[RequestInfo]) -> Ruling:
         """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
         if plan.actor is not None:
             refused = await self._first_refusal(plan.actor, plan.impersonation, plan.delegation)
@@ -129,7 +129,7 @@ class Judge:
                 return refusal_by_scope(delegation, required, generation=self._authorizer.generation)
         return None
 
-    def required_now(self, plan: Plan, passage: Passage) -> tuple[RequestInfo, ...] | None:
+    def required_now(self, plan: RequestPlan, passage: Passage) -> tuple[RequestInfo, ...] | None:
         """What must be allowed, as the configuration in force reads the request; None if it would not forward it."""
         if not self._was_replaced:
             return plan.required
@@ -140,7 +140,7 @@ class Judge:
         return question.required if _is_same_upstream(plan, question) else None
 
 
-def _is_same_upstream(plan: Plan, question: Question) -> bool:
+def _is_same_upstream(plan: RequestPlan, question: Question) -> bool:
     """Whether the request would still go where it went: the very server, whatever else is configured for it."""
     if plan.upstream is None or question.upstream is None:
         # What we answer ourselves has none.

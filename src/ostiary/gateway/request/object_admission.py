@@ -21,9 +21,9 @@ from ostiary.interfaces.admission import (
     Admission,
     CountsObjects,
     Hold,
-    Outcome,
     UpstreamAnswer,
     UpstreamApi,
+    WriteOutcome,
     WriteRequest,
     WriteResult,
 )
@@ -81,10 +81,10 @@ class ObjectAdmission:
         elif is_admitted and await self._recheck.is_still_allowed(passage):
             passage.holds = tuple(holds)
             return True
-        self._settle(holds, WriteResult(Outcome.NOT_DONE))
+        self._settle(holds, WriteResult(WriteOutcome.NOT_DONE))
         return False
 
-    def settle(self, passage: Passage, outcome: Outcome, status: int, body: bytes | None) -> None:
+    def settle(self, passage: Passage, outcome: WriteOutcome, status: int, body: bytes | None) -> None:
         """The request is over. Its client has the answer: nobody waits for this."""
         holds, passage.holds = passage.holds, ()
         self._settle(holds, WriteResult(outcome, status, body))
@@ -151,13 +151,13 @@ async def _settle_all(holds: Sequence[Hold], result: WriteResult) -> None:
             log.error("what a request changed could not be counted", extra={"cause": cause})
 
 
-def outcome_of(status: int, *, sent: bool) -> Outcome:
+def outcome_of(status: int, *, sent: bool) -> WriteOutcome:
     """What the upstream's status says about whether it was done. After a 5xx or none at all, nobody knows."""
     if not sent:
-        return Outcome.NOT_DONE
+        return WriteOutcome.NOT_DONE
     if 200 <= status < 300:
-        return Outcome.DONE
-    return Outcome.NOT_DONE if 400 <= status < 500 else Outcome.UNKNOWN
+        return WriteOutcome.DONE
+    return WriteOutcome.NOT_DONE if 400 <= status < 500 else WriteOutcome.UNKNOWN
 
 
 def answer_recorder(passage: Passage) -> AnswerRecorder | None:

@@ -9,8 +9,8 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.judge import Judge
-from ostiary.gateway.request.plans import Planner
-from ostiary.gateway.request.stages import Passage, Plan, Question
+from ostiary.gateway.request.remembered.plans import Planner
+from ostiary.gateway.request.stages import Passage, Question, RequestPlan
 
 
 class RecheckAfterWait:
@@ -51,7 +51,7 @@ class RecheckAfterWait:
         required = self._judge.required_now(plan, passage)
         return None if required is None else await self._judge.authorize_plan(plan, required)
 
-    def _refused_plan(self, passage: Passage, ruling: Ruling) -> Plan:
+    def _refused_plan(self, passage: Passage, ruling: Ruling) -> RequestPlan:
         plan, request = passage.plan, passage.exchange.request
         question = Question(plan.info, plan.required, request.target, plan.upstream, plan.handler, stream=plan.stream)
         return self._planner.make(request, question, ruling, plan.user, actor=plan.actor, delegation=plan.delegation)

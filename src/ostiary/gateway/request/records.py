@@ -17,7 +17,7 @@ from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.request.stages import Passage, Plan
+from ostiary.gateway.request.stages import Passage, RequestPlan
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
@@ -58,7 +58,7 @@ class RequestRecords:
         if plan.audit is not None:
             self.record_completion(plan.audit, passage, code, now)
 
-    def count(self, passage: Passage, code: int, plan: Plan | None = None) -> float:
+    def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
         now = self._monotonic()
         self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - passage.received_at)
@@ -159,14 +159,14 @@ class RequestRecords:
 
     # --- how it ended, for the log and for ``ostiary explain`` ---
 
-    def record_refusal(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
+    def record_refusal(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
         """Log a request that was refused or failed, and keep how it ended under the id that the client is told."""
         user = plan.user.username if plan is not None else ""
         extra = {"request_id": passage.audit_id, "status": code, "user": user, "cause": reason}
         log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
         self.record_end(passage, code, reason, plan)
 
-    def record_end(self, passage: Passage, code: int, reason: str, plan: Plan | None) -> None:
+    def record_end(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
         """Keep how a request ended. What the policy refused is kept by the authorizer, with the decision."""
         if self._ended is None or (plan is not None and not plan.ruling.allowed):
             return

@@ -55,7 +55,7 @@ class Passage:
         self.recorder: Recorder | None = None
         # What admission providers hold for it until its answer is known: see `request.object_admission`.
         self.holds: tuple[Hold, ...] = ()
-        # Whether the body of a token review has been read: see `Plan.reviews_token`.
+        # Whether the body of a token review has been read: see `RequestPlan.reviews_token`.
         self.body_was_read = False
 
     def release(self) -> None:
@@ -95,7 +95,7 @@ class OwnApi:
 
 
 @dataclass(slots=True)
-class Plan:
+class RequestPlan:
     """What is known of all requests of one user with the same request line, as long as its ruling holds.
 
     `actor` is who asks in the name of `user`, for which `impersonation` must be allowed; `share` is the actor's, or the
@@ -127,7 +127,7 @@ class Plan:
 
 
 # The plan of a request that has not been decided on yet.
-NO_PLAN = Plan(
+NO_PLAN = RequestPlan(
     Ruling(Verdict.NO_OPINION),
     RequestInfo("", "", ""),
     UserInfo(""),

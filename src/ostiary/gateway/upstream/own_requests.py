@@ -16,7 +16,7 @@ from ostiary.gateway.http1.client.receiver import UpstreamLost
 from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import UpstreamAnswer
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.model import UserInfo
 
 ANSWER_SECONDS = 30.0

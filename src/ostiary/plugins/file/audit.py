@@ -35,8 +35,8 @@ class FileAudit(BufferedEvents):
     """Appends to a file that only our user may read.
 
     Several workers may share it: one writes at a time, and each first checks whether the file ends in a torn line,
-    because the disk was full or a worker died. A file that was moved away (logrotate) is noticed within a second, or
-    at once by `reopen`. With *fsync*, every write waits for the disk, and so does everything else in this worker.
+    because the disk was full or a worker died. A file that was moved away (logrotate) is noticed within a second.
+    With *fsync*, every write waits for the disk, and so does everything else in this worker.
     """
 
     def __init__(
@@ -82,19 +82,6 @@ class FileAudit(BufferedEvents):
         except OSError as error:
             cause, hint = error.strerror, "create its directory, and let this user write there"
             raise AuditUnavailable("the audit log cannot be opened", cause=cause, where=str(self), hint=hint) from error
-
-    def reopen(self) -> None:
-        """Write to the file that has the name now. If it cannot be opened, the old one is kept."""
-        self._write_buffer()
-        before, self._file = self._file, -1
-        try:
-            self._open()
-        except OSError as error:
-            self._file = before
-            log.error("the audit log cannot be reopened", extra={"sink": str(self), "cause": error.strerror})
-        else:
-            if before >= 0:
-                os.close(before)
 
     async def close(self) -> None:
         await super().close()

@@ -238,12 +238,12 @@ def _endpoint(url: str | None) -> str | None:
 
 
 def _domains(names: Iterable[str] | None) -> frozenset[str]:
-    found = None if names is None else [name.lower() for name in names]
-    if found is not None and not found:
+    domains = None if names is None else [name.lower() for name in names]
+    if domains is not None and not domains:
         raise _unusable("domains", EMPTY_LIST)
-    if found is not None and not all(domain_of(f"group@{name}") == name for name in found):
+    if domains is not None and not all(domain_of(f"group@{name}") == name for name in domains):
         raise _unusable("domains", "it must list domains, as in example.com")
-    return frozenset(found or ())
+    return frozenset(domains or ())
 
 
 def _unusable(setting: str, cause: str) -> ConfigurationError:

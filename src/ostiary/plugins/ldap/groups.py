@@ -28,7 +28,7 @@ from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import UserInfo
 from ostiary.plugins.ldap.declared_settings import LdapGroupSettings
 from ostiary.plugins.ldap.directory import LdapDirectory
-from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, unused
+from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, placeholder_settings
 
 
 class LdapGroups:
@@ -41,7 +41,7 @@ class LdapGroups:
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
         settings = read_settings(LdapGroupSettings, fields, context.directory)
-        return cls(directory_settings(settings, fields) or unused(), user_prefix=settings.user_prefix)
+        return cls(directory_settings(settings, fields) or placeholder_settings(), user_prefix=settings.user_prefix)
 
     async def close(self) -> None:
         await self._directory.close()

@@ -33,7 +33,7 @@ from ostiary.plugins.common.password_proof import basic_challenge, password_proo
 from ostiary.plugins.ldap.account import why_unusable
 from ostiary.plugins.ldap.declared_settings import LdapIdentitySettings
 from ostiary.plugins.ldap.directory import DirectoryUser, LdapDirectory
-from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, unused
+from ostiary.plugins.ldap.settings import LdapSettings, directory_settings, placeholder_settings
 
 
 class LdapIdentity:
@@ -60,7 +60,7 @@ class LdapIdentity:
     def from_config(cls, fields: Fields, context: Context) -> Self:
         settings = read_settings(LdapIdentitySettings, fields, context.directory)
         return cls(
-            directory_settings(settings, fields) or unused(),
+            directory_settings(settings, fields) or placeholder_settings(),
             realm=realm_of(settings.realm, context),
             lockout=settings.lockout,
             clock=context.clock,

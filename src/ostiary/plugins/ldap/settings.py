@@ -173,7 +173,7 @@ class LdapSettings:
             raise _mistake("bindDN", "it is missing: the account that searches for users and groups")
 
 
-def unused() -> LdapSettings:
+def placeholder_settings() -> LdapSettings:
     """In place of settings with a mistake in them. Never asked: with a problem noted, the gateway does not start."""
     return LdapSettings(LdapServer("ldaps://localhost"), UserSearch(user_dn=f"uid={PLACEHOLDER},dc=invalid"))
 

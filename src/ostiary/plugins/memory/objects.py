@@ -1,6 +1,6 @@
 """Objects in the memory of one process. A base of the memory token store.
 
-The interface is `ostiary.interfaces.object_store.ObjectStore`.
+The interface is `ostiary.interfaces.store_abilities.stored_objects.ObjectStore`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ostiary.core.tokens import check_object, too_many_objects
-from ostiary.interfaces import object_store
-from ostiary.interfaces.object_store import StoredObject
+from ostiary.interfaces.store_abilities import stored_objects
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 
 
 class MemoryObjects(ABC):
@@ -32,7 +32,7 @@ class MemoryObjects(ABC):
         current = objects.get(name)
         if version is not None and version != (current.version if current else 0):
             return None
-        if current is None and len(objects) >= object_store.MOST_OBJECTS:
+        if current is None and len(objects) >= stored_objects.MOST_OBJECTS:
             raise too_many_objects(kind, "memory")
         self._last_version += 1
         objects[name] = StoredObject(kind, name, bytes(data), self._last_version, self._now())

@@ -30,7 +30,7 @@ from ostiary.model import Attributes, UserInfo
 from ostiary.plugins.object_quota.charging import ATTEMPTS, Charging, OutdatedRefusal, QuotaExceeded, list_subject
 from ostiary.plugins.object_quota.holds import DeleteHold, NoHold
 from ostiary.plugins.object_quota.listing import Listing, is_dry_run
-from ostiary.plugins.object_quota.measure import NotCountable, item_names, written
+from ostiary.plugins.object_quota.measure import NotCountable, format_amounts, item_names
 from ostiary.plugins.object_quota.owners import Owners
 from ostiary.plugins.object_quota.reconcile import Reconciliation
 from ostiary.plugins.object_quota.settings import ObjectLimit, ObjectQuotaSettings
@@ -135,11 +135,11 @@ class ObjectQuota:
 
 
 def _usage_rows(limit: ObjectLimit, subject: QuotaSubject, amounts: Amounts) -> list[SubjectUsage]:
-    bounds = written(limit, tuple(most or 0 for most in limit.limits))
+    bounds = format_amounts(limit, tuple(most or 0 for most in limit.limits))
     return [
-        SubjectUsage(limit.name, subject.upstream, str(subject), name, used, bound)
-        for name, used, bound, most in zip(
-            item_names(limit), written(limit, amounts), bounds, limit.limits, strict=True
+        SubjectUsage(limit.name, subject.upstream, str(subject), name, amount, ceiling)
+        for name, amount, ceiling, most in zip(
+            item_names(limit), format_amounts(limit, amounts), bounds, limit.limits, strict=True
         )
         if most is not None
     ]

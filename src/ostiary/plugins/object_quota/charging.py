@@ -18,7 +18,7 @@ from ostiary.plugins.object_quota.measure import measure, measure_scale, nothing
 from ostiary.plugins.object_quota.owners import Intent, Owners
 from ostiary.plugins.object_quota.reconcile import Reconciliation
 from ostiary.plugins.object_quota.settings import ObjectLimit
-from ostiary.plugins.object_quota.subjects import ObjectOwner, QuotaSubject, needs_content, qualified, subjects
+from ostiary.plugins.object_quota.subjects import ObjectOwner, QuotaSubject, needs_content, resource_name, subjects
 from ostiary.plugins.object_quota.tallies import Full, Reserved, Tallies, Unlisted
 from ostiary.plugins.object_quota.tally import Amounts, minus
 from ostiary.wire.codec.quantity import THOUSANDTHS
@@ -92,10 +92,10 @@ class Charging:
             if document is None:
                 return answer
         for limit in self._limits:
-            wanted = _measured(limit, document)
+            amounts = _amounts_of(limit, document)
             for subject in self._subjects(limit, self._requester):
-                span = await self._reserve(limit, subject, wanted)
-                self._charges.append(Charge(limit, subject, wanted, None, wanted, span))
+                span = await self._reserve(limit, subject, amounts)
+                self._charges.append(Charge(limit, subject, amounts, None, amounts, span))
         await self._note_owner(document)
         return None
 
@@ -114,12 +114,12 @@ class Charging:
     async def _intend(self, document: Document) -> Intent:
         store, info = self._api.objects, self._info
         place = info.object_namespace
-        return await self._owners.intend(store, info.upstream, self._requester, qualified(info), place, document)
+        return await self._owners.intend(store, info.upstream, self._requester, resource_name(info), place, document)
 
     def _ownership_of(self, intent: Intent | None) -> Ownership:
-        named: Document = {"metadata": {"name": self._info.name}}
+        metadata_only: Document = {"metadata": {"name": self._info.name}}
         upstream = self._info.upstream
-        return Ownership(self._owners, self._api.objects, upstream, intent, lambda: self._intend(named))
+        return Ownership(self._owners, self._api.objects, upstream, intent, lambda: self._intend(metadata_only))
 
     # --- an update or a patch, which may create the object, and may change what it counts ---
 
@@ -169,19 +169,19 @@ class Charging:
     ) -> Charge:
         before = None if old is None else measure(limit, old)
         expected = _measured_change(limit, new, before)
-        wanted = expected if before is None else minus(expected, before)
-        if any(wanted):
-            await self._add(limit, subject, span, wanted)
-        return Charge(limit, subject, wanted, before, expected, span)
+        change = expected if before is None else minus(expected, before)
+        if any(change):
+            await self._add(limit, subject, span, change)
+        return Charge(limit, subject, change, before, expected, span)
 
     async def _charge_count(self, limit: ObjectLimit, owner: ObjectOwner | None, *, exists: bool) -> None:
-        one = (THOUSANDTHS,)
+        one_object = (THOUSANDTHS,)
         for subject in self._subjects(limit, owner):
             if exists:
-                self._charges.append(Charge(limit, subject, nothing(limit), one, one, None))
+                self._charges.append(Charge(limit, subject, nothing(limit), one_object, one_object, None))
             else:
-                span = await self._reserve(limit, subject, one)
-                self._charges.append(Charge(limit, subject, one, None, one, span))
+                span = await self._reserve(limit, subject, one_object)
+                self._charges.append(Charge(limit, subject, one_object, None, one_object, span))
 
     # --- reserving ---
 
@@ -238,7 +238,7 @@ def _stored_document(answer: UpstreamAnswer) -> Document | None:
     return document
 
 
-def _measured(limit: ObjectLimit, document: Document | None) -> Amounts:
+def _amounts_of(limit: ObjectLimit, document: Document | None) -> Amounts:
     return (THOUSANDTHS,) if document is None or not limit.sums else measure(limit, document)
 
 

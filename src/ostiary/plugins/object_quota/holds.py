@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ostiary.interfaces.admission import Outcome, WriteResult
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.admission import WriteOutcome, WriteResult
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.plugins.object_quota.listing import Document, read_document
 from ostiary.plugins.object_quota.measure import NotCountable, measure, measure_scale, nothing
 from ostiary.plugins.object_quota.owners import Intent, Owners, uid_of
@@ -65,13 +65,15 @@ class Ownership:
     async def settle(self, result: WriteResult, document: Document | None) -> None:
         """An intent whose object is not known stays, for the next list to find it."""
         intent = self.intent
-        if result.outcome is Outcome.NOT_DONE or (result.outcome is Outcome.DONE and result.status != CREATED):
+        if result.outcome is WriteOutcome.NOT_DONE or (
+            result.outcome is WriteOutcome.DONE and result.status != CREATED
+        ):
             if intent is not None:
                 await self._owners.drop(self._store, intent)
             return
         if intent is None:
             intent = await self._intend()
-        if result.outcome is Outcome.DONE and document is not None and uid_of(document):
+        if result.outcome is WriteOutcome.DONE and document is not None and uid_of(document):
             await self._owners.keep(self._store, self._upstream, intent, uid_of(document))
 
 
@@ -99,26 +101,26 @@ class WriteHold:
             await self._ownership.settle(result, document)
             self._hurry_if_unknown(result, document)
         for charge in self._charges:
-            if result.outcome is Outcome.DONE:
+            if result.outcome is WriteOutcome.DONE:
                 await self._settle_done(charge, result.status, document)
             elif charge.span is not None:
-                if result.outcome is Outcome.NOT_DONE:
+                if result.outcome is WriteOutcome.NOT_DONE:
                     await self._close(charge, nothing(charge.limit))
                 else:
                     await self._tallies.doubt(charge.subject, charge.span, charge.reserved)
                     self._reconciliation.hurry(charge.subject)
 
     def _hurry_if_unknown(self, result: WriteResult, document: Document | None) -> None:
-        if result.outcome is Outcome.DONE and result.status == CREATED and document is None:
+        if result.outcome is WriteOutcome.DONE and result.status == CREATED and document is None:
             for charge in self._charges:
                 self._reconciliation.hurry(charge.subject)
 
     async def give_back(self) -> None:
         """The request is not sent."""
-        await self.settle(WriteResult(Outcome.NOT_DONE))
+        await self.settle(WriteResult(WriteOutcome.NOT_DONE))
 
     async def _settle_done(self, charge: Charge, status: int, document: object) -> None:
-        after = _measured(charge, document)
+        after = _stored_amounts(charge, document)
         before = charge.before
         if before is not None and status == CREATED:
             # It was gone by the time the request came.
@@ -155,14 +157,14 @@ class DeleteHold:
         self._reconciliation = reconciliation
 
     async def settle(self, result: WriteResult) -> None:
-        if result.outcome is Outcome.NOT_DONE:
+        if result.outcome is WriteOutcome.NOT_DONE:
             return
         for subject in self._charged:
             await self._tallies.expect_less(subject)
             self._reconciliation.hurry(subject)
 
 
-def _measured(charge: Charge, document: object) -> Amounts:
+def _stored_amounts(charge: Charge, document: object) -> Amounts:
     """What the upstream says it has stored; what it said it would store, if its answer cannot be read."""
     if not charge.limit.sums or not isinstance(document, dict):
         return charge.expected

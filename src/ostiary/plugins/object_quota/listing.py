@@ -71,16 +71,16 @@ class Listing:
     async def _version(self, api: UpstreamApi, upstream: str, group: str) -> str:
         if not group:
             return "v1"
-        known = self._versions.get((upstream, group))
-        if known is None:
+        version = self._versions.get((upstream, group))
+        if version is None:
             answer = await api.ask(upstream, f"/apis/{quote(group)}", headers=[_JSON], user=self._user)
             document = _document(answer, "an API group")
             preferred = document.get("preferredVersion")
-            known = str(preferred.get("version", "")) if isinstance(preferred, dict) else ""
-            if not known:
+            version = str(preferred.get("version", "")) if isinstance(preferred, dict) else ""
+            if not version:
                 raise _failure("an API group without a version")
-            self._versions[upstream, group] = known
-        return known
+            self._versions[upstream, group] = version
+        return version
 
 
 async def would_store(api: UpstreamApi, request: WriteRequest) -> UpstreamAnswer:

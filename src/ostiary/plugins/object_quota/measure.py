@@ -50,7 +50,7 @@ def item_names(limit: ObjectLimit) -> tuple[str, ...]:
     return ("+".join(f"count/{each}" for each in limit.resources), *(each.name for each in limit.sums))
 
 
-def written(limit: ObjectLimit, amounts: Amounts) -> tuple[str, ...]:
+def format_amounts(limit: ObjectLimit, amounts: Amounts) -> tuple[str, ...]:
     """The amounts as the limit is written: ``3``, ``1500m``, ``8Gi``."""
     forms = (False, *(each.limit.is_binary for each in limit.sums))
     return tuple(format_quantity(amount, binary=binary) for amount, binary in zip(amounts, forms, strict=True))
@@ -66,7 +66,7 @@ def refusal(limit: ObjectLimit, wanted: Amounts, used: Amounts) -> str:
     bounds = tuple(most or 0 for most in limit.limits)
 
     def part(word: str, amounts: Amounts) -> str:
-        texts, names = written(limit, amounts), item_names(limit)
+        texts, names = format_amounts(limit, amounts), item_names(limit)
         return f"{word}: " + ",".join(f"{names[place]}={texts[place]}" for place in exceeded)
 
     parts = (part("requested", wanted), part("used", used), part("limited", bounds))

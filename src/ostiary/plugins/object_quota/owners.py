@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.plugins.object_quota.listing import Document
 from ostiary.plugins.object_quota.subjects import ObjectOwner
 
@@ -97,9 +97,9 @@ class Owners:
         if is_prefix:
             # The name that a dry run tells is another one than the object will have.
             name = prefix
-        known = ObjectOwner(owner.username, tuple(sorted(self._groups.intersection(owner.groups))))
+        object_owner = ObjectOwner(owner.username, tuple(sorted(self._groups.intersection(owner.groups))))
         key = f"{self._prefix(upstream)}{_INTENT}/{secrets.token_hex(16)}"
-        intent = Intent(key, known, resource, namespace, name, is_prefix, self._clock.now())
+        intent = Intent(key, object_owner, resource, namespace, name, is_prefix, self._clock.now())
         await _store(store).put_object(KIND, key, _intent_json(intent), version=0)
         return intent
 
@@ -114,8 +114,8 @@ class Owners:
 
     async def find(self, store: ObjectStore | None, upstream: str, document: Document) -> ObjectOwner | None:
         """Who made *document*, None if nobody knows."""
-        kept = await _store(store).find_object(KIND, self._prefix(upstream) + uid_of(document))
-        return None if kept is None else _owner(json.loads(kept.data))
+        stored = await _store(store).find_object(KIND, self._prefix(upstream) + uid_of(document))
+        return None if stored is None else _owner(json.loads(stored.data))
 
     async def ledger(self, store: ObjectStore | None, upstream: str) -> Ledger:
         """Everything; raises `ProviderError`."""
@@ -123,16 +123,16 @@ class Owners:
         after = prefix
         while True:
             page = await _store(store).list_objects(KIND, after=after, limit=PAGE)
-            for kept in page:
-                if not kept.name.startswith(prefix):
+            for stored in page:
+                if not stored.name.startswith(prefix):
                     return ledger
-                fields = json.loads(kept.data)
-                if kept.name.startswith(f"{prefix}{_INTENT}/"):
-                    ledger.intents.append(_intent(kept.name, fields))
+                fields = json.loads(stored.data)
+                if stored.name.startswith(f"{prefix}{_INTENT}/"):
+                    ledger.intents.append(_intent(stored.name, fields))
                 else:
-                    uid = kept.name[len(prefix) :]
+                    uid = stored.name[len(prefix) :]
                     ledger.owners[uid] = _owner(fields)
-                    ledger.written_at[uid] = kept.changed_at
+                    ledger.written_at[uid] = stored.changed_at
             if len(page) < PAGE:
                 return ledger
             after = page[-1].name

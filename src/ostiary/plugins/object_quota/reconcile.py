@@ -18,7 +18,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.interfaces.admission import CountingFigures, UpstreamApi
 from ostiary.plugins.object_quota.listing import Document, Listing
-from ostiary.plugins.object_quota.measure import NotCountable, item_names, measure, nothing, written
+from ostiary.plugins.object_quota.measure import NotCountable, format_amounts, item_names, measure, nothing
 from ostiary.plugins.object_quota.owners import Owners, uid_of
 from ostiary.plugins.object_quota.settings import ObjectLimit
 from ostiary.plugins.object_quota.subjects import ObjectOwner, QuotaSubject, subjects
@@ -124,7 +124,7 @@ class Reconciliation:
     async def _list(self, subject: QuotaSubject, api: UpstreamApi) -> bool:
         limit = self._limits[subject.limit]
         before = await self._tallies.look(subject)
-        listed = await self._listed(limit, subject, api)
+        listed = await self._count_listed(limit, subject, api)
         after = await self._tallies.adopt(subject, before, listed)
         if after is None:
             return False
@@ -142,7 +142,7 @@ class Reconciliation:
             fullest[subject.limit] = max(fullest[subject.limit], fullness)
         return CountingFigures(fullest, self.corrections)
 
-    async def _listed(self, limit: ObjectLimit, subject: QuotaSubject, api: UpstreamApi) -> Amounts:
+    async def _count_listed(self, limit: ObjectLimit, subject: QuotaSubject, api: UpstreamApi) -> Amounts:
         total = nothing(limit)
         async for counted, amounts in self._objects(limit, subject.upstream, subject.namespace, api):
             if subject in counted:
@@ -173,7 +173,7 @@ class Reconciliation:
                     continue
                 counted = subjects(limit, upstream=upstream, namespace=place, owner=owner)
                 if counted:
-                    yield counted, _measured(limit, document)
+                    yield counted, _measure_stored(limit, document)
 
     async def forget_owners(self, upstream: str, api: UpstreamApi) -> None:
         """Forget who made what is no longer there; raises `ProviderError`."""
@@ -192,7 +192,7 @@ class Reconciliation:
         tally = before.tally
         if tally is None or tally.used == listed:
             return
-        names, texts = item_names(limit), (written(limit, tally.used), written(limit, listed))
+        names, texts = item_names(limit), (format_amounts(limit, tally.used), format_amounts(limit, listed))
         counted, actual = (
             ", ".join(f"{name}={text}" for name, text in zip(names, each, strict=True)) for each in texts
         )
@@ -214,7 +214,7 @@ def _fullness(limit: ObjectLimit, amounts: Amounts) -> float:
     return max(parts, default=0.0)
 
 
-def _measured(limit: ObjectLimit, document: Document) -> Amounts:
+def _measure_stored(limit: ObjectLimit, document: Document) -> Amounts:
     try:
         return measure(limit, document)
     except NotCountable as error:

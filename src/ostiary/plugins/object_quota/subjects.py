@@ -42,7 +42,7 @@ class QuotaSubject:
         return ", ".join(f"{name} {text}" for name, text in parts.items() if text) or "everyone"
 
 
-def qualified(info: RequestInfo) -> str:
+def resource_name(info: RequestInfo) -> str:
     """The resource as limits name it: ``pods``, ``deployments.apps``."""
     return f"{info.resource}.{info.api_group}" if info.api_group else info.resource
 
@@ -50,7 +50,7 @@ def qualified(info: RequestInfo) -> str:
 def covers(limit: ObjectLimit, attributes: Attributes) -> bool:
     """Whether *limit* is about what this request changes, and about who sends it."""
     info, user = attributes.request, attributes.user
-    if info.verb not in CHANGING_VERBS or not info.is_resource or qualified(info) not in limit.resources:
+    if info.verb not in CHANGING_VERBS or not info.is_resource or resource_name(info) not in limit.resources:
         return False
     if not _concerns(limit, info):
         return False

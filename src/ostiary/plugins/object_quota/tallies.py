@@ -117,11 +117,11 @@ class Tallies:
 
         def change(state: State, now: float) -> tuple[State, float, Sight | None]:
             tally = QuotaTally.read(state, now) if state else None
-            seen = before.tally
-            if tally is not None and (seen is None or tally.changes != seen.changes or not tally.is_quiet):
+            earlier = before.tally
+            if tally is not None and (earlier is None or tally.changes != earlier.changes or not tally.is_quiet):
                 return tally.state(), KEPT_SECONDS, None
             if tally is None:
-                if seen is not None:
+                if earlier is not None:
                     return (), 0.0, None
                 tally = QuotaTally.empty(len(listed), now)
             tally.adopt(listed, began_at=before.at)

@@ -38,7 +38,7 @@ def plus(*amounts: Sequence[int]) -> Amounts:
 
 def minus(amounts: Sequence[int], less: Sequence[int]) -> Amounts:
     """Never below zero."""
-    return tuple(max(0, left - right) for left, right in zip(amounts, less, strict=True))
+    return tuple(max(0, amount - part) for amount, part in zip(amounts, less, strict=True))
 
 
 @dataclass(slots=True)
@@ -174,16 +174,16 @@ class QuotaTally:
         if passed <= 0:
             return
         none = (0,) * len(self.used)
-        lost, count = self.earlier, self.open_earlier
+        overdue, count = self.earlier, self.open_earlier
         if passed > 1:
-            lost, count = plus(lost, self.latest), count + self.open_latest
+            overdue, count = plus(overdue, self.latest), count + self.open_latest
             self.earlier, self.open_earlier = none, 0
         else:
             self.earlier, self.open_earlier = self.latest, self.open_latest
         self.latest, self.open_latest = none, 0
         self.span += passed
         if count:
-            self.doubt(lost, now)
+            self.doubt(overdue, now)
 
 
 def _span(now: float) -> int:

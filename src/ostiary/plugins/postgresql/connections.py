@@ -19,7 +19,7 @@ from ostiary.core.go.pem import certificates
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.errors import TransportError
 from ostiary.plugins.postgresql.failures import StoreFailure
-from ostiary.plugins.postgresql.settings import Pooler, PostgresqlSettings, PostgresqlTls, ServerAddress
+from ostiary.plugins.postgresql.settings import DatabaseServer, Pooler, PostgresqlSettings, PostgresqlTls
 
 # How long a host may take before the next one is tried beside it.
 HEAD_START_SECONDS = 0.25
@@ -33,7 +33,7 @@ Connection: TypeAlias = Any  # asyncpg has no types
 class DatabaseConnector:
     """Opens connections to whichever of *addresses* takes writes. *is_pooled*: each transaction may go elsewhere."""
 
-    def __init__(self, settings: PostgresqlSettings, addresses: Sequence[ServerAddress], *, is_pooled: bool) -> None:
+    def __init__(self, settings: PostgresqlSettings, addresses: Sequence[DatabaseServer], *, is_pooled: bool) -> None:
         self._settings = settings
         self._addresses = list(addresses)
         self._is_pooled = is_pooled
@@ -48,10 +48,10 @@ class DatabaseConnector:
                 if waiting:
                     address = waiting.pop(0)
                     tasks.append(asyncio.create_task(self._connect_to(address), name=str(address)))
-                done, _ = await asyncio.wait(
+                finished, _ = await asyncio.wait(
                     tasks, timeout=HEAD_START_SECONDS if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                for task in done:
+                for task in finished:
                     tasks.remove(task)
                     if (error := task.exception()) is None:
                         self._prefer(task.get_name())
@@ -66,7 +66,7 @@ class DatabaseConnector:
     def _prefer(self, name: str) -> None:
         self._addresses.sort(key=lambda address: str(address) != name)
 
-    async def _connect_to(self, address: ServerAddress) -> Connection:
+    async def _connect_to(self, address: DatabaseServer) -> Connection:
         settings = self._settings
         try:
             return await asyncpg.connect(
@@ -122,7 +122,7 @@ def _read(path: Path, what: str) -> str:
         raise StoreFailure(f"the file of {what} cannot be read: {reason}") from None
 
 
-def _context_for(address: ServerAddress, settings: PostgresqlTls | None) -> ssl.SSLContext | bool:
+def _context_for(address: DatabaseServer, settings: PostgresqlTls | None) -> ssl.SSLContext | bool:
     """The context for a host, always with verification; False for one on this machine, unless TLS is configured."""
     if address.is_socket or (address.is_local and settings is None):
         return False

@@ -18,7 +18,7 @@ import asyncpg
 from ostiary.errors import ProviderError
 from ostiary.plugins.postgresql.connections import PATIENCE_SECONDS, Connection, ConnectionPool, DatabaseConnector
 from ostiary.plugins.postgresql.failures import FailureExplanation, explain
-from ostiary.plugins.postgresql.migrations import Migrations, quoted
+from ostiary.plugins.postgresql.migrations import Migrations, quote_identifier
 from ostiary.plugins.postgresql.settings import Pooler, PostgresqlSettings
 
 # A row as asyncpg returns it; its columns are those of the statement.
@@ -34,7 +34,7 @@ class Database:
 
     def __init__(self, settings: PostgresqlSettings, *, migrations: Migrations | None = None) -> None:
         self.settings = settings
-        self._schema = quoted(settings.schema)
+        self._schema = quote_identifier(settings.schema)
         self._migrations = migrations or Migrations()
         is_pooled = settings.pooler is Pooler.TRANSACTION
         self._pool = ConnectionPool(

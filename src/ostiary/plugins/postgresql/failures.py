@@ -93,14 +93,16 @@ def explain(error: BaseException) -> FailureExplanation:
 
 def _explain_answer(error: asyncpg.PostgresError) -> FailureExplanation:
     state = getattr(error, "sqlstate", None) or ""
-    known = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
-    if known is None:
+    explanation = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
+    if explanation is None:
         return FailureExplanation(f"the database refused the call (SQLSTATE {state or 'unknown'})", undone=True)
     # The server's own words name the table or the role that is meant; they are in one line and hold no value.
     words = " ".join(str(error.args[0] if error.args else "").split())[:200]
-    cause = f"{known.cause} ({words})" if words and state[:2] in ("28", "3D", "42", "53", "57") else known.cause
-    hint = _DAMAGED_HINT if known.cause.startswith("the schema is damaged") else known.hint
-    return replace(known, cause=cause, hint=hint)
+    cause = (
+        f"{explanation.cause} ({words})" if words and state[:2] in ("28", "3D", "42", "53", "57") else explanation.cause
+    )
+    hint = _DAMAGED_HINT if explanation.cause.startswith("the schema is damaged") else explanation.hint
+    return replace(explanation, cause=cause, hint=hint)
 
 
 def _reason(error: OSError) -> str:

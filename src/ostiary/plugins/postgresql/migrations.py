@@ -32,7 +32,7 @@ _VERSION_TABLE = """CREATE TABLE {schema}.version (
     one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL, usable_from integer NOT NULL)"""
 
 
-def quoted(schema: str) -> str:
+def quote_identifier(schema: str) -> str:
     """As an identifier; the settings allow neither quotes nor capitals."""
     return f'"{schema}"'
 
@@ -44,7 +44,7 @@ def channel_of(schema: str) -> str:
 def script(schema: str, version: int) -> str:
     folder = files("ostiary.plugins.postgresql") / "steps"
     text = "\n".join((folder / f"{name}.sql").read_text("utf-8") for name in FILES[version])
-    return text.replace("@schema@", quoted(schema)).replace("@channel@", channel_of(schema))
+    return text.replace("@schema@", quote_identifier(schema)).replace("@channel@", channel_of(schema))
 
 
 class Migrations:
@@ -80,7 +80,7 @@ class Migrations:
         """Zero if there is no schema of ours yet."""
         if not await connection.fetchval(_TABLES, schema, "version"):
             return 0
-        row = await connection.fetchrow(f"SELECT version, usable_from FROM {quoted(schema)}.version")  # noqa: S608
+        row = await connection.fetchrow(f"SELECT version, usable_from FROM {quote_identifier(schema)}.version")  # noqa: S608
         if row is None:
             raise StoreFailure("the schema is damaged: the row of the table version is missing")
         if row["usable_from"] > self.version:
@@ -93,23 +93,23 @@ class Migrations:
             # Another gateway may be doing the same: the second one waits here, and then finds it done.
             await connection.execute("SELECT set_config('statement_timeout', '60s', true)")
             await connection.execute(_LOCK, schema, timeout=MIGRATION_SECONDS)
-            done = await self._read_version(connection, schema)
-            if done >= version:
+            current = await self._read_version(connection, schema)
+            if current >= version:
                 return
-            if done == 0:
+            if current == 0:
                 await self._create(connection, schema)
             text = self._scripts.get(version) or script(schema, version)
             await connection.execute(text, timeout=MIGRATION_SECONDS)
             await connection.execute(
-                f"UPDATE {quoted(schema)}.version SET version = $1, usable_from = $2",  # noqa: S608
+                f"UPDATE {quote_identifier(schema)}.version SET version = $1, usable_from = $2",  # noqa: S608
                 version,
                 self._usable_from[version],
             )
 
     async def _create(self, connection: Connection, schema: str) -> None:
         if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
-            await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+            await connection.execute(f"CREATE SCHEMA {quote_identifier(schema)}")
         elif await connection.fetchval(_TABLES, schema, "%"):
             raise StoreFailure("the schema has tables of another program", "name another schema in store.schema")
-        await connection.execute(_VERSION_TABLE.format(schema=quoted(schema)))
-        await connection.execute(f"INSERT INTO {quoted(schema)}.version VALUES (true, 0, 0)")  # noqa: S608
+        await connection.execute(_VERSION_TABLE.format(schema=quote_identifier(schema)))
+        await connection.execute(f"INSERT INTO {quote_identifier(schema)}.version VALUES (true, 0, 0)")  # noqa: S608

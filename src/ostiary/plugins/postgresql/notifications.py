@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ostiary.plugins.postgresql.connections import Connection, DatabaseConnector
-from ostiary.plugins.postgresql.migrations import channel_of, quoted
+from ostiary.plugins.postgresql.migrations import channel_of, quote_identifier
 
 # The pause before a broken connection is made again.
 RETRY_SECONDS = 1.0
@@ -60,7 +60,7 @@ class Notifications:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(channel_of(self._schema), self._notify)
             # Asked after it listens: what was written before has notified nobody here.
-            head = await connection.fetchval(_HEAD.format(schema=quoted(self._schema)))
+            head = await connection.fetchval(_HEAD.format(schema=quote_identifier(self._schema)))
             self.is_listening = True
             self.connections += 1
             self._on_head(head)

@@ -27,7 +27,7 @@ class Pooler(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerAddress:
+class DatabaseServer:
     """A server; `host` is a folder if it is reached by a Unix socket."""
 
     host: str
@@ -45,11 +45,11 @@ class ServerAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> ServerAddress:
+def parse_address(text: str) -> DatabaseServer:
     match = re.fullmatch(HOST_PATTERN, text)
     if match is None:
         raise ValueError(_HOSTS)
-    return ServerAddress(match[1].strip("[]"), int(match[2][1:]) if match[2] else DEFAULT_PORT)
+    return DatabaseServer(match[1].strip("[]"), int(match[2][1:]) if match[2] else DEFAULT_PORT)
 
 
 def _file(doc: str, holds: Holds, *, unset: str) -> FilePath:
@@ -87,7 +87,7 @@ class ListenSettings:
     hosts: Annotated[tuple[str, ...], _hosts("servers, or a pooler in session mode, for notifications alone")]
 
     @property
-    def addresses(self) -> tuple[ServerAddress, ...]:
+    def addresses(self) -> tuple[DatabaseServer, ...]:
         return tuple(parse_address(text) for text in self.hosts)
 
 
@@ -126,11 +126,11 @@ class PostgresqlSettings:
     ] = None
 
     @property
-    def addresses(self) -> tuple[ServerAddress, ...]:
+    def addresses(self) -> tuple[DatabaseServer, ...]:
         return tuple(parse_address(text) for text in self.hosts)
 
     @property
-    def listen_addresses(self) -> tuple[ServerAddress, ...]:
+    def listen_addresses(self) -> tuple[DatabaseServer, ...]:
         """Where to wait for notifications; none if they are off, or a pooler would drop them."""
         if not self.notifications:
             return ()

@@ -1,13 +1,13 @@
 """What the store says of itself: for ``ostiary store check``, and whether a gateway uses it.
 
-A base of the token store; the interface is `ostiary.interfaces.store_check.ExaminesStore`.
+A base of the token store; the interface is `ostiary.interfaces.store_abilities.examining.ExaminesStore`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ostiary.interfaces.store_check import StoreReport
+from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.plugins.redis.script_calls import ScriptCalls
 from ostiary.plugins.redis.times import nearest_moment
 
@@ -31,7 +31,7 @@ class RedisExamination:
             cursor, *portion = answer.value
             counts = [count + more for count, more in zip(counts, portion, strict=True)]
         problems = [f"{count} {text}" for count, text in zip(counts[2:], _MISTAKES, strict=True) if count]
-        known = (
+        details = (
             ("server", self._calls.primary.description),
             ("version", _version(facts)),
             ("append-only file", "yes" if facts.get("aof_enabled") == "1" else "no"),
@@ -40,15 +40,15 @@ class RedisExamination:
             ("sessions", str(counts[0])),
             ("tokens", str(counts[1])),
         )
-        return StoreReport(known, tuple(problems), nearest_moment(self._calls.clock_of_server))
+        return StoreReport(details, tuple(problems), nearest_moment(self._calls.clock_of_server))
 
     async def probe(self) -> str:
         """For ``ostiary serve --check --online``: whether the server can be asked, and what it lacks."""
         facts = await self._calls.server_facts()
         await self._calls.read("count")
         name = "Valkey" if "valkey_version" in facts else "Redis"
-        told = [f"{name} {_version(facts)}", f"replicas: {facts.get('connected_slaves', 'unknown')}"]
-        return ", ".join([*told, *self._calls.primary.shortcomings(facts)])
+        parts = [f"{name} {_version(facts)}", f"replicas: {facts.get('connected_slaves', 'unknown')}"]
+        return ", ".join([*parts, *self._calls.primary.shortcomings(facts)])
 
     async def others_using(self) -> tuple[str, ...]:
         listening = await self._calls.count_listeners()

@@ -1,6 +1,6 @@
 """All that the store holds, read out and filled in: how sessions move from one store to another.
 
-A base of the token store; the interface is `ostiary.interfaces.portable_store.PortableStore`.
+A base of the token store; the interface is `ostiary.interfaces.store_abilities.moving.PortableStore`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ostiary.core.tokens import check_storable
 from ostiary.errors import ProviderError
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.plugins.redis import rows
 from ostiary.plugins.redis.connection.dialer import Argument, Reply
 from ostiary.plugins.redis.connection.failures import Unusable
@@ -34,9 +34,11 @@ class StoreContents:
         answer = await self._calls.read("marks")
         forgotten, listed = answer.value
         log = self._calls.understand(rows.read_log, listed, answer.time)
-        kept = [entry for entry in log if entry.number > forgotten and entry.revocation is not None]
-        undone = frozenset(entry.number for entry in kept if entry.undone)
-        return StoredLog(answer.head, forgotten, tuple(entry.revocation for entry in kept if entry.revocation), undone)
+        entries = [entry for entry in log if entry.number > forgotten and entry.revocation is not None]
+        undone = frozenset(entry.number for entry in entries if entry.undone)
+        return StoredLog(
+            answer.head, forgotten, tuple(entry.revocation for entry in entries if entry.revocation), undone
+        )
 
     async def import_log(self, log: StoredLog) -> None:
         # Until all of it is there, everything before its end counts as forgotten: nobody is let in by half a log.

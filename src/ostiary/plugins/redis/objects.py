@@ -1,14 +1,14 @@
 """Objects in Redis: service accounts, signing keys. A base of the token store.
 
-The interface is `ostiary.interfaces.object_store.ObjectStore`. A change is acknowledged as a sign-in is: with
-`waitReplicas`, by so many replicas. What a failover loses all the same nobody brings back.
+The interface is `ostiary.interfaces.store_abilities.stored_objects.ObjectStore`. A change is acknowledged as a sign-in
+is: with `waitReplicas`, by so many replicas. What a failover loses all the same nobody brings back.
 """
 
 from __future__ import annotations
 
 from ostiary.core.tokens import check_object, too_many_objects
-from ostiary.interfaces import object_store
-from ostiary.interfaces.object_store import StoredObject
+from ostiary.interfaces.store_abilities import stored_objects
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.plugins.redis.connection.dialer import Reply
 from ostiary.plugins.redis.rows import Decode
 from ostiary.plugins.redis.script_calls import ScriptCalls
@@ -24,7 +24,7 @@ class RedisObjects:
         check_object(kind, name, data)
         expected = "" if version is None else version
         answer = await self._calls.write(
-            "put_object", kind, name, data, expected, object_store.MOST_OBJECTS, confirmed=True
+            "put_object", kind, name, data, expected, stored_objects.MOST_OBJECTS, confirmed=True
         )
         if answer.value == b"full":
             raise too_many_objects(kind, self._calls.primary.description)

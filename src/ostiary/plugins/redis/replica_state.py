@@ -14,8 +14,8 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from ostiary.core.tokens.records import check_record
-from ostiary.interfaces.replicas import LARGEST_NOTE, MOST_NOTES, Counted, Note
 from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, State
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, MOST_NOTES, Counted, Note
 from ostiary.interfaces.token_store import MOST_RECORDS
 from ostiary.plugins.redis.connection.dialer import Argument
 from ostiary.plugins.redis.connection.failures import Unusable
@@ -91,9 +91,9 @@ class RedisReplicaState:
                 arguments: list[Argument] = []
                 for key, value, each in zip(keys, answer.value, counted, strict=True):
                     arguments += [key, value or b"", _pack(each, answer.now), max(int(each.seconds * 1000), 0)]
-                written = (await self._calls.write("write_counts", table, MOST_COUNTS, *arguments)).value
-                if written is not None:
-                    return [each if room else None for each, room in zip(counted, written, strict=True)]
+                accepted = (await self._calls.write("write_counts", table, MOST_COUNTS, *arguments)).value
+                if accepted is not None:
+                    return [each if room else None for each, room in zip(counted, accepted, strict=True)]
         raise self._calls.unavailable(Unusable("other processes change the same counts all the time"))
 
     @asynccontextmanager

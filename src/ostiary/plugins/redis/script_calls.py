@@ -187,18 +187,20 @@ class ScriptCalls:
                 arguments += [entry.number, entry.encoded]
             answer = await self.write("restore", *arguments, confirmed=True, repeatable=True)
         self.log.note_head(answer.head, answer.head_id)
-        told = "Redis had lost revocations: those that are known here hold again"
-        log.warning(told, extra={"store": self.primary.description})
+        message = "Redis had lost revocations: those that are known here hold again"
+        log.warning(message, extra={"store": self.primary.description})
 
     async def _call(self, name: str, arguments: tuple[Argument, ...], *, confirmed: bool = False) -> ScriptAnswer:
-        chosen = script(name)
+        called_script = script(name)
         number, head_id = self.log.arguments
         own = (self.times.argument, self._seen, number, head_id, secrets.token_hex(_NONCE_BYTES), *arguments)
         before = self.times.now()
         try:
-            reply = await self.primary.run(("EVALSHA", chosen.digest, 1, self._state, *own), replicated=confirmed)
+            reply = await self.primary.run(
+                ("EVALSHA", called_script.digest, 1, self._state, *own), replicated=confirmed
+            )
         except exceptions.NoScriptError:
-            reply = await self.primary.run(("EVAL", chosen.source, 1, self._state, *own), replicated=confirmed)
+            reply = await self.primary.run(("EVAL", called_script.source, 1, self._state, *own), replicated=confirmed)
         return self._take_in(reply, before)
 
     def _take_in(self, reply: Reply, before: int) -> ScriptAnswer:

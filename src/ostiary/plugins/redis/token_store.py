@@ -100,8 +100,8 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
     ) -> bool:
         check_storable(session, tokens)
-        known = "" if since is None else since
-        arguments: list[Argument] = [*self._session(session), spent, self._calls.to_server(at), known]
+        since_argument = "" if since is None else since
+        arguments: list[Argument] = [*self._session(session), spent, self._calls.to_server(at), since_argument]
         answer = await self._calls.follow("renew", *arguments, *self._tokens(tokens), confirmed=True)
         self._check_not_taken(answer.value)
         return bool(answer.value == b"renewed")
@@ -133,13 +133,13 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         start, of_kind = 0, "" if kind is None else kind.value
         while len(listed) < limit:
             answer = await self._calls.read("list_sessions", first, also, start, LISTED_AT_ONCE, of_kind)
-            seen, found = answer.value
-            for row in found:
+            looked_at, session_rows = answer.value
+            for row in session_rows:
                 session = self._calls.understand(rows.read_session, row, answer.time)
                 listed.setdefault(session.id, session)
-            if seen < LISTED_AT_ONCE:
+            if looked_at < LISTED_AT_ONCE:
                 break
-            start += seen
+            start += looked_at
         return list(listed.values())[:limit]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ostiary.interfaces.store_check import StoreReport
+from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.plugins.sqlite import database_file
 
 MOST_PROBLEMS = 10

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import TokenRecord
 from ostiary.plugins.common.stored_session import decode_token, micros
 from ostiary.plugins.sqlite import changes, log

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime
 
-from ostiary.interfaces import object_store
-from ostiary.interfaces.object_store import StoredObject
+from ostiary.interfaces.store_abilities import stored_objects
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.plugins.common.stored_session import moment_of
 from ostiary.plugins.sqlite import log
 from ostiary.plugins.sqlite.log import Row
@@ -34,7 +34,7 @@ def put(db: sqlite3.Connection, kind: str, name: str, data: bytes, *, version: i
     row = db.execute(_VERSION, (kind, name)).fetchone()
     if version is not None and version != (row[0] if row else 0):
         return None
-    if row is None and db.execute(_COUNT, (kind,)).fetchone()[0] >= object_store.MOST_OBJECTS:
+    if row is None and db.execute(_COUNT, (kind,)).fetchone()[0] >= stored_objects.MOST_OBJECTS:
         return FULL
     if row is not None:
         db.execute("DELETE FROM objects WHERE version = ?", (row[0],))

@@ -34,9 +34,9 @@ from ostiary.core.tokens import (
 )
 from ostiary.core.tokens.records import check_record
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.object_store import StoredObject
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
-from ostiary.interfaces.store_check import StoreReport
+from ostiary.interfaces.store_abilities.examining import StoreReport
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
 from ostiary.plugins.common.stored_session import SESSION_KINDS, micros
 from ostiary.plugins.sqlite import changes, examination, log, moving, objects, schema
@@ -199,10 +199,10 @@ class SqliteTokenStore(StoreFile):
     async def put_object(self, kind: str, name: str, data: bytes, *, version: int | None) -> int | None:
         check_object(kind, name, data)
         now = self._clock.now()
-        written = await self._write(lambda db: objects.put(db, kind, name, data, version=version, now=now))
-        if written == objects.FULL:
+        new_version = await self._write(lambda db: objects.put(db, kind, name, data, version=version, now=now))
+        if new_version == objects.FULL:
             raise too_many_objects(kind, self.path)
-        return written
+        return new_version
 
     async def find_object(self, kind: str, name: str) -> StoredObject | None:
         check_object(kind, name)

@@ -107,7 +107,7 @@ class WebhookAudit:
         """Returns why it was not accepted, or an empty text, and whether trying again may help."""
         try:
             headers = _CONTENT | self._authorization()
-            response = await self._connected().post(self._url, content=body, headers=headers)
+            response = await self._http_client().post(self._url, content=body, headers=headers)
         except Exception as error:
             # Only its type: the text of a transport error may contain the URL, and the URL a password.
             return type(error).__name__, True
@@ -116,7 +116,7 @@ class WebhookAudit:
         again = response.status_code >= 500 or response.status_code in (408, 429)
         return f"it answered {response.status_code}", again
 
-    def _connected(self) -> httpx2.AsyncClient:
+    def _http_client(self) -> httpx2.AsyncClient:
         if self._client is None:
             # Imported only by those who use it: it is as large as the rest of the gateway.
             import httpx2

@@ -13,7 +13,7 @@ from ostiary.core.config import Fields
 from ostiary.plugins.common.jwt.issuer import check_issuer, usable_url
 from ostiary.plugins.common.spiffe_id import SCHEME, TRUST_DOMAIN
 from ostiary.plugins.workload.platforms import Platform
-from ostiary.plugins.workload.rules import SYSTEM, Rule
+from ostiary.plugins.workload.rules import SYSTEM, WorkloadRule
 from ostiary.plugins.workload.settings import WorkloadSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -69,7 +69,7 @@ def _check_keys(settings: WorkloadSettings, fields: Fields) -> None:
         fields.problem("tokenReview needs it: the API server answers only whom it knows", "tokenFile", hint)
 
 
-def check_rules(rules: tuple[Rule, ...], platform: Platform, sections: Iterable[Fields]) -> None:
+def check_rules(rules: tuple[WorkloadRule, ...], platform: Platform, sections: Iterable[Fields]) -> None:
     """Note the rules that can match nobody, and names that nobody may have; *sections* is where each stands."""
     for index, (rule, section) in enumerate(zip(rules, sections, strict=True)):
         _check_claims(rule, platform, section)
@@ -89,7 +89,7 @@ def check_rules(rules: tuple[Rule, ...], platform: Platform, sections: Iterable[
             section.problem(f"{NOBODY}: rules[{earlier}] matches the same claims, and comes first", "match")
 
 
-def _check_claims(rule: Rule, platform: Platform, section: Fields) -> None:
+def _check_claims(rule: WorkloadRule, platform: Platform, section: Fields) -> None:
     if not rule.match and platform.needs_rules and section.is_right("match"):
         hint = f"name the claims that count, such as {min(platform.claims - {'aud', 'exp'}, default='sub')}"
         section.problem("it is empty: everybody who has a token of this issuer would match", "match", hint)

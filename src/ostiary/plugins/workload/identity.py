@@ -57,10 +57,10 @@ from ostiary.plugins.common.spiffe_id import parse_spiffe_id
 from ostiary.plugins.workload.checks import check_rules, check_settings
 from ostiary.plugins.workload.kubernetes import kubernetes
 from ostiary.plugins.workload.platforms import GITHUB, GITLAB, OIDC, Extra, Platform, Workload
-from ostiary.plugins.workload.rules import Names, Rule, names_by
+from ostiary.plugins.workload.rules import WorkloadNames, WorkloadRule, names_by
 from ostiary.plugins.workload.settings import WorkloadSettings
 from ostiary.plugins.workload.spiffe import parse_bundle, spiffe
-from ostiary.plugins.workload.token_review import TokenReviews
+from ostiary.plugins.workload.token_review import TokenReviewClient
 
 # As kube-apiserver names the token that somebody came with, in audit records and to its webhooks.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
@@ -86,9 +86,9 @@ class WorkloadIdentity(ClaimedGroups):
         platform: Platform,
         issuer: str = "",
         audiences: Iterable[str],
-        rules: Iterable[Rule] = (),
+        rules: Iterable[WorkloadRule] = (),
         keys: KeySource,
-        reviews: TokenReviews | None = None,
+        reviews: TokenReviewClient | None = None,
         trust_domain: str = "",
         cluster: str = "",
         algorithms: Iterable[str] | None = None,
@@ -130,7 +130,7 @@ class WorkloadIdentity(ClaimedGroups):
         settings = read_settings(WorkloadSettings, fields, context.directory)
         platform = _platform(settings)
         check_settings(settings, platform, fields)
-        rules = tuple(Rule(each.match, each.username, each.groups, each.uid) for each in settings.rules)
+        rules = tuple(WorkloadRule(each.match, each.username, each.groups, each.uid) for each in settings.rules)
         check_rules(rules, platform, (each.fields for each in settings.rules))
         audiences = settings.audiences or tuple(filter(None, (context.external_url,)))
         if not audiences and fields.is_right("audiences"):
@@ -237,7 +237,7 @@ class WorkloadIdentity(ClaimedGroups):
         if issued is None or now.timestamp() > issued + (self._max_age + self._rules.skew).total_seconds():
             raise TokenRefused("it was issued too long ago (maxAge), or does not say when")
 
-    def _user(self, workload: Workload, names: Names) -> UserInfo:
+    def _user(self, workload: Workload, names: WorkloadNames) -> UserInfo:
         extra = {*workload.extra, *_credential(workload, self._credential_id)}
         extra |= {(key, tuple(values)) for key, claim in self._extra if (values := workload.claims.get(claim))}
         return UserInfo(names.username, names.uid, names.groups, tuple(sorted(extra)))
@@ -301,11 +301,11 @@ def _reviews(
     outbound: Outbound,
     secret: SecretFile | None,
     audiences: Iterable[str],
-) -> TokenReviews | None:
+) -> TokenReviewClient | None:
     if not settings.token_review or secret is None:
         return None
     server = settings.server or settings.issuer or platform.issuer
-    return TokenReviews(server, outbound, audiences=frozenset(audiences), headers=lambda: _bearer(secret))
+    return TokenReviewClient(server, outbound, audiences=frozenset(audiences), headers=lambda: _bearer(secret))
 
 
 def _bearer(secret: SecretFile) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from ostiary.core.implied_groups import service_account, service_account_groups
 from ostiary.errors import LoginRefused
 from ostiary.plugins.workload.platforms import Extra, Platform, TokenClaims, Workload
-from ostiary.plugins.workload.rules import SYSTEM, Names
+from ostiary.plugins.workload.rules import SYSTEM, WorkloadNames
 
 PRIVATE_CLAIMS = "kubernetes.io"
 # As kube-apiserver names what a token is bound to. Its admission policies rely on these keys.
@@ -62,12 +62,12 @@ def _read(claims: Mapping[str, object], *, bound: bool) -> Workload:
     return Workload(texts, _names(subject, namespace, account, bound=bound), tuple(_bound_objects(details, bound)))
 
 
-def _names(subject: str, namespace: str, account: Mapping[str, object], *, bound: bool) -> Names:
+def _names(subject: str, namespace: str, account: Mapping[str, object], *, bound: bool) -> WorkloadNames:
     uid = account.get("uid")
     groups = service_account_groups(namespace)
     if bound:
-        return Names(subject, groups, uid if isinstance(uid, str) else "")
-    return Names(subject.removeprefix(SYSTEM), tuple(group.removeprefix(SYSTEM) for group in groups))
+        return WorkloadNames(subject, groups, uid if isinstance(uid, str) else "")
+    return WorkloadNames(subject.removeprefix(SYSTEM), tuple(group.removeprefix(SYSTEM) for group in groups))
 
 
 def _bound_objects(details: Mapping[str, object], bound: bool) -> Extra:

@@ -105,7 +105,7 @@ class Template:
             values = claims.get(name, ())
             if len(values) != 1:
                 raise NoValue(f'the claim "{name}" is missing, or has several values')
-            pieces += (self._checked(index, values[0]), self.literals[index + 1])
+            pieces += (self._check_value(index, values[0]), self.literals[index + 1])
         return "".join(pieces)
 
     def render_each(self, claims: ClaimTexts) -> list[str]:
@@ -115,7 +115,7 @@ class Template:
         before, after = self.literals
         return [before + value + after for value in claims.get(self.names[0], ())]
 
-    def _checked(self, index: int, value: str) -> str:
+    def _check_value(self, index: int, value: str) -> str:
         # Of two users with the claims "a:b", "c" and "a", "b:c", each would have the name of the other one.
         after = self.literals[index + 1]
         if index + 1 < len(self.names) and (value + after).find(after) < len(value):

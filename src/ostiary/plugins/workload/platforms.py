@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
 from ostiary.plugins.workload.patterns import ClaimTexts
-from ostiary.plugins.workload.rules import Names
+from ostiary.plugins.workload.rules import WorkloadNames
 
+T = TypeVar("T")
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -24,7 +25,7 @@ class Workload:
     """A workload, as its platform describes it. `names` is what it is called if there are no rules at all."""
 
     claims: ClaimTexts
-    names: Names | None = None
+    names: WorkloadNames | None = None
     extra: Extra = ()
 
 
@@ -45,7 +46,7 @@ class TokenClaims(Mapping[str, tuple[str, ...]]):
             raise KeyError(name)
         return values
 
-    def get(self, name: str, default: Any = ()) -> Any:
+    def get(self, name: str, default: tuple[str, ...] | T = ()) -> tuple[str, ...] | T:
         return _texts(self._more[name] if name in self._more else self._claims.get(name)) or default
 
     def __iter__(self) -> Iterator[str]:

@@ -25,7 +25,7 @@ _NOT_ADMITTED = "this workload may not sign in here"
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class WorkloadNames:
     """What a rule calls a workload."""
 
     username: str
@@ -34,7 +34,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WorkloadRule:
     """Each claim in `match` must match one of its patterns; of a claim with several values, one of the values must.
 
     Without `username` it only says whom to admit, and the platform's own names hold.
@@ -52,37 +52,39 @@ class Rule:
                 return False
         return True
 
-    def covers(self, later: Rule) -> bool:
+    def covers(self, later: WorkloadRule) -> bool:
         """Whether everything that *later* matches is matched by this one already."""
         return all(
             name in later.match and all(any(mine.covers(each) for mine in patterns) for each in later.match[name])
             for name, patterns in self.match.items()
         )
 
-    def names(self, claims: ClaimTexts, own: Names | None) -> Names:
+    def names(self, claims: ClaimTexts, own: WorkloadNames | None) -> WorkloadNames:
         """What the workload is called; *own* are the platform's names. Raises `LoginRefused` if there is no name."""
         try:
-            made = self._made(claims)
+            rendered = self._render(claims)
         except NoValue as mistake:
             raise LoginRefused(_NOT_ADMITTED, cause=str(mistake)) from None
-        if cause := _mistake_in(made):
+        if cause := _mistake_in(rendered):
             raise LoginRefused(_NOT_ADMITTED, cause=cause)
-        if made.username:
-            return made
+        if rendered.username:
+            return rendered
         if own is None:
             raise LoginRefused(_NOT_ADMITTED, cause="neither the rule nor the platform gives it a name")
-        return Names(own.username, tuple(dict.fromkeys((*own.groups, *made.groups))), made.uid or own.uid)
+        return WorkloadNames(
+            own.username, tuple(dict.fromkeys((*own.groups, *rendered.groups))), rendered.uid or own.uid
+        )
 
-    def _made(self, claims: ClaimTexts) -> Names:
+    def _render(self, claims: ClaimTexts) -> WorkloadNames:
         groups = (name for template in self.groups for name in template.render_each(claims))
-        return Names(
+        return WorkloadNames(
             "" if self.username is None else self.username.render(claims),
             tuple(dict.fromkeys(groups)),
             "" if self.uid is None else self.uid.render(claims),
         )
 
 
-def names_by(rules: Sequence[Rule], claims: ClaimTexts, own: Names | None = None) -> Names:
+def names_by(rules: Sequence[WorkloadRule], claims: ClaimTexts, own: WorkloadNames | None = None) -> WorkloadNames:
     """What the first rule that matches says; *own* are the platform's names, which hold where there are no rules.
 
     Raises `LoginRefused` if no rule matches.
@@ -95,10 +97,10 @@ def names_by(rules: Sequence[Rule], claims: ClaimTexts, own: Names | None = None
     raise LoginRefused(_NOT_ADMITTED, cause="no rule matches the claims of its token")
 
 
-def _mistake_in(made: Names) -> str:
-    if len(made.groups) > MAX_GROUPS:
+def _mistake_in(rendered: WorkloadNames) -> str:
+    if len(rendered.groups) > MAX_GROUPS:
         return f"its claims make more than {MAX_GROUPS} groups"
-    for name in filter(None, (made.username, made.uid, *made.groups)):
+    for name in filter(None, (rendered.username, rendered.uid, *rendered.groups)):
         if len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
             return "a name of it is too long, or has characters that a name cannot have"
         if name.startswith(SYSTEM):

@@ -12,7 +12,7 @@ from ostiary.errors import LoginRefused
 from ostiary.plugins.common.jwt.keys import Keys, parse_keys
 from ostiary.plugins.common.spiffe_id import parse_spiffe_id
 from ostiary.plugins.workload.platforms import Platform, TokenClaims, Workload
-from ostiary.plugins.workload.rules import Names
+from ostiary.plugins.workload.rules import WorkloadNames
 
 # What JWT-SVID (section 2.1) allows; and what its header may say that it is (2.3).
 ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "ES", "PS") for bits in (256, 384, 512))
@@ -43,4 +43,4 @@ def _read(trust_domain: str, claims: Mapping[str, object]) -> Workload:
         raise LoginRefused(
             "this token is not of the trust domain", cause="its subject is no SPIFFE ID of the trust domain"
         )
-    return Workload(TokenClaims(claims, {"path": identity.path}), Names(str(identity)))
+    return Workload(TokenClaims(claims, {"path": identity.path}), WorkloadNames(str(identity)))

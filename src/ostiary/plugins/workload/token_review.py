@@ -18,7 +18,7 @@ API_VERSION, KIND = "authentication.k8s.io/v1", "TokenReview"
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
-class TokenReviews:
+class TokenReviewClient:
     def __init__(
         self,
         server: str,

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.conformance import CannotStart, Report, find_program, is_held, run_program
-from ostiary.core.process import Ending, Limits
+from ostiary.core.process import Ending, RunLimits
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.registry.check.evidence import ProviderEvidence, ProviderRun, RunPurpose
@@ -85,7 +85,7 @@ class _ProviderExamination:
         self._repository = repository
         self._env = env
         self._versions = versions
-        self._limits = Limits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
+        self._limits = RunLimits(seconds=seconds, stderr_tail_bytes=STDERR_BYTES)
         self._clock = clock
 
     def evidence(self) -> ProviderEvidence:

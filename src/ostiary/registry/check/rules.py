@@ -1,8 +1,8 @@
 """The rules of the credential provider protocol, each as a pure judgement of what was seen.
 
-`check` runs a provider and gathers `ProviderEvidence`; here every rule looks at it and gives one `Finding`. What a
-provider printed is never quoted. FAIL is what the kubelet refuses or suffers from; WARN is what it takes, and what then
-surprises people.
+`check` runs a provider and gathers `ProviderEvidence`; here every rule looks at it and gives one `ConformanceFinding`.
+What a provider printed is never quoted. FAIL is what the kubelet refuses or suffers from; WARN is what it takes, and
+what then surprises people.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from ostiary.core.config import parse
 from ostiary.core.conformance import (
-    Finding,
+    ConformanceFinding,
     NothingToJudge,
     Result,
     Rule,
@@ -48,7 +48,7 @@ SHORTEST_SECRET = 6
 SIBLING = "ostiary-check/sibling"
 
 
-def judge(evidence: ProviderEvidence) -> tuple[Finding, ...]:
+def judge(evidence: ProviderEvidence) -> tuple[ConformanceFinding, ...]:
     """One finding per rule, in the order of `RULES`."""
     return findings(RULES, evidence, started=evidence.start_error is None)
 
@@ -160,8 +160,10 @@ def _check_plausible(run: ProviderRun) -> Wrong | None:
     if duration < timedelta(0):
         return Wrong("cacheDuration is negative: the answer has expired before it is used")
     # Nobody means a microsecond: this is what a number of seconds looks like that was taken for nanoseconds.
-    shown = format_duration(duration)
-    return wrong_if(timedelta(0) < duration < SHORT_CACHE, f"cacheDuration is {shown}, which looks like a wrong unit")
+    duration_text = format_duration(duration)
+    return wrong_if(
+        timedelta(0) < duration < SHORT_CACHE, f"cacheDuration is {duration_text}, which looks like a wrong unit"
+    )
 
 
 def _check_long(run: ProviderRun) -> Wrong | None:
@@ -204,8 +206,8 @@ def _empty_scope(evidence: ProviderEvidence) -> Wrong | None:
     if run.response is None or run.response.auth:
         raise NothingToJudge
     is_cached = run.response.cache_duration is None or run.response.cache_duration > timedelta(0)
-    seen = "for an image it does not know it says Global: no image gets a credential until that has expired"
-    return wrong_if(is_cached and run.response.cache_key_type is CacheKeyType.GLOBAL, seen)
+    message = "for an image it does not know it says Global: no image gets a credential until that has expired"
+    return wrong_if(is_cached and run.response.cache_key_type is CacheKeyType.GLOBAL, message)
 
 
 def _kind(run: ProviderRun) -> CacheKeyType:
@@ -251,8 +253,10 @@ def _unknown_image(evidence: ProviderEvidence) -> Wrong | None:
 def _check_token(run: ProviderRun) -> Wrong | None:
     assert run.response is not None
     token = run.request.service_account_token
-    seen = "it gave the service account token back as the password, which the kubelet takes only with cacheType: Token"
-    return wrong_if(token is not None and run.response.gives_back(token), seen)
+    message = (
+        "it gave the service account token back as the password, which the kubelet takes only with cacheType: Token"
+    )
+    return wrong_if(token is not None and run.response.gives_back(token), message)
 
 
 def _no_secret_on_stderr(evidence: ProviderEvidence) -> Wrong | None:

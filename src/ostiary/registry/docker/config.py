@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import DOCKER, Node, fold, join, parse
-from ostiary.core.go.text import bytes_of, decode_base64, text_of
+from ostiary.core.go.text import decode_base64, text_of
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Secret
@@ -189,20 +188,6 @@ def decode_auth(text: str) -> tuple[str, str]:
     if not colon:
         raise ValueError("unable to parse the auth field: it has no colon between username and password")
     return text_of(username), text_of(password)
-
-
-def encode_login(login: RegistryLogin) -> dict[str, str]:
-    """An entry as docker and the kubelet write it. It holds the password."""
-    pair = bytes_of(f"{login.username}:{login.password.reveal()}")
-    fields = {
-        "username": login.username,
-        "password": login.password.reveal(),
-        "email": login.email,
-        "auth": b64encode(pair).decode() if login.username or login.password else "",
-        "identitytoken": login.identity_token.reveal(),
-        "registrytoken": login.registry_token.reveal(),
-    }
-    return {name: text for name, text in fields.items() if text}
 
 
 # --- secrets ---

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from ostiary.core.config import fold
-from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, find_executable, run
+from ostiary.core.process import DEFAULT_LIMITS, Ending, Outcome, RunLimits, Stderr, find_executable, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, ConfigurationError, PluginFailed, PluginNotFound
@@ -35,7 +35,7 @@ STDERR_SHOWN = 2048
 class DockerHelper:
     """A program ``docker-credential-<suffix>`` on our PATH, asked for one server at a time."""
 
-    def __init__(self, suffix: str, *, limits: Limits = DEFAULT_LIMITS, path: str | None = None) -> None:
+    def __init__(self, suffix: str, *, limits: RunLimits = DEFAULT_LIMITS, path: str | None = None) -> None:
         if not suffix or os.path.dirname(suffix):
             cause = f'"{printable(suffix)}" is not the suffix of a docker credential helper'
             raise ConfigurationError("a docker credential helper cannot be used", cause=cause)
@@ -136,7 +136,7 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str | None:
 class DockerStore:
     """The logins of this user's docker and podman. The files are read at every lookup, as those tools do."""
 
-    def __init__(self, file: str | os.PathLike[str] | None = None, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, file: str | os.PathLike[str] | None = None, *, limits: RunLimits = DEFAULT_LIMITS) -> None:
         self._file = None if file is None else os.fspath(file)
         self._limits = limits
 

@@ -172,8 +172,8 @@ class _ProviderReader:
         required = self._annotation_keys(index, fields, required_key)
         optional = self._annotation_keys(index, fields, optional_key)
         if both := sorted(set(required) & set(optional)):
-            shown = ", ".join(f'"{printable(key)}"' for key in both)
-            message = f"annotation keys cannot be both required and optional: {shown}"
+            keys = ", ".join(f'"{printable(key)}"' for key in both)
+            message = f"annotation keys cannot be both required and optional: {keys}"
             fields.problem(message, hint="keep each in one list")
         require = fields.optional_boolean("requireServiceAccount")
         if require is None:
@@ -278,10 +278,10 @@ def _qualified_name_mistakes(key: str) -> Iterator[str]:
 
 def _why_unparsable(pattern: str, error: UnparsableAddress) -> str:
     """What Go would say of *pattern*, without what stands before an @: a pasted URL may hold a password there."""
-    _, at, shown = pattern.rpartition("@")
+    _, at, after_at = pattern.rpartition("@")
     reason = str(error)
     quoted = reason.partition('"')[2].rpartition('"')[0]
-    if at and quoted not in shown:
+    if at and quoted not in after_at:
         # What is quoted is of the part that is not shown.
         reason = "what stands before the @ cannot be read"
-    return f'parse "{redact(f"https://***@{shown}" if at else f"https://{pattern}")}": {reason}'
+    return f'parse "{redact(f"https://***@{after_at}" if at else f"https://{pattern}")}": {reason}'

@@ -13,7 +13,7 @@ import re
 from typing import TypedDict
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.process import DEFAULT_LIMITS, Ending, Limits, Outcome, Stderr, run
+from ostiary.core.process import DEFAULT_LIMITS, Ending, Outcome, RunLimits, Stderr, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, PluginFailed, PluginNotFound
@@ -47,7 +47,7 @@ class CredentialProvider:
         config: ProviderConfig,
         executable: str,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: RunLimits = DEFAULT_LIMITS,
         metrics: RegistryMetrics | None = None,
         clock: Clock | None = None,
     ) -> None:

@@ -66,10 +66,10 @@ def _ask(source: LoginSource, request: Request) -> tuple[BasicAuth, timedelta | 
 
 
 def _docker_login(origin: Helper | AuthFile, image: str, *, server: str) -> RegistryLogin | ImageCredential | None:
-    from ostiary.core.process import Limits
+    from ostiary.core.process import RunLimits
     from ostiary.registry.docker.store import DockerHelper, DockerStore
 
-    limits = Limits(seconds=LIMIT_SECONDS)
+    limits = RunLimits(seconds=LIMIT_SECONDS)
     if isinstance(origin, Helper):
         return DockerHelper(origin.suffix, limits=limits).get(server)
     return DockerStore(origin.path, limits=limits).find(image)

@@ -31,7 +31,7 @@ class PodCoordinates:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAccount:
+class KubernetesServiceAccount:
     namespace: str
     name: str
     uid: str
@@ -41,7 +41,7 @@ class ServiceAccount:
 class Presented:
     """What one run of a provider is told of the pod's service account."""
 
-    account: ServiceAccount
+    account: KubernetesServiceAccount
     token: Secret
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -66,10 +66,10 @@ class TokenSource(Protocol):
     fresh. Any exception means that the provider is not run; the other providers are.
     """
 
-    def service_account(self, namespace: str, name: str) -> tuple[ServiceAccount, Mapping[str, str]]:
+    def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
         """The account, and all of its annotations."""
 
-    def token(self, account: ServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
+    def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
         """A token of *account* for one *audience*, bound to *pod*."""
 
 

@@ -23,7 +23,7 @@ from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import CredentialError, OstiaryError
 from ostiary.model import Secret
-from ostiary.registry.kubelet.service_account import CODE, PodCoordinates, ServiceAccount
+from ostiary.registry.kubelet.service_account import CODE, KubernetesServiceAccount, PodCoordinates
 from ostiary.wire.service_account import (
     BoundToken,
     UnusableAnswer,
@@ -40,10 +40,10 @@ LONGEST_KEPT = timedelta(hours=24)
 TOKEN_LIMIT = 4096
 MESSAGE_SHOWN = 300
 
-_Key = tuple[ServiceAccount, str, str, str]
+_Key = tuple[KubernetesServiceAccount, str, str, str]
 
 
-class ApiReply(Protocol):
+class ApiServerReply(Protocol):
     @property
     def status(self) -> int: ...
 
@@ -54,7 +54,7 @@ class ApiReply(Protocol):
 class ApiServer(Protocol):
     """Sends one signed request; raises an `OstiaryError` if there is no answer at all."""
 
-    def send(self, method: str, path: str, body: bytes | None = None) -> ApiReply: ...
+    def send(self, method: str, path: str, body: bytes | None = None) -> ApiServerReply: ...
 
 
 class ApiServerTokens:
@@ -67,7 +67,7 @@ class ApiServerTokens:
         self._runs: SingleFlight[Future[BoundToken]] = SingleFlight(thread_name="ostiary-token-request")
         self._kept: dict[_Key, BoundToken] = {}
 
-    def service_account(self, namespace: str, name: str) -> tuple[ServiceAccount, Mapping[str, str]]:
+    def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
         """The account as it is now. Never kept: a kubelet asks as well, and an annotation may be taken away."""
         reply = self._server.send("GET", service_account_path(namespace, name))
         if reply.status != 200:
@@ -76,15 +76,15 @@ class ApiServerTokens:
             uid, annotations = decode_service_account(reply.body)
         except UnusableAnswer as unusable:
             raise _no_token(f"the API server's answer cannot be used: {unusable}") from None
-        return ServiceAccount(namespace, name, uid), annotations
+        return KubernetesServiceAccount(namespace, name, uid), annotations
 
-    def token(self, account: ServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
+    def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
         """A token bound to *account* and, where it has a name, to *pod*."""
         key = (account, pod.name, pod.uid, audience)
         with self._runs.lock:
-            kept = self._kept.get(key)
-            if kept is not None and self._is_fresh(kept):
-                return kept.token
+            cached = self._kept.get(key)
+            if cached is not None and self._is_fresh(cached):
+                return cached.token
             run = self._runs.running(key)
             if run is None:
                 run = self._runs.start(Future(), partial(self._request, key), settle=partial(self._keep, key), key=key)
@@ -92,8 +92,8 @@ class ApiServerTokens:
             return wait(run).token
         except OstiaryError:
             # As the kubelet: a token that is merely old serves while no newer one can be had.
-            if kept is not None and self._clock.now() < kept.expires_at:
-                return kept.token
+            if cached is not None and self._clock.now() < cached.expires_at:
+                return cached.token
             raise
 
     def _request(self, key: _Key) -> BoundToken:
@@ -105,12 +105,12 @@ class ApiServerTokens:
                 reply, f'"create" on serviceaccounts/token in namespace {printable(account.namespace)}', audience
             )
         try:
-            bound = decode_token_request(reply.body, audience=audience)
+            bound_token = decode_token_request(reply.body, audience=audience)
         except UnusableAnswer as unusable:
             raise _no_token(f"the API server's answer cannot be used: {unusable}") from None
-        if bound.expires_at <= self._clock.now():
+        if bound_token.expires_at <= self._clock.now():
             raise _no_token("the API server gave a token that has expired already", "correct the clock of this machine")
-        return bound
+        return bound_token
 
     def _keep(self, key: _Key, bound: BoundToken | None, error: BaseException | None) -> None:
         """With the lock held."""
@@ -133,7 +133,7 @@ def _refresh_at(bound: BoundToken) -> datetime:
 # --- refusals ---
 
 
-def _refusal(reply: ApiReply, permission: str, audience: str | None = None) -> CredentialError:
+def _refusal(reply: ApiServerReply, permission: str, audience: str | None = None) -> CredentialError:
     quoted = redact(message_of(reply.body))[:MESSAGE_SHOWN] or f"status {reply.status}"
     match reply.status:
         case 401:

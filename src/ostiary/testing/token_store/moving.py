@@ -1,4 +1,4 @@
-"""Token stores whose contents can be moved: `ostiary.interfaces.portable_store`, as tests.
+"""Token stores whose contents can be moved: `ostiary.interfaces.store_abilities.moving`, as tests.
 
 `check_move` is for tests that move between two different stores; `fill` makes contents in which everything occurs that
 a store can hold.
@@ -13,7 +13,7 @@ import pytest
 
 from ostiary.core.tokens.moving import MovableStore
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.interfaces.portable_store import PortableStore, StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import PortableStore, StoredLog, StoredSession
 from ostiary.interfaces.token_store import (
     Revocation,
     RevocationKind,
@@ -108,7 +108,7 @@ async def check_move(source: MovableStore, target: MovableStore) -> None:
     # Comparing sessions does not compare these.
     assert await _not_compared(target) == await _not_compared(source)
     assert sessions, "nothing was moved"
-    assert _listed(await target.sessions()) == _listed(await source.sessions())
+    assert _by_id_and_time(await target.sessions()) == _by_id_and_time(await source.sessions())
     for stored in sessions:
         for token in stored.tokens:
             assert await target.find(token.digest) == await source.find(token.digest) is not None
@@ -117,7 +117,7 @@ async def check_move(source: MovableStore, target: MovableStore) -> None:
     assert await target.marks() == await source.marks()
 
 
-def _listed(sessions: list[Session]) -> tuple[dict[str, Session], list[datetime]]:
+def _by_id_and_time(sessions: list[Session]) -> tuple[dict[str, Session], list[datetime]]:
     """The newest first; those that began at the same moment in any order."""
     return {session.id: session for session in sessions}, [session.created_at for session in sessions]
 
@@ -221,10 +221,10 @@ class PortableStoreContract:
             assert await empty.session(name) is None
         assert await empty.find(digest_of("token-revoked access")) is None
         assert await empty.find(digest_of("token-revoked browser")) is not None
-        spent = await empty.find(digest_of("renewed renewal"))
-        assert spent is not None
-        assert spent.token.kind is TokenKind.SPENT
-        renewal = spent.session
+        spent_entry = await empty.find(digest_of("renewed renewal"))
+        assert spent_entry is not None
+        assert spent_entry.token.kind is TokenKind.SPENT
+        renewal = spent_entry.session
         assert not await empty.renew(digest_of("renewed renewal"), at=clock.now(), session=renewal, tokens=[])
         assert await empty.renew(digest_of("renewed new"), at=clock.now(), session=renewal, tokens=[])
 
@@ -239,13 +239,13 @@ class PortableStoreContract:
             await store.revoke(Revocation(RevocationKind.USER, name))
         await store.undo(start + 2)
         await move(store, empty)
-        began = make_session(clock, sequence=start)
+        new_session = make_session(clock, sequence=start)
         with pytest.raises(LoginRefused):
-            await empty.add(began, [])
+            await empty.add(new_session, [])
         with pytest.raises(LoginRefused):
-            await empty.add(of_user(replace(began, sequence=start - 1), "somebody"), [])
-        await empty.add(of_user(began, "forgiven"), [])
-        await empty.add(replace(began, id="s2", sequence=start + 2), [])
+            await empty.add(of_user(replace(new_session, sequence=start - 1), "somebody"), [])
+        await empty.add(of_user(new_session, "forgiven"), [])
+        await empty.add(replace(new_session, id="s2", sequence=start + 2), [])
 
     async def test_revocations_go_on_with_the_next_number_and_end_what_was_moved(
         self, store: MovableStore, empty: MovableStore, clock: FakeClock

@@ -1,4 +1,4 @@
-"""Token stores that keep objects: `ostiary.interfaces.object_store`, as tests."""
+"""Token stores that keep objects: `ostiary.interfaces.store_abilities.stored_objects`, as tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces.object_store import LARGEST_OBJECT, LONGEST_NAME, ObjectStore, StoredObject
+from ostiary.interfaces.store_abilities.stored_objects import LARGEST_OBJECT, LONGEST_NAME, ObjectStore, StoredObject
 from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenStore
 from ostiary.testing.clock import FakeClock
 from ostiary.testing.token_store.samples import ODD_NAMES
@@ -108,9 +108,9 @@ class ObjectStoreContract:
         second = await store.put_object(KIND, "k1", b"two", version=first)
         assert second not in (None, first)
         assert await store.put_object(KIND, "k1", b"three", version=first) is None
-        found = await store.find_object(KIND, "k1")
-        assert found is not None
-        assert (found.data, found.version, found.changed_at) == (b"two", second, clock.now())
+        stored = await store.find_object(KIND, "k1")
+        assert stored is not None
+        assert (stored.data, stored.version, stored.changed_at) == (b"two", second, clock.now())
 
     async def test_whatever_is_there_can_be_replaced(self, store: StoreWithObjects) -> None:
         versions = [await store.put_object(KIND, "k1", data, version=None) for data in (b"one", b"two", b"two")]
@@ -127,9 +127,9 @@ class ObjectStoreContract:
             *(store.put_object(KIND, "k1", b"%d" % number, version=first) for number in range(10))
         )
         (second,) = [version for version in versions if version is not None]
-        found = await store.find_object(KIND, "k1")
-        assert found is not None
-        assert (found.data, found.version) == (b"%d" % versions.index(second), second)
+        stored = await store.find_object(KIND, "k1")
+        assert stored is not None
+        assert (stored.data, stored.version) == (b"%d" % versions.index(second), second)
 
     async def test_a_version_is_not_used_again_after_a_deletion(self, store: StoreWithObjects) -> None:
         """Who has read an object must not overwrite another one of that name."""
@@ -158,9 +158,9 @@ class ObjectStoreContract:
         clock.advance(hours=24 * 400)
         await store.heartbeat()
         await store.sweep()
-        found = await store.find_object(KIND, "k1")
-        assert found is not None
-        assert (found.data, found.version) == (b"one", version)
+        stored = await store.find_object(KIND, "k1")
+        assert stored is not None
+        assert (stored.data, stored.version) == (b"one", version)
 
     async def test_when_the_clock_is_set_back_objects_change_with_it(
         self, store: StoreWithObjects, clock: FakeClock
@@ -169,9 +169,9 @@ class ObjectStoreContract:
         await store.heartbeat()
         clock.set_back(hours=1)
         await store.heartbeat()
-        found = await store.find_object(KIND, "k1")
-        assert found is not None
-        assert (found.version, found.changed_at) == (first, clock.now())
+        stored = await store.find_object(KIND, "k1")
+        assert stored is not None
+        assert (stored.version, stored.changed_at) == (first, clock.now())
         assert await store.put_object(KIND, "k1", b"two", version=first) is not None
 
     async def test_nothing_is_answered_once_it_is_closed(self, store: StoreWithObjects) -> None:
@@ -183,9 +183,9 @@ class ObjectStoreContract:
             store.delete_object(KIND, "k1"),
             store.object_kinds(),
         ):
-            with pytest.raises(ProviderError) as caught:
+            with pytest.raises(ProviderError) as failure:
                 await work
-            assert caught.value.code == "token-store-unavailable"
+            assert failure.value.code == "token-store-unavailable"
 
 
 class SharedObjectStoreContract(ObjectStoreContract):
@@ -195,9 +195,9 @@ class SharedObjectStoreContract(ObjectStoreContract):
         self, store: StoreWithObjects, other: StoreWithObjects
     ) -> None:
         first = await store.put_object(KIND, "k1", b"one", version=0)
-        found = await other.find_object(KIND, "k1")
-        assert found is not None
-        assert (found.data, found.version) == (b"one", first)
+        stored = await other.find_object(KIND, "k1")
+        assert stored is not None
+        assert (stored.data, stored.version) == (b"one", first)
         second = await other.put_object(KIND, "k1", b"two", version=first)
         assert second is not None
         assert await store.put_object(KIND, "k1", b"three", version=first) is None

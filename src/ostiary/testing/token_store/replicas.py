@@ -1,4 +1,7 @@
-"""Token stores that keep notes for replicas, and know whose they are: `ostiary.interfaces.replicas`, as tests."""
+"""Token stores that keep notes for replicas, and know whose they are, as tests.
+
+The interface is `ostiary.interfaces.store_abilities.replicas`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from ostiary.interfaces.replicas import LARGEST_NOTE, MOST_NOTES, NoteStore, OwnedStore
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, MOST_NOTES, NoteStore, OwnedStore
 from ostiary.testing.clock import FakeClock
 
 

@@ -174,8 +174,8 @@ class StoringContract:
         await store.add(session, [make_token(session)])
         await store.close()
         await store.close()
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(ProviderError) as failure:
             await store.find(digest_of("t1"))
-        assert caught.value.code == "token-store-unavailable"
+        assert failure.value.code == "token-store-unavailable"
         with pytest.raises(ProviderError):
             await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))

@@ -33,7 +33,7 @@ from ostiary.wire.audit.levels import (
     AuditLevel,
     Stage,
 )
-from ostiary.wire.audit.policy import DEFAULT_POLICY, AuditRule, GroupResources, Policy, Scope
+from ostiary.wire.audit.policy import DEFAULT_POLICY, AuditRule, AuditScope, GroupResources, Policy
 from ostiary.wire.audit.policy_file import load_policy, parse_policy
 from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
 
@@ -50,11 +50,11 @@ __all__ = [
     "UPSTREAM",
     "AuditLevel",
     "AuditRule",
+    "AuditScope",
     "Frame",
     "GroupResources",
     "KeptNotes",
     "Policy",
-    "Scope",
     "Stage",
     "authentication_failed",
     "body_object",

@@ -64,7 +64,7 @@ class AuditRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class AuditScope:
     """What the policy wants to know of one request."""
 
     level: AuditLevel
@@ -78,14 +78,14 @@ class Policy:
     omit_stages: frozenset[Stage] = frozenset()
     omit_managed_fields: bool = False
 
-    def scope(self, request: RequestInfo, user: UserInfo | None) -> Scope:
+    def scope(self, request: RequestInfo, user: UserInfo | None) -> AuditScope:
         """The first rule that matches decides. *user* is None when nobody could be identified."""
         for rule in self.rules:
             if rule.matches(request, user):
                 own = rule.omit_managed_fields
                 without_managed_fields = self.omit_managed_fields if own is None else own
-                return Scope(rule.level, self.omit_stages | rule.omit_stages, without_managed_fields)
-        return Scope(AuditLevel.NONE, self.omit_stages, self.omit_managed_fields)
+                return AuditScope(rule.level, self.omit_stages | rule.omit_stages, without_managed_fields)
+        return AuditScope(AuditLevel.NONE, self.omit_stages, self.omit_managed_fields)
 
 
 # Every request once, when it is over: what the gateway records when it is given no policy file.

@@ -28,16 +28,16 @@ def parse_quantity(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("it is not a quantity")
     if isinstance(value, int):
-        return _bounded(Fraction(value))
+        return _to_thousandths(Fraction(value))
     match = _GRAMMAR.fullmatch(value) if len(value) <= LONGEST_TEXT else None
     if match is None:
         raise ValueError("it is not a quantity")
     number = Fraction(match["sign"] + match["digits"])
     unit = match["unit"] or ""
     if unit in _BINARY:
-        return _bounded(number * _BINARY[unit])
+        return _to_thousandths(number * _BINARY[unit])
     exponent = int(match["exponent"]) if match["exponent"] else _DECIMAL[unit]
-    return _bounded(number * Fraction(10) ** exponent)
+    return _to_thousandths(number * Fraction(10) ** exponent)
 
 
 def is_binary(text: str) -> bool:
@@ -57,7 +57,7 @@ def format_quantity(thousandths: int, *, binary: bool = False) -> str:
     return str(number)
 
 
-def _bounded(number: Fraction) -> int:
+def _to_thousandths(number: Fraction) -> int:
     if abs(number) > LARGEST:
         raise ValueError("it is too large")
     # Away from zero, as Kubernetes rounds.

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from ostiary.cli.agent.keeper import EARLIEST, LATEST, Health, HeldToken, TokenKeeper
+from ostiary.cli.agent.keeper import EARLIEST, LATEST, HeldToken, TokenHealth, TokenKeeper
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary.testing import FakeClock
@@ -41,7 +41,7 @@ class Bench:
         self.written.append(held.token.reveal())
 
 
-def health(bench: Bench) -> Health:
+def health(bench: Bench) -> TokenHealth:
     return bench.keeper.health
 
 
@@ -51,12 +51,12 @@ def bench(clock: FakeClock) -> Bench:
 
 
 def test_each_token_is_written_and_replaced_before_it_expires(bench: Bench) -> None:
-    assert health(bench) is Health.STARTING
+    assert health(bench) is TokenHealth.STARTING
     for number in range(1, 5):
         wait = bench.keeper.refresh()
         assert wait == 0.6 * HOUR
         assert bench.written[-1] == f"token-{number}"
-        assert health(bench) is Health.FRESH
+        assert health(bench) is TokenHealth.FRESH
         bench.clock.advance(wait.total_seconds())
     assert bench.said == []
 
@@ -74,18 +74,18 @@ def test_while_the_gateway_is_away_the_old_token_stays_and_that_is_said_once(ben
     bench.gateway.fails = AWAY
     waits = [bench.keeper.refresh() for _ in range(12)]
     assert bench.written == ["token-1"]
-    assert health(bench) is Health.LATE
+    assert health(bench) is TokenHealth.LATE
     assert waits == sorted(waits)
     assert timedelta(seconds=0.5) <= waits[0] <= timedelta(seconds=1)
     assert waits[-1] <= timedelta(minutes=1)
     assert len(bench.said) == 1
     assert "the gateway is unreachable: connection refused; the one in use is good until" in bench.said[0]
     bench.clock.advance(HOUR.total_seconds())
-    assert health(bench) is Health.EXPIRED
+    assert health(bench) is TokenHealth.EXPIRED
     bench.gateway.fails = None
     bench.keeper.refresh()
     assert bench.written == ["token-1", "token-2"]
-    assert health(bench) is Health.FRESH
+    assert health(bench) is TokenHealth.FRESH
     assert bench.said[1].startswith("there is a new token again")
 
 
@@ -108,7 +108,7 @@ def test_a_token_that_cannot_be_written_is_not_taken_for_the_current_one(bench: 
     bench.keeper.refresh()
     assert bench.keeper.current is not None
     assert bench.keeper.current.token == Secret("token-1")
-    assert health(bench) is Health.LATE
+    assert health(bench) is TokenHealth.LATE
 
 
 def test_it_ends_when_it_is_told_to_and_gets_a_token_at_once_when_woken(clock: FakeClock) -> None:

@@ -16,10 +16,10 @@ import yaml
 
 from ostiary.cli import main
 from ostiary.cli.signin.gateway import GatewayClient
-from ostiary.cli.signin.person import Person, Wishes
+from ostiary.cli.signin.person.terminal import Person, Wishes
+from ostiary.cli.signin.person.ways import has_browser, sign_in
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions, SignInGrant
 from ostiary.cli.signin.turn import Turn
-from ostiary.cli.signin.ways import has_browser, sign_in
 from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary.testing import FakeClock

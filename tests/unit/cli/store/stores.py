@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.cli import main
 from ostiary.core.tokens import Issued, Tokens
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore

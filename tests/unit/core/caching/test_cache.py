@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ostiary.core.caching.cache import Cache, size_of
 from ostiary.errors import ProviderError
 from ostiary.testing import FakeClock
+from tests.support.bounded import bytes_of_owner
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_bytes_are_bounded_for_each_owner_and_in_all(clock: FakeClock) -> None:
         for number in range(20):
             cache.put(owner * 100 + number, "x" * 5000, owner=owner)
             assert cache._entries.held <= 100_000
-            assert cache._entries.held_by(owner) <= 20_000
+            assert bytes_of_owner(cache._entries, owner) <= 20_000
     assert not cache.put(1, "x" * 20_000, owner="mallory")
 
 

@@ -13,8 +13,8 @@ from ostiary.core.counting.counts import MemoryCounts
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.counting.replicated_counts import BATCH_KEYS, MOST_PARTS, ReplicatedCounts
 from ostiary.errors import ProviderError
-from ostiary.interfaces.replicas import Counted
 from ostiary.interfaces.shared_counts import Change, State
+from ostiary.interfaces.store_abilities.replicas import Counted
 from ostiary.testing import FakeClock
 from tests.support.count_store import MemoryCountStore
 

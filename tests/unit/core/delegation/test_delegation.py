@@ -25,7 +25,7 @@ def test_a_delegation_allows_what_its_scope_does() -> None:
 
 
 def test_a_narrowed_delegation_must_fit_every_layer() -> None:
-    narrower = READS.narrowed(parse_scope("get pods --name web-1 -n shop"))
+    narrower = READS.narrow(parse_scope("get pods --name web-1 -n shop"))
     assert narrower.allows(asked("get", "pods", "shop", "web-1"))
     assert not narrower.allows(asked("get", "pods", "shop", "web-2"))
     assert not narrower.allows(asked("list", "pods", "shop"))
@@ -41,26 +41,26 @@ def test_layers_are_intersected_even_if_one_of_them_is_wider() -> None:
 
 def test_a_wider_scope_is_refused_and_the_refusal_says_what_is_beyond() -> None:
     with pytest.raises(ScopeError, match="wider") as caught:
-        READS.narrowed(parse_scope("get,delete pods -n shop"))
+        READS.narrow(parse_scope("get,delete pods -n shop"))
     assert caught.value.cause == '"delete pods -n shop" is not within "get,list pods -n shop"'
 
 
 def test_the_same_scope_again_is_no_further_layer() -> None:
-    assert READS.narrowed(READS.scopes[0]) == READS
+    assert READS.narrow(READS.scopes[0]) == READS
 
 
 def test_a_token_can_be_narrowed_so_often() -> None:
     delegation = narrow(None, parse_scope(f"get pods -n {','.join(f'n{number}' for number in range(MOST_LAYERS + 1))}"))
     for number in range(MOST_LAYERS, 1, -1):
         names = ",".join(f"n{each}" for each in range(number))
-        delegation = delegation.narrowed(parse_scope(f"get pods -n {names}"))
+        delegation = delegation.narrow(parse_scope(f"get pods -n {names}"))
     with pytest.raises(ScopeError, match="too often"):
-        delegation.narrowed(parse_scope("get pods -n n0"))
+        delegation.narrow(parse_scope("get pods -n n0"))
 
 
 def test_who_got_the_token_first_stays_named_when_it_is_handed_on() -> None:
-    assert READS.narrowed(READS.scopes[0], "helper").actor == "agent > helper"
-    assert READS.narrowed(READS.scopes[0]).actor == "agent"
+    assert READS.narrow(READS.scopes[0], "helper").actor == "agent > helper"
+    assert READS.narrow(READS.scopes[0]).actor == "agent"
 
 
 @pytest.mark.parametrize("actor", ["a > b", "a\nb", " a", "a" * (LONGEST_ACTOR + 1), "\x1b[2J", "\ud800"])
@@ -116,7 +116,7 @@ def random_delegation(chance: Random) -> Delegation:
     delegation = narrow(None, random_scope(chance), chance.choice(("", "agent")))
     for _ in range(chance.randint(0, 3)):
         try:
-            delegation = delegation.narrowed(random_scope(chance), chance.choice(("", "helper")))
+            delegation = delegation.narrow(random_scope(chance), chance.choice(("", "helper")))
         except ScopeError:
             continue
     return delegation
@@ -129,7 +129,7 @@ def test_a_narrowed_delegation_never_allows_what_its_parent_does_not(seed: int) 
     parent = random_delegation(chance)
     for scope in (random_scope(chance) for _ in range(10)):
         try:
-            child = parent.narrowed(scope, "helper")
+            child = parent.narrow(scope, "helper")
         except ScopeError:
             continue
         for _ in range(20):

@@ -21,12 +21,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.process import Ending, Limits, Outcome, Stderr, Stdin, end_all, find_executable, run
+from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, Stdin, end_all, find_executable, run
 
 ENV = {"LANG": "C.UTF-8"}
 # Far longer than a test may take: a test in which somebody waits for this to pass does not pass itself.
 FOR_EVER = 3600.0
-PATIENT = Limits(seconds=None, linger_seconds=FOR_EVER, grace_seconds=FOR_EVER)
+PATIENT = RunLimits(seconds=None, linger_seconds=FOR_EVER, grace_seconds=FOR_EVER)
 # The time is up when the test has returned from `while_waiting`, which always comes before the limit.
 IMPATIENT = replace(PATIENT, seconds=2e-6, notice_seconds=1e-6)
 IMPATIENT_WITHOUT_GRACE = replace(IMPATIENT, grace_seconds=0.01)
@@ -152,7 +152,7 @@ def python(
     env: dict[str, str] = ENV,
     stdin: Stdin | bytes = Stdin.NOTHING,
     stderr: Stderr = Stderr.CAPTURE,
-    limits: Limits = PATIENT,
+    limits: RunLimits = PATIENT,
     own_group: bool = True,
     while_waiting: Callable[[float], None] | None = None,
 ) -> Outcome:
@@ -168,7 +168,7 @@ def python(
     )
 
 
-def shell(script: str, *, stderr: Stderr = Stderr.CAPTURE, limits: Limits = PATIENT) -> Outcome:
+def shell(script: str, *, stderr: Stderr = Stderr.CAPTURE, limits: RunLimits = PATIENT) -> Outcome:
     return run("/bin/sh", ["sh", "-c", script], env=ENV, stderr=stderr, limits=limits)
 
 
@@ -216,7 +216,7 @@ class TestHowARunEnds:
         ids=["holding the pipes", "holding nothing of ours"],
     )
     def test_a_time_limit_ends_grandchildren_too_even_one_that_ignores_sigterm(
-        self, lifeline: Lifeline, detach: str, limits: Limits
+        self, lifeline: Lifeline, detach: str, limits: RunLimits
     ) -> None:
         code = (
             "import os, signal\n"
@@ -286,7 +286,7 @@ class TestHowARunEnds:
 
 class TestLimits:
     def test_the_defaults_are_a_minute_and_a_megabyte(self) -> None:
-        assert Limits() == Limits(60.0, 1 << 20, 8192, linger_seconds=0.25, grace_seconds=1, notice_seconds=10)
+        assert RunLimits() == RunLimits(60.0, 1 << 20, 8192, linger_seconds=0.25, grace_seconds=1, notice_seconds=10)
 
     def test_a_child_that_ended_in_time_has_ended_however_late_we_look(self, survivor: Survivor) -> None:
         def oversleep(_: float) -> None:
@@ -415,7 +415,7 @@ class TestStderr:
     def test_the_time_limit_holds_while_nobody_reads_our_stderr(self) -> None:
         code = (
             # Some room is left there, but less than there is to say.
-            "os.write(2, bytes(10_000)); limits = Limits(seconds=.1, grace_seconds=.01)\n"
+            "os.write(2, bytes(10_000)); limits = RunLimits(seconds=.1, grace_seconds=.01)\n"
             "outcome = python('import os; os.write(2, bytes(400_000))', limits=limits)\n"
             "print(outcome.ending.name, flush=True)"
         )
@@ -433,7 +433,7 @@ class TestStderr:
             "    os.set_blocking(2, True)\n"
             # More than a pipe holds, so that some of it is read only after the child's end.
             'child = \'import os; os.write(2, bytes(70_000) + b"note"); os.write(1, b"answer")\'\n'
-            "outcome = python(child, limits=Limits(seconds=None, stderr_tail_bytes=4))\n"
+            "outcome = python(child, limits=RunLimits(seconds=None, stderr_tail_bytes=4))\n"
             "print(outcome.stdout, outcome.stderr_tail, outcome.ending.name, flush=True)"
         )
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -766,7 +766,7 @@ class TestAtATerminal:
         # Ctrl-C is ignored by what a shell starts in the background, and so is everything below that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "PERSON = dict(stdin=Stdin.INHERIT, stderr=Stderr.INHERIT, own_group=False,\n"
-        "    limits=Limits(seconds=None, grace_seconds=3600))\n"
+        "    limits=RunLimits(seconds=None, grace_seconds=3600))\n"
     )
 
     @pytest.fixture

@@ -21,7 +21,7 @@ from ostiary.core.tokens.moving import (
     standing_of,
 )
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore

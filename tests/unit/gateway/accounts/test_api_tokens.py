@@ -9,8 +9,8 @@ import pytest
 
 from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import Tokens
-from ostiary.gateway.accounts.api_tokens import MOST_PER_OWNER, ApiTokens, made_by, scope_of
-from ostiary.gateway.accounts.refusals import Conflict, NotAllowed, NotPossible, UnknownAccount, UnknownToken
+from ostiary.gateway.accounts.api_tokens import MOST_PER_OWNER, ApiTokens, maker_of, scope_of
+from ostiary.gateway.accounts.refusals import AccountConflict, NotAllowed, NotPossible, UnknownAccount, UnknownToken
 from ostiary.gateway.accounts.service_account import AccountState
 from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
@@ -44,7 +44,7 @@ async def test_a_token_is_its_owner_under_a_name(tokens: Tokens, api_tokens: Api
     assert (session.kind, session.name, session.user) == (SessionKind.API_TOKEN, "backup job", ALICE)
     assert (session.provider, session.sources) == ("ldap", (("dev", "ldap"),))
     assert issued.expires_at == clock.now() + timedelta(days=30)
-    assert (scope_of(session), made_by(session)) == ("get pods -n shop", "page")
+    assert (scope_of(session), maker_of(session)) == ("get pods -n shop", "page")
     assert await tokens.find(issued.token.reveal()) is not None
     assert [each.name for each in await api_tokens.list("alice")] == ["backup job"]
     assert await api_tokens.list("bob") == []
@@ -85,8 +85,8 @@ async def test_a_name_can_be_read_and_typed(tokens: Tokens, api_tokens: ApiToken
 async def test_the_same_name_twice_is_a_conflict_also_at_the_same_moment(tokens: Tokens, api_tokens: ApiTokens) -> None:
     owner = await signed_in(tokens)
     made = await asyncio.gather(*(api_tokens.create(owner, "a") for _ in range(5)), return_exceptions=True)
-    assert sum(isinstance(result, Conflict) for result in made) == 4
-    with pytest.raises(Conflict):
+    assert sum(isinstance(result, AccountConflict) for result in made) == 4
+    with pytest.raises(AccountConflict):
         await api_tokens.create(owner, "a")
     assert len(await api_tokens.list("alice")) == 1
     # A name is free again when its token is gone.

@@ -6,8 +6,8 @@ import pytest
 
 from ostiary.core.account_names import AccountName
 from ostiary.gateway.accounts.refusals import (
+    AccountConflict,
     AccountRefusal,
-    Conflict,
     NotAllowed,
     NotPossible,
     UnknownAccount,
@@ -21,7 +21,7 @@ from ostiary.gateway.accounts.refusals import (
         (AccountRefusal("no"), 400, "BadRequest"),
         (UnknownAccount(AccountName("shop", "a")), 404, "NotFound"),
         (UnknownToken(), 404, "NotFound"),
-        (Conflict("taken"), 409, "AlreadyExists"),
+        (AccountConflict("taken"), 409, "AlreadyExists"),
         (NotPossible("too long"), 422, "Invalid"),
         (NotAllowed("off"), 403, "Forbidden"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.gateway.accounts.refusals import AccountRefusal, Conflict, NotPossible, UnknownAccount
+from ostiary.gateway.accounts.refusals import AccountConflict, AccountRefusal, NotPossible, UnknownAccount
 from ostiary.gateway.accounts.service_account import KIND, AccountState
 from ostiary.gateway.accounts.service_accounts import PROVIDER, ServiceAccounts
 from ostiary.gateway.config.settings.accounts import DeclaredAccount, ServiceAccountSettings
@@ -73,8 +73,8 @@ async def test_an_account_is_found_as_it_was_created(store: Store, clock: FakeCl
 async def test_the_same_name_twice_is_a_conflict(store: Store, clock: FakeClock) -> None:
     accounts = accounts_in(store, clock, "shop/declared")
     results = await asyncio.gather(*(accounts.create(DEPLOYER) for _ in range(5)), return_exceptions=True)
-    assert sum(isinstance(result, Conflict) for result in results) == 4
-    with pytest.raises(Conflict, match="declared in the configuration"):
+    assert sum(isinstance(result, AccountConflict) for result in results) == 4
+    with pytest.raises(AccountConflict, match="declared in the configuration"):
         await accounts.create(AccountName("shop", "declared"))
 
 
@@ -173,7 +173,7 @@ async def test_a_delete_that_was_interrupted_can_be_finished(store: Store, clock
     assert (await accounts.get(DEPLOYER)).state is AccountState.DELETING
     with pytest.raises(NotPossible, match="deleting"):
         await accounts.issue(DEPLOYER)
-    with pytest.raises(Conflict, match="being deleted"):
+    with pytest.raises(AccountConflict, match="being deleted"):
         await accounts.set_state(DEPLOYER, AccountState.ACTIVE)
     store.fails = False
     assert await accounts.delete(DEPLOYER) == 1

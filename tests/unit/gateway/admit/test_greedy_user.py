@@ -17,8 +17,9 @@ import pytest
 
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.http1.request_head import KNOWN_BYTES_PER_OWNER
-from ostiary.gateway.request.plans import PLAN_BYTES_PER_USER
+from ostiary.gateway.request.remembered.plans import PLAN_BYTES_PER_USER
 from ostiary.model import UserInfo
+from tests.support.bounded import bytes_of_owner
 from tests.support.http1 import Client, Upstreamed, connected, get, turn, until, upstream
 from tests.unit.gateway.request.test_engine import Served, at, configured, served
 
@@ -201,11 +202,11 @@ async def test_ever_new_targets_with_many_tokens_fill_only_the_share_of_their_us
                 for _ in range(2):
                     assert (await mallory.ask(request)).status == 200
         plans, heads = worker.app.engine._plans, worker._http.known._heads
-        assert 0 < plans._kept.held_by("mallory") <= PLAN_BYTES_PER_USER
-        assert 0 < heads.held_by("mallory") <= KNOWN_BYTES_PER_OWNER
+        assert 0 < bytes_of_owner(plans._kept, "mallory") <= PLAN_BYTES_PER_USER
+        assert 0 < bytes_of_owner(heads, "mallory") <= KNOWN_BYTES_PER_OWNER
         assert len(plans) < 300
-        assert heads.held_by("jane") > 0
-        assert plans._kept.held_by("jane") > 0
+        assert bytes_of_owner(heads, "jane") > 0
+        assert bytes_of_owner(plans._kept, "jane") > 0
 
 
 async def test_equal_requests_of_a_users_tokens_share_one_plan(tmp_path: Path) -> None:

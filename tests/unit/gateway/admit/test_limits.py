@@ -101,42 +101,42 @@ def test_an_address_with_many_failures_must_wait(clock: FakeClock) -> None:
     """S73."""
     failures = FailedAttempts(3, clock=clock)
     for _ in range(3):
-        assert failures.blocked_for("192.0.2.1") == 0
-        failures.failed("192.0.2.1")
-    assert failures.blocked_for("192.0.2.1") == pytest.approx(20)
-    assert failures.blocked_for("192.0.2.2") == 0
+        assert failures.seconds_blocked("192.0.2.1") == 0
+        failures.record_failure("192.0.2.1")
+    assert failures.seconds_blocked("192.0.2.1") == pytest.approx(20)
+    assert failures.seconds_blocked("192.0.2.2") == 0
     with pytest.raises(TooManyRequests) as caught:
         failures.check("192.0.2.1")
     assert caught.value.retry_after == pytest.approx(20)
     clock.advance(20)
-    assert failures.blocked_for("192.0.2.1") == 0
+    assert failures.seconds_blocked("192.0.2.1") == 0
     failures.check("192.0.2.1")
 
 
 def test_a_subscribers_ipv6_addresses_count_as_one(clock: FakeClock) -> None:
     """T2."""
     failures = FailedAttempts(1, clock=clock)
-    failures.failed("2001:db8:1:2:3::4")
-    assert failures.blocked_for("2001:db8:1:2:ffff::") > 0
-    assert failures.blocked_for("2001:db8:1:3::") == 0
-    failures.failed("::ffff:192.0.2.1")
-    assert failures.blocked_for("192.0.2.1") > 0
-    failures.failed("no:address")
-    assert failures.blocked_for("no:address") > 0
+    failures.record_failure("2001:db8:1:2:3::4")
+    assert failures.seconds_blocked("2001:db8:1:2:ffff::") > 0
+    assert failures.seconds_blocked("2001:db8:1:3::") == 0
+    failures.record_failure("::ffff:192.0.2.1")
+    assert failures.seconds_blocked("192.0.2.1") > 0
+    failures.record_failure("no:address")
+    assert failures.seconds_blocked("no:address") > 0
 
 
 def test_the_table_of_failures_is_bounded(clock: FakeClock) -> None:
     """T2."""
     failures = FailedAttempts(10, clock=clock, limit=50)
     for number in range(1000):
-        failures.failed(f"192.0.{number // 256}.{number % 256}")
+        failures.record_failure(f"192.0.{number // 256}.{number % 256}")
     assert len(failures) <= 50
 
 
 def test_failures_need_not_be_limited(clock: FakeClock) -> None:
     failures = FailedAttempts(0, clock=clock)
-    failures.failed("192.0.2.1")
-    assert failures.blocked_for("192.0.2.1") == 0
+    failures.record_failure("192.0.2.1")
+    assert failures.seconds_blocked("192.0.2.1") == 0
 
 
 # --- all together ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ostiary.core.tokens import Tokens
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.testing import FakeClock
 from tests.unit.gateway.authenticate.signed_in_users import Store
 
@@ -21,5 +21,5 @@ def tokens(store: Store, clock: FakeClock) -> Tokens:
 
 
 @pytest.fixture
-def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
-    return Authenticator(tokens, clock)
+def authenticator(tokens: Tokens, clock: FakeClock) -> TokenAuthenticator:
+    return TokenAuthenticator(tokens, clock)

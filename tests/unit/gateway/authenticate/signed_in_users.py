@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.interfaces.token_store import Found, RevocationBatch, Session
 from ostiary.model import UserInfo
@@ -70,13 +70,13 @@ def key(issued: Issued) -> bytes:
     return digest(issued.token.reveal())
 
 
-async def sign_in(authenticator: Authenticator, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
+async def sign_in(authenticator: TokenAuthenticator, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
     live = await authenticator.find(key(await tokens.issue(user, provider="staff")))
     assert live is not None
     return live
 
 
-def stream_of(authenticator: Authenticator, live: TokenInUse) -> Stream:
+def stream_of(authenticator: TokenAuthenticator, live: TokenInUse) -> Stream:
     stream = Stream()
     authenticator.in_use.add_stream(live, stream)
     return stream

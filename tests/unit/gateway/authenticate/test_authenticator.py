@@ -12,7 +12,7 @@ import pytest
 from ostiary.core.delegation import Delegation, parse_scope
 from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary.model import UserInfo
@@ -27,7 +27,7 @@ ANSWER = Answer(200, b"{}")
 
 
 async def test_a_token_is_looked_up_in_the_store_once(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     assert authenticator.recall(key(issued)) is None
@@ -39,13 +39,13 @@ async def test_a_token_is_looked_up_in_the_store_once(
     assert authenticator.size == 1
 
 
-async def test_an_unknown_token_is_found_by_nobody_and_takes_no_room(authenticator: Authenticator) -> None:
+async def test_an_unknown_token_is_found_by_nobody_and_takes_no_room(authenticator: TokenAuthenticator) -> None:
     assert await authenticator.find(b"x" * 32) is None
     assert authenticator.size == 0
 
 
 async def test_a_token_that_is_found_twice_is_the_same_object_with_what_was_learned_about_it(
-    authenticator: Authenticator, tokens: Tokens
+    authenticator: TokenAuthenticator, tokens: Tokens
 ) -> None:
     """Two requests with a new token look it up at the same time; a stream of the first is not lost by the second."""
     issued = await tokens.issue(ANN, provider="staff")
@@ -55,7 +55,7 @@ async def test_a_token_that_is_found_twice_is_the_same_object_with_what_was_lear
 
 
 async def test_all_tokens_of_a_user_with_the_same_groups_count_as_one_user(
-    authenticator: Authenticator, tokens: Tokens
+    authenticator: TokenAuthenticator, tokens: Tokens
 ) -> None:
     first, second = [await sign_in(authenticator, tokens) for _ in range(2)]
     promoted = await sign_in(authenticator, tokens, UserInfo("ann", groups=("dev", "ops")))
@@ -64,7 +64,7 @@ async def test_all_tokens_of_a_user_with_the_same_groups_count_as_one_user(
 
 
 async def test_a_token_is_good_until_the_second_it_expires(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
 ) -> None:
     live = await sign_in(authenticator, tokens)
     clock.advance(minutes=15, seconds=-1)
@@ -78,7 +78,7 @@ async def test_a_token_is_good_until_the_second_it_expires(
 
 async def test_no_token_outlives_its_session(store: Store, clock: FakeClock) -> None:
     tokens = Tokens(store, clock=clock, lifetime=timedelta(hours=2), session_lifetime=timedelta(hours=1))
-    authenticator = Authenticator(tokens, clock)
+    authenticator = TokenAuthenticator(tokens, clock)
     live = await sign_in(authenticator, tokens)
     assert live.expires_at == live.session.expires_at
     clock.advance(hours=1)
@@ -87,7 +87,7 @@ async def test_no_token_outlives_its_session(store: Store, clock: FakeClock) -> 
 
 
 async def test_a_user_who_takes_too_much_room_loses_only_tokens_of_their_own(tokens: Tokens, clock: FakeClock) -> None:
-    authenticator = Authenticator(tokens, clock, size=100_000, size_per_user=10_000)
+    authenticator = TokenAuthenticator(tokens, clock, size=100_000, size_per_user=10_000)
     mine = await sign_in(authenticator, tokens, BOB)
     many = [await sign_in(authenticator, tokens) for _ in range(20)]
     assert authenticator.recall(mine.digest) is mine
@@ -103,7 +103,7 @@ async def test_a_user_in_many_groups_takes_more_room(tokens: Tokens, clock: Fake
     """What is counted are bytes: names of groups, and where each of them comes from."""
 
     async def kept(user: UserInfo, sources: tuple[tuple[str, str], ...] = ()) -> int:
-        authenticator = Authenticator(tokens, clock, size_per_user=30_000)
+        authenticator = TokenAuthenticator(tokens, clock, size_per_user=30_000)
         for _ in range(30):
             issued = await tokens.issue(user, provider="staff", sources=sources)
             assert await authenticator.find(key(issued)) is not None
@@ -120,7 +120,7 @@ async def test_a_user_in_many_groups_takes_more_room(tokens: Tokens, clock: Fake
 
 
 async def test_what_is_in_memory_is_good_only_as_long_as_no_revocation_can_be_missing(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     """The promise of `tokens.maxStale`, five seconds, to the moment."""
     live = await sign_in(authenticator, tokens)
@@ -137,7 +137,7 @@ async def test_what_is_in_memory_is_good_only_as_long_as_no_revocation_can_be_mi
 
 
 async def test_a_token_that_is_revoked_while_the_store_is_asked_is_not_let_in(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     """What a slow store said before the revocation is older than the revocation."""
     issued = await tokens.issue(ANN, provider="staff")
@@ -153,7 +153,7 @@ async def test_a_token_that_is_revoked_while_the_store_is_asked_is_not_let_in(
 
 
 async def test_a_revocation_that_the_store_could_not_write_down_overtakes_a_lookup_too(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     await authenticator.feed.confirm()
@@ -168,7 +168,7 @@ async def test_a_revocation_that_the_store_could_not_write_down_overtakes_a_look
 
 
 async def test_a_slow_lookup_that_nothing_overtakes_asks_once(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     await authenticator.feed.confirm()
@@ -181,7 +181,7 @@ async def test_a_slow_lookup_that_nothing_overtakes_asks_once(
 
 
 async def test_many_who_come_while_the_store_was_away_confirm_once(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     live = await sign_in(authenticator, tokens)
     clock.advance(60)
@@ -205,7 +205,7 @@ def ways() -> dict[str, Callable[[TokenInUse], tuple[RevocationKind, str]]]:
 
 @pytest.mark.parametrize("way", ways())
 async def test_a_revocation_ends_the_token_and_its_streams_and_nobody_elses(
-    authenticator: Authenticator, tokens: Tokens, way: str
+    authenticator: TokenAuthenticator, tokens: Tokens, way: str
 ) -> None:
     ann, bob = await sign_in(authenticator, tokens), await sign_in(authenticator, tokens, BOB)
     streams = [stream_of(authenticator, ann) for _ in range(2)]
@@ -225,7 +225,7 @@ async def test_a_revocation_ends_the_token_and_its_streams_and_nobody_elses(
 
 async def test_how_many_streams_a_revocation_cut_is_told(tokens: Tokens, clock: FakeClock) -> None:
     reports: list[tuple[RevocationKind, str, int]] = []
-    authenticator = Authenticator(
+    authenticator = TokenAuthenticator(
         tokens, clock, on_revoked=lambda revocation, cut: reports.append((revocation.kind, revocation.value, cut))
     )
     first, second = [await sign_in(authenticator, tokens) for _ in range(2)]
@@ -237,14 +237,16 @@ async def test_how_many_streams_a_revocation_cut_is_told(tokens: Tokens, clock: 
     assert reports == [(RevocationKind.USER, "ann", 3), (RevocationKind.USER, "nobody", 0)]
 
 
-async def test_without_anybody_to_tell_a_revocation_still_counts(authenticator: Authenticator, tokens: Tokens) -> None:
+async def test_without_anybody_to_tell_a_revocation_still_counts(
+    authenticator: TokenAuthenticator, tokens: Tokens
+) -> None:
     live = await sign_in(authenticator, tokens)
     await tokens.revoke(RevocationKind.USER, "ann")
     await authenticator.feed.confirm()
     assert live.revoked
 
 
-async def test_who_signed_in_again_keeps_the_new_session(authenticator: Authenticator, tokens: Tokens) -> None:
+async def test_who_signed_in_again_keeps_the_new_session(authenticator: TokenAuthenticator, tokens: Tokens) -> None:
     """A revocation of the user ends what began before it, and the store knows what did."""
     before = await sign_in(authenticator, tokens)
     await tokens.revoke(RevocationKind.USER, "ann")
@@ -256,7 +258,7 @@ async def test_who_signed_in_again_keeps_the_new_session(authenticator: Authenti
 
 
 async def test_what_a_revocation_may_concern_is_trusted_by_nobody_until_the_store_has_answered(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     """The first of two is asked about for long: the second is no longer let in meanwhile."""
     lives = [await sign_in(authenticator, tokens) for _ in range(2)]
@@ -271,7 +273,7 @@ async def test_what_a_revocation_may_concern_is_trusted_by_nobody_until_the_stor
 
 
 async def test_a_stream_goes_on_when_the_store_is_down_and_is_cut_when_it_is_back(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     """Whether it was revoked is not known then; what is asked about is not forgotten."""
     live = await sign_in(authenticator, tokens)
@@ -288,7 +290,7 @@ async def test_a_stream_goes_on_when_the_store_is_down_and_is_cut_when_it_is_bac
 
 
 async def test_a_token_that_is_revoked_by_itself_needs_nobody_to_be_asked(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     live = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, live)
@@ -299,7 +301,7 @@ async def test_a_token_that_is_revoked_by_itself_needs_nobody_to_be_asked(
 
 
 async def test_what_the_store_cannot_write_down_ends_only_what_it_names(
-    authenticator: Authenticator, tokens: Tokens
+    authenticator: TokenAuthenticator, tokens: Tokens
 ) -> None:
     ann, bob = await sign_in(authenticator, tokens), await sign_in(authenticator, tokens, BOB)
     streams = [stream_of(authenticator, live) for live in (ann, bob)]
@@ -313,7 +315,7 @@ async def test_when_revocations_may_have_been_missed_every_token_is_asked_about_
     tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     """A store that forgot what it told last: what it no longer knows ends, and the rest goes on."""
-    authenticator = Authenticator(tokens, clock)
+    authenticator = TokenAuthenticator(tokens, clock)
     gone, stays = await sign_in(authenticator, tokens), await sign_in(authenticator, tokens, BOB)
     streams = [stream_of(authenticator, live) for live in (gone, stays)]
     await tokens.revoke(RevocationKind.USER, "ann")
@@ -327,7 +329,7 @@ async def test_when_revocations_may_have_been_missed_every_token_is_asked_about_
 
 
 async def test_a_stream_that_has_ended_is_not_cut_and_counts_no_more(
-    authenticator: Authenticator, tokens: Tokens
+    authenticator: TokenAuthenticator, tokens: Tokens
 ) -> None:
     live = await sign_in(authenticator, tokens)
     ended, goes_on = stream_of(authenticator, live), stream_of(authenticator, live)
@@ -341,7 +343,7 @@ async def test_a_stream_that_has_ended_is_not_cut_and_counts_no_more(
 
 
 async def test_a_stream_outlives_its_token_and_ends_with_its_session(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
 ) -> None:
     live = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, live)
@@ -359,7 +361,7 @@ async def test_a_stream_outlives_its_token_and_ends_with_its_session(
 
 
 async def test_what_has_not_expired_stays_at_a_tick(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
 ) -> None:
     old = await sign_in(authenticator, tokens)
     clock.advance(minutes=10)
@@ -374,7 +376,7 @@ async def test_what_has_not_expired_stays_at_a_tick(
 
 @pytest.mark.parametrize("revoked", [True, False])
 async def test_a_stream_whose_token_has_expired_is_judged_by_its_session(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock, revoked: bool
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, revoked: bool
 ) -> None:
     live = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, live)
@@ -390,7 +392,7 @@ async def test_a_stream_whose_token_has_expired_is_judged_by_its_session(
 
 @pytest.mark.parametrize("revoked", [True, False])
 async def test_a_stream_of_a_narrowed_token_is_judged_by_that_also_when_its_holder_is_to_be_checked(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock, revoked: bool
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock, revoked: bool
 ) -> None:
     due = clock.now() + timedelta(minutes=15)
 
@@ -415,7 +417,7 @@ async def test_a_stream_of_a_narrowed_token_is_judged_by_that_also_when_its_hold
 
 
 async def test_a_token_that_made_room_still_loses_its_stream(tokens: Tokens, clock: FakeClock) -> None:
-    authenticator = Authenticator(tokens, clock, size_per_user=4_000)
+    authenticator = TokenAuthenticator(tokens, clock, size_per_user=4_000)
     first = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, first)
     for _ in range(5):
@@ -430,7 +432,7 @@ async def test_a_token_that_made_room_still_loses_its_stream(tokens: Tokens, clo
 
 
 async def test_when_the_clock_is_set_back_a_token_in_use_gets_the_corrected_times(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     live = await sign_in(authenticator, tokens)
     stream_of(authenticator, live)

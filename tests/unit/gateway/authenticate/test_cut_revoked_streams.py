@@ -6,7 +6,7 @@ import pytest
 
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary.model import UserInfo
@@ -42,7 +42,7 @@ class Site:
         self.store = Store(clock=self.clock)
         self.tokens = Tokens(self.store, clock=self.clock)
         self.told: list[tuple[RevocationKind, int]] = []
-        self.authenticator = Authenticator(
+        self.authenticator = TokenAuthenticator(
             self.tokens, self.clock, on_revoked=lambda revocation, cut: self.told.append((revocation.kind, cut))
         )
 

@@ -9,11 +9,12 @@ import pytest
 
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
+from tests.support.bounded import bytes_of_owner
 
 ANN = UserInfo("ann", groups=("dev",))
 
@@ -62,8 +63,8 @@ def tokens(store: Store, clock: FakeClock) -> Tokens:
 
 
 @pytest.fixture
-def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
-    authenticator = Authenticator(tokens, clock, max_stale=5.0)
+def authenticator(tokens: Tokens, clock: FakeClock) -> TokenAuthenticator:
+    authenticator = TokenAuthenticator(tokens, clock, max_stale=5.0)
     tokens.on_unsaved = authenticator.end_at_once
     return authenticator
 
@@ -73,7 +74,7 @@ def key(issued: Issued) -> bytes:
 
 
 async def test_a_worker_that_cannot_confirm_the_latest_revocation_lets_nobody_in(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     assert await authenticator.find(key(issued)) is not None
@@ -98,7 +99,7 @@ async def test_a_worker_that_cannot_confirm_the_latest_revocation_lets_nobody_in
 
 
 async def test_when_all_notifications_are_lost_the_next_look_finds_what_is_new(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     store.silent = True
     issued = await tokens.issue(ANN, provider="staff")
@@ -118,7 +119,7 @@ async def test_when_all_notifications_are_lost_the_next_look_finds_what_is_new(
 async def test_the_store_is_looked_at_well_within_the_time_but_not_all_the_time(
     tokens: Tokens, store: Store, clock: FakeClock, max_stale: float, pause: float
 ) -> None:
-    authenticator = Authenticator(tokens, clock, max_stale=max_stale)
+    authenticator = TokenAuthenticator(tokens, clock, max_stale=max_stale)
     following = asyncio.ensure_future(authenticator.follow_revocations())
     while not store.waited:
         await asyncio.sleep(0)
@@ -127,7 +128,7 @@ async def test_the_store_is_looked_at_well_within_the_time_but_not_all_the_time(
 
 
 async def test_what_was_applied_only_in_part_is_applied_again(
-    authenticator: Authenticator, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = [await tokens.issue(UserInfo(name), provider="staff") for name in ("ann", "bob")]
     lives = [await authenticator.find(key(issued)) for issued in (first, second)]
@@ -153,7 +154,7 @@ async def test_what_was_applied_only_in_part_is_applied_again(
 
 
 async def test_a_token_that_expired_in_memory_is_not_good_again_when_the_clock_is_set_back(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     assert await authenticator.find(key(issued)) is not None
@@ -166,7 +167,7 @@ async def test_a_token_that_expired_in_memory_is_not_good_again_when_the_clock_i
 
 
 async def test_what_is_in_memory_lives_as_long_as_it_was_meant_to_when_the_clock_is_set_back(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     live, stream = await authenticator.find(key(issued)), Stream()
@@ -202,7 +203,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
     """A full store: the token that somebody was told to end must not work on."""
     store = Full(clock=clock)
     tokens = Tokens(store, clock=clock)
-    authenticator = Authenticator(tokens, clock)
+    authenticator = TokenAuthenticator(tokens, clock)
     tokens.on_unsaved = authenticator.end_at_once
     issued = await tokens.issue(ANN, provider="staff")
     other = await tokens.issue(UserInfo("bob"), provider="staff")
@@ -238,7 +239,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
 
 async def test_a_token_that_has_expired_or_ended_takes_no_room_any_more(tokens: Tokens, clock: FakeClock) -> None:
     """One that is asked for after its time, and one whose end the store could not write down."""
-    authenticator = Authenticator(tokens, clock)
+    authenticator = TokenAuthenticator(tokens, clock)
     for ended in ("expired", "unsaved"):
         issued = await tokens.issue(ANN, provider="me")
         token_digest = digest(issued.token.reveal())
@@ -249,4 +250,6 @@ async def test_a_token_that_has_expired_or_ended_takes_no_room_any_more(tokens: 
             assert authenticator.recall(token_digest) is None
         else:
             authenticator.end_at_once(Revocation(RevocationKind.USER, "ann", None, ""))
-        assert (authenticator.in_use.by_digest.held, authenticator.in_use.by_digest.held_by("ann")) == (0, 0), ended
+        assert (authenticator.in_use.by_digest.held, bytes_of_owner(authenticator.in_use.by_digest, "ann")) == (0, 0), (
+            ended
+        )

@@ -9,7 +9,7 @@ import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
@@ -17,7 +17,7 @@ from tests.unit.gateway.authenticate.signed_in_users import Store, key, sign_in,
 
 
 async def test_a_lookup_that_a_revocation_overtakes_is_made_again(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     """Also by one that the store could not write down: what it said before is not believed."""
     issued = await tokens.issue(UserInfo("ann"), provider="staff")
@@ -32,7 +32,7 @@ async def test_a_lookup_that_a_revocation_overtakes_is_made_again(
 
 
 async def test_a_stream_goes_on_in_the_second_its_token_expires(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     """It is judged by its session from then on, which the store still knows."""
     stream = stream_of(authenticator, await sign_in(authenticator, tokens))
@@ -45,7 +45,7 @@ async def test_a_stream_goes_on_in_the_second_its_token_expires(
 async def test_a_token_whose_streams_have_ended_is_not_asked_about_for_their_sake(
     tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
-    authenticator = Authenticator(tokens, clock, size_per_user=2_000)
+    authenticator = TokenAuthenticator(tokens, clock, size_per_user=2_000)
     first = await sign_in(authenticator, tokens)
     authenticator.in_use.remove_stream(first, stream_of(authenticator, first))
     await sign_in(authenticator, tokens)
@@ -57,7 +57,7 @@ async def test_a_token_whose_streams_have_ended_is_not_asked_about_for_their_sak
 
 
 async def test_a_token_that_was_ended_is_not_asked_about_again(
-    authenticator: Authenticator, tokens: Tokens, store: Store
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store
 ) -> None:
     token = await sign_in(authenticator, tokens)
     stream = stream_of(authenticator, token)
@@ -70,7 +70,7 @@ async def test_a_token_that_was_ended_is_not_asked_about_again(
 
 
 async def test_a_token_with_two_streams_keeps_the_other_when_one_ends(
-    authenticator: Authenticator, tokens: Tokens, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
 ) -> None:
     token = await sign_in(authenticator, tokens)
     first, second = stream_of(authenticator, token), stream_of(authenticator, token)
@@ -84,7 +84,7 @@ async def test_a_token_with_two_streams_keeps_the_other_when_one_ends(
 
 
 async def test_before_the_first_look_nothing_is_reported(
-    authenticator: Authenticator, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    authenticator: TokenAuthenticator, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A gateway that has just started is not yet late."""
     store.down = True
@@ -97,7 +97,7 @@ async def test_before_the_first_look_nothing_is_reported(
 
 
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
-    authenticator: Authenticator, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    authenticator: TokenAuthenticator, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ostiary.gateway")
     await authenticator.feed.confirm()
@@ -117,7 +117,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
 
 
 async def test_while_everything_is_fresh_the_store_is_not_asked_for_revocations(
-    authenticator: Authenticator, tokens: Tokens, store: Store, clock: FakeClock
+    authenticator: TokenAuthenticator, tokens: Tokens, store: Store, clock: FakeClock
 ) -> None:
     issued = [await tokens.issue(UserInfo("ann"), provider="staff") for _ in range(3)]
     await authenticator.feed.confirm()

@@ -14,7 +14,7 @@ from joserfc.jwk import KeySet
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
-from ostiary.gateway.issuer.issuer import FRESH_SECONDS, JWTS_PER_MINUTE, AudienceRefused, Issuer
+from ostiary.gateway.issuer.issuer import FRESH_SECONDS, JWTS_PER_MINUTE, AudienceRefused, JwtIssuer
 from ostiary.gateway.issuer.key_ring import KeyRing, RingKey
 from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.interfaces.token_store import Found, RevocationKind
@@ -64,8 +64,8 @@ def keys() -> FixedKeys:
 
 
 @pytest.fixture
-def issuer(keys: FixedKeys, tokens: Tokens, clock: FakeClock) -> Issuer:
-    return Issuer(URL, (AUDIENCE,), timedelta(minutes=10), keys, tokens, clock=clock)
+def issuer(keys: FixedKeys, tokens: Tokens, clock: FakeClock) -> JwtIssuer:
+    return JwtIssuer(URL, (AUDIENCE,), timedelta(minutes=10), keys, tokens, clock=clock)
 
 
 async def signed_in(tokens: Tokens, user: UserInfo = ANN) -> Found:
@@ -75,12 +75,12 @@ async def signed_in(tokens: Tokens, user: UserInfo = ANN) -> Found:
     return stored
 
 
-async def claims(issuer: Issuer, text: str) -> Mapping[str, Any]:
+async def claims(issuer: JwtIssuer, text: str) -> Mapping[str, Any]:
     keys: Any = await issuer.key_set()
     return jwt.decode(text, KeySet.import_key_set(keys), algorithms=["ES256"]).claims
 
 
-async def test_a_jwt_says_who_it_is_and_for_whom(issuer: Issuer, tokens: Tokens, clock: FakeClock) -> None:
+async def test_a_jwt_says_who_it_is_and_for_whom(issuer: JwtIssuer, tokens: Tokens, clock: FakeClock) -> None:
     stored = await signed_in(tokens)
     signed = await issuer.sign(stored, AUDIENCE)
     now = int(clock.now().timestamp())
@@ -103,7 +103,7 @@ async def test_a_jwt_says_who_it_is_and_for_whom(issuer: Issuer, tokens: Tokens,
     }
 
 
-async def test_the_store_knows_a_jwt_by_its_id_until_it_is_revoked(issuer: Issuer, tokens: Tokens) -> None:
+async def test_the_store_knows_a_jwt_by_its_id_until_it_is_revoked(issuer: JwtIssuer, tokens: Tokens) -> None:
     stored = await signed_in(tokens)
     first, second = [await issuer.sign(stored, AUDIENCE) for _ in range(2)]
     assert first.credential_id != second.credential_id
@@ -116,7 +116,7 @@ async def test_the_store_knows_a_jwt_by_its_id_until_it_is_revoked(issuer: Issue
 
 
 async def test_a_jwt_ends_with_its_session_and_can_be_asked_for_a_shorter_time(
-    issuer: Issuer, tokens: Tokens, clock: FakeClock
+    issuer: JwtIssuer, tokens: Tokens, clock: FakeClock
 ) -> None:
     stored = await signed_in(tokens)
     short = await issuer.sign(stored, AUDIENCE, timedelta(minutes=2))
@@ -128,7 +128,7 @@ async def test_a_jwt_ends_with_its_session_and_can_be_asked_for_a_shorter_time(
 
 
 @pytest.mark.parametrize("audience", ["", "https://other.example", AUDIENCE + "/"])
-async def test_an_audience_that_is_not_configured_gets_none(issuer: Issuer, tokens: Tokens, audience: str) -> None:
+async def test_an_audience_that_is_not_configured_gets_none(issuer: JwtIssuer, tokens: Tokens, audience: str) -> None:
     before = await tokens.store.count()
     stored = await signed_in(tokens)
     with pytest.raises(AudienceRefused):
@@ -136,7 +136,7 @@ async def test_an_audience_that_is_not_configured_gets_none(issuer: Issuer, toke
     assert await tokens.store.count() == before + 2
 
 
-async def test_a_narrowed_token_gets_none(issuer: Issuer, tokens: Tokens) -> None:
+async def test_a_narrowed_token_gets_none(issuer: JwtIssuer, tokens: Tokens) -> None:
     stored = await signed_in(tokens)
     narrowed = await tokens.mint(stored.session, lifetime=timedelta(minutes=5), delegation="less")
     presented = await tokens.find(narrowed.token.reveal())
@@ -152,7 +152,7 @@ async def test_a_narrowed_token_gets_none(issuer: Issuer, tokens: Tokens) -> Non
     ids=str,
 )
 async def test_a_name_that_is_another_account_in_each_cluster_is_in_no_jwt(
-    issuer: Issuer, tokens: Tokens, user: UserInfo
+    issuer: JwtIssuer, tokens: Tokens, user: UserInfo
 ) -> None:
     stored = await signed_in(tokens, user)
     before = await tokens.store.count()
@@ -162,14 +162,14 @@ async def test_a_name_that_is_another_account_in_each_cluster_is_in_no_jwt(
     assert await tokens.store.count() == before
 
 
-async def test_a_session_that_ended_meanwhile_gets_none(issuer: Issuer, tokens: Tokens) -> None:
+async def test_a_session_that_ended_meanwhile_gets_none(issuer: JwtIssuer, tokens: Tokens) -> None:
     stored = await signed_in(tokens)
     await tokens.revoke(RevocationKind.SESSION, stored.session.id)
     with pytest.raises(LoginRefused):
         await issuer.sign(stored, AUDIENCE)
 
 
-async def test_a_group_that_a_renewal_took_away_is_in_no_later_jwt(issuer: Issuer, tokens: Tokens) -> None:
+async def test_a_group_that_a_renewal_took_away_is_in_no_later_jwt(issuer: JwtIssuer, tokens: Tokens) -> None:
     from ostiary.core.tokens import Attested
 
     issued = await tokens.issue(ANN, provider="staff")
@@ -186,7 +186,7 @@ async def test_a_group_that_a_renewal_took_away_is_in_no_later_jwt(issuer: Issue
     assert (await claims(issuer, after.token.reveal()))["groups"] == []
 
 
-async def test_one_session_gets_so_many_and_another_one_still_some(issuer: Issuer, tokens: Tokens) -> None:
+async def test_one_session_gets_so_many_and_another_one_still_some(issuer: JwtIssuer, tokens: Tokens) -> None:
     stored = await signed_in(tokens)
     for _ in range(int(JWTS_PER_MINUTE)):
         await issuer.sign(stored, AUDIENCE)
@@ -197,7 +197,7 @@ async def test_one_session_gets_so_many_and_another_one_still_some(issuer: Issue
 
 
 async def test_without_a_key_whose_time_it_is_nothing_is_signed(
-    issuer: Issuer, tokens: Tokens, keys: FixedKeys, clock: FakeClock
+    issuer: JwtIssuer, tokens: Tokens, keys: FixedKeys, clock: FakeClock
 ) -> None:
     stored = await signed_in(tokens)
     key = keys.next.keys[0]
@@ -213,7 +213,7 @@ async def test_without_a_key_whose_time_it_is_nothing_is_signed(
     assert [each["kid"] for each in published["keys"]] == [key.id]
 
 
-async def test_a_key_that_cannot_be_opened_signs_nothing(issuer: Issuer, tokens: Tokens, keys: FixedKeys) -> None:
+async def test_a_key_that_cannot_be_opened_signs_nothing(issuer: JwtIssuer, tokens: Tokens, keys: FixedKeys) -> None:
     key = keys.next.keys[0]
     keys.next = KeyRing((RingKey(key.id, key.jwk, None),))
     with pytest.raises(ProviderError) as caught:
@@ -223,7 +223,7 @@ async def test_a_key_that_cannot_be_opened_signs_nothing(issuer: Issuer, tokens:
 
 
 async def test_the_key_set_is_read_at_most_once_a_second_and_told_from_memory_while_it_cannot_be(
-    issuer: Issuer, keys: FixedKeys, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    issuer: JwtIssuer, keys: FixedKeys, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await issuer.key_set()
     assert await issuer.key_set() == first
@@ -239,7 +239,7 @@ async def test_the_key_set_is_read_at_most_once_a_second_and_told_from_memory_wh
 
 @pytest.mark.parametrize("failure", [None, ProviderError("the token store is away")])
 async def test_many_who_ask_for_the_key_set_at_once_wait_for_one_reading(
-    issuer: Issuer, keys: FixedKeys, clock: FakeClock, failure: OstiaryError | None
+    issuer: JwtIssuer, keys: FixedKeys, clock: FakeClock, failure: OstiaryError | None
 ) -> None:
     first = await issuer.key_set()
     clock.advance(FRESH_SECONDS)
@@ -253,13 +253,13 @@ async def test_many_who_ask_for_the_key_set_at_once_wait_for_one_reading(
     assert keys.reads == 4
 
 
-async def test_a_key_set_that_was_never_read_is_not_an_empty_one(issuer: Issuer, keys: FixedKeys) -> None:
+async def test_a_key_set_that_was_never_read_is_not_an_empty_one(issuer: JwtIssuer, keys: FixedKeys) -> None:
     keys.failure = ProviderError("the token store is away")
     with pytest.raises(ProviderError):
         await issuer.key_set()
 
 
-async def test_nothing_secret_is_shown(issuer: Issuer, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_secret_is_shown(issuer: JwtIssuer, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         signed = await issuer.sign(await signed_in(tokens), AUDIENCE)
     assert signed.token.reveal() not in f"{signed!r}{caplog.text}"

@@ -31,7 +31,7 @@ async def test_the_first_key_signs_and_all_are_published(files: list[Path]) -> N
     signing = keys.ring.signing(NOW)
     assert signing is not None
     assert signing.id == first
-    assert [key.id for key in keys.ring.published(NOW)] == [first, second]
+    assert [key.id for key in keys.ring.published_keys(NOW)] == [first, second]
     assert await keys.rotate() is False
 
 

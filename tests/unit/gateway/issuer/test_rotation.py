@@ -39,7 +39,7 @@ def test_the_first_key_signs_at_once() -> None:
     ring = with_due_changes(KeyRing(), START, LIFE, Keys())
     signing = ring.signing(START)
     assert signing is not None
-    assert ids(ring.published(START)) == [signing.id] == ["key-1"]
+    assert ids(ring.published_keys(START)) == [signing.id] == ["key-1"]
 
 
 def test_a_ring_that_is_right_is_the_same_object() -> None:
@@ -59,7 +59,7 @@ def test_through_a_week_every_jwt_can_be_verified_with_any_key_set_of_the_last_h
         ring = with_due_changes(ring, moment, LIFE, keys)
         signing = ring.signing(moment)
         assert signing is not None
-        published[moment] = ids(ring.published(moment))
+        published[moment] = ids(ring.published_keys(moment))
         signed.append((moment, signing.id))
         moment += minute
     assert keys.made == 8
@@ -84,7 +84,7 @@ def test_a_key_that_cannot_be_opened_neither_signs_nor_is_published() -> None:
     foreign = RingKey(
         "foreign", {"kid": "foreign"}, None, START, START + timedelta(hours=1), START + timedelta(hours=2)
     )
-    assert KeyRing((foreign,)).published(START) == ()
+    assert KeyRing((foreign,)).published_keys(START) == ()
 
 
 def test_rotating_now_keeps_the_old_key_published_and_drops_one_that_never_signed() -> None:
@@ -94,21 +94,21 @@ def test_rotating_now_keeps_the_old_key_published_and_drops_one_that_never_signe
     ring = with_due_changes(ring, soon, LIFE, keys)
     assert ids(ring.keys) == ["key-1", "key-2"]
     ring = rotated_now(ring, soon, LIFE, keys, withdraw=False)
-    assert ids(ring.published(soon)) == ["key-1", "key-3"]
+    assert ids(ring.published_keys(soon)) == ["key-1", "key-3"]
     start = soon + TAKEN_UP_AFTER
     for moment, expected in ((soon, "key-1"), (start - timedelta(seconds=1), "key-1"), (start, "key-3")):
         signing = ring.signing(moment)
         assert signing is not None
         assert signing.id == expected
-    assert ids(ring.published(start + LONGEST_LIFETIME)) == ["key-1", "key-3"]
-    assert ids(ring.published(start + LONGEST_LIFETIME + timedelta(minutes=2))) == ["key-3"]
+    assert ids(ring.published_keys(start + LONGEST_LIFETIME)) == ["key-1", "key-3"]
+    assert ids(ring.published_keys(start + LONGEST_LIFETIME + timedelta(minutes=2))) == ["key-3"]
 
 
 def test_withdrawing_publishes_the_new_key_alone() -> None:
     keys = Keys()
     ring = with_due_changes(KeyRing(), START, LIFE, keys)
     ring = rotated_now(ring, START, LIFE, keys, withdraw=True)
-    assert ids(ring.published(START)) == ["key-2"]
+    assert ids(ring.published_keys(START)) == ["key-2"]
     signing = ring.signing(START)
     assert signing is not None
 

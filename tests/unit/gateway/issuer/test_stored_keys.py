@@ -44,7 +44,7 @@ class Replicas:
         return StoredKeys(self._store, str(path), LIFE, self._clock)
 
     def published(self, keys: StoredKeys) -> list[str]:
-        return [key.id for key in keys.ring.published(self._clock.now())]
+        return [key.id for key in keys.ring.published_keys(self._clock.now())]
 
     def signing(self, keys: StoredKeys) -> str | None:
         key = keys.ring.signing(self._clock.now())

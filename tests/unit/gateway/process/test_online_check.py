@@ -9,7 +9,7 @@ from pathlib import Path
 from ostiary.errors import ProviderError
 from ostiary.gateway.config import default_config
 from ostiary.gateway.config.settings import GatewayConfig, Identity
-from ostiary.gateway.process.online_check import ProbeResult, probe_all
+from ostiary.gateway.process.online_check import OnlineCheckResult, probe_all
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from tests.support.noting_store import NotingStore
@@ -34,7 +34,7 @@ class Probed:
         return str(self.answer)
 
 
-async def probe(**answers: str | Exception | None) -> list[ProbeResult]:
+async def probe(**answers: str | Exception | None) -> list[OnlineCheckResult]:
     identity = tuple(Identity(name, "test", Probed(answer)) for name, answer in answers.items())  # type: ignore[arg-type]
     return await probe_all(replace(default_config(), identity=identity, upstreams=()), seconds=0.01)
 
@@ -42,11 +42,11 @@ async def probe(**answers: str | Exception | None) -> list[ProbeResult]:
 async def test_each_system_is_reported_in_the_order_of_the_configuration() -> None:
     broken = ProviderError("it cannot be reached", cause="connection refused", hint="start it")
     first, second, third = await probe(first="it answered", second=broken, third=None)
-    assert first == ProbeResult('identity "first"', True, "it answered")
+    assert first == OnlineCheckResult('identity "first"', True, "it answered")
     assert not second.ok
     assert "connection refused" in second.detail
     assert second.detail.endswith("(start it)")
-    assert third == ProbeResult('identity "third"', False, "it did not answer within 0.01 seconds")
+    assert third == OnlineCheckResult('identity "third"', False, "it did not answer within 0.01 seconds")
 
 
 async def test_a_provider_that_is_configured_twice_is_asked_once() -> None:
@@ -68,7 +68,7 @@ def with_store(store: TokenStore, *, owner: str = MINE) -> GatewayConfig:
     return replace(config, store=replace(config.store, type="test", instance=store), identity=(), owner=owner)
 
 
-async def probe_store(config: GatewayConfig) -> ProbeResult:
+async def probe_store(config: GatewayConfig) -> OnlineCheckResult:
     (result,) = await probe_all(config)
     return result
 
@@ -77,7 +77,7 @@ async def test_a_store_that_answers_is_ours(tmp_path: Path) -> None:
     store = NotingStore(str(tmp_path / "tokens.db"))
     await store.sessions()
     result = await probe_store(with_store(store))
-    assert result == ProbeResult('store "test"', True, f"it answered; it belongs to {MINE}")
+    assert result == OnlineCheckResult('store "test"', True, f"it answered; it belongs to {MINE}")
 
 
 async def test_a_store_of_another_gateway_fails_and_says_whose_it_is(tmp_path: Path) -> None:
@@ -131,5 +131,5 @@ class ProbedStore(SqliteTokenStore):
 async def test_a_store_that_can_tell_more_is_asked_and_closed(tmp_path: Path) -> None:
     store = ProbedStore(tmp_path / "tokens.db")
     await store.sessions()
-    assert await probe_all(with_store(store)) == [ProbeResult('store "test"', True, "it keeps tokens")]
+    assert await probe_all(with_store(store)) == [OnlineCheckResult('store "test"', True, "it keeps tokens")]
     assert store.closed

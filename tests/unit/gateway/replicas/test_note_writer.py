@@ -17,7 +17,7 @@ from ostiary.gateway.replicas.note_writer import (
     Noted,
     NoteWriter,
 )
-from ostiary.interfaces.replicas import LARGEST_NOTE
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE
 from ostiary.testing import FakeClock
 from tests.support.noting_store import NotingStore
 

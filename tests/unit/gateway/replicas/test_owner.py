@@ -13,7 +13,7 @@ from ostiary.core.abilities import ability, has_trait
 from ostiary.errors import ProviderError
 from ostiary.gateway.replicas import owner as owner_module
 from ostiary.gateway.replicas.owner import StoreOwner, guard
-from ostiary.interfaces.replicas import CountStore, NoteStore, OwnedStore
+from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
 from ostiary.interfaces.token_store import RecordStore, SharedBetweenProcesses, TokenStore
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock

@@ -21,7 +21,7 @@ from ostiary.gateway.config import loads
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig, Provider
 from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.worker import Worker
-from ostiary.gateway.request.remembered_heads import RememberedHead
+from ostiary.gateway.request.remembered.heads import RememberedHead
 from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.plugins.memory.token_store import MemoryTokenStore

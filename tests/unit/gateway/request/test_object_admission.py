@@ -15,10 +15,10 @@ from ostiary.interfaces.admission import (
     Admission,
     CountingFigures,
     Hold,
-    Outcome,
     SubjectUsage,
     UpstreamAnswer,
     UpstreamApi,
+    WriteOutcome,
     WriteRequest,
     WriteResult,
 )
@@ -106,7 +106,7 @@ async def test_only_what_is_covered_is_held_up_and_goes_on_as_it_came(tmp_path: 
         assert delete.body is None
         assert [request.body for request in made.requests if request.start.startswith(b"POST")] == [BODY] * 4
         await until(lambda: len(provider.results) == 4)
-        assert {result.outcome for result in provider.results} == {Outcome.DONE}
+        assert {result.outcome for result in provider.results} == {WriteOutcome.DONE}
         assert site.seats == 0
         assert site.worker.app.shared.limits.unread == 0
 
@@ -140,7 +140,7 @@ async def test_what_is_not_reserved_is_not_forwarded(
         if status == 409:
             assert json.loads(got.body) == {"reason": "AlreadyExists"}
         await until(lambda: bool(first.results))
-        assert first.results == [WriteResult(Outcome.NOT_DONE)], "what an earlier provider held is given back"
+        assert first.results == [WriteResult(WriteOutcome.NOT_DONE)], "what an earlier provider held is given back"
         assert made.requests == []
         assert site.seats == 0
 
@@ -163,13 +163,13 @@ async def hanging_up(connection: Upstreamed) -> None:
 @pytest.mark.parametrize(
     ("script", "outcome", "status"),
     [
-        (answering_409, Outcome.NOT_DONE, 409),
-        (answering_500, Outcome.UNKNOWN, 500),
-        (hanging_up, Outcome.UNKNOWN, 0),
+        (answering_409, WriteOutcome.NOT_DONE, 409),
+        (answering_500, WriteOutcome.UNKNOWN, 500),
+        (hanging_up, WriteOutcome.UNKNOWN, 0),
     ],
 )
 async def test_a_provider_is_told_what_the_upstream_did_as_far_as_it_is_known(
-    tmp_path: Path, script: Callable[[Upstreamed], object], outcome: Outcome, status: int
+    tmp_path: Path, script: Callable[[Upstreamed], object], outcome: WriteOutcome, status: int
 ) -> None:
     provider = Counting()
     async with upstream(script) as made, serving(with_counting(tmp_path, at(made), provider)) as site:  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ async def test_nothing_was_done_by_an_upstream_that_was_never_reached(tmp_path: 
     async with serving(with_counting(tmp_path, server, provider)) as site:
         assert (await site.ask(f"{PODS}/a", method="DELETE")).status == 503
         await until(lambda: bool(provider.results))
-        assert provider.results[0].outcome is Outcome.NOT_DONE
+        assert provider.results[0].outcome is WriteOutcome.NOT_DONE
 
 
 async def test_a_client_that_hangs_up_leaves_doubt(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_client_that_hangs_up_leaves_doubt(tmp_path: Path) -> None:
         await until(lambda: bool(made.requests))
         site.client.writer.close()
         await until(lambda: bool(provider.results))
-        assert provider.results[0].outcome is Outcome.UNKNOWN
+        assert provider.results[0].outcome is WriteOutcome.UNKNOWN
 
 
 async def test_a_body_beyond_the_bound_is_refused_and_nothing_reserved(tmp_path: Path) -> None:
@@ -221,5 +221,5 @@ async def test_a_right_that_is_withdrawn_meanwhile_forwards_nothing(tmp_path: Pa
         provider.before_answer = revoke
         assert (await site.ask(PODS, method="POST", body=BODY)).status == 401
         await until(lambda: bool(provider.results))
-        assert provider.results[0].outcome is Outcome.NOT_DONE
+        assert provider.results[0].outcome is WriteOutcome.NOT_DONE
         assert made.requests == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.implied_groups import impersonated
+from ostiary.core.implied_groups import complete_impersonated
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
 from ostiary.model import UserInfo
@@ -34,7 +34,7 @@ def test_a_group_that_the_api_server_adds_itself_is_not_asked_for() -> None:
     user = UserInfo("noxu", groups=("system:authenticated", "dev"))
     assert impersonation(user) == b"Impersonate-User: noxu\r\nImpersonate-Group: dev\r\n"
     account = UserInfo("system:serviceaccount:shop:builder")
-    assert impersonation(impersonated(account)) == b"Impersonate-User: system:serviceaccount:shop:builder\r\n"
+    assert impersonation(complete_impersonated(account)) == b"Impersonate-User: system:serviceaccount:shop:builder\r\n"
 
 
 @pytest.mark.parametrize(

@@ -50,35 +50,6 @@ async def test_a_rotated_file_is_followed_within_a_second(tmp_path: Path, clock:
     assert [(tmp_path / name).read_text() for name in ("audit.log.1", "audit.log.2", "audit.log")] == [A, B, C]
 
 
-async def test_reopening_writes_what_is_buffered_to_the_old_file(tmp_path: Path, clock: FakeClock) -> None:
-    file = tmp_path / "audit.log"
-    sink = FileAudit(file, clock=clock)
-    sink.open()
-    file.rename(tmp_path / "old")
-    sink.accept(A)
-    sink.reopen()
-    sink.accept(B)
-    await sink.close()
-    assert (tmp_path / "old").read_text() == A
-    assert file.read_text() == B
-
-
-async def test_the_old_file_is_kept_when_there_is_no_new_one_to_be_had(
-    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    directory = tmp_path / "logs"
-    directory.mkdir()
-    sink = FileAudit(directory / "audit.log", clock=clock)
-    sink.open()
-    directory.rename(tmp_path / "moved")
-    sink.reopen()
-    sink.accept(A)
-    await sink.flush()
-    assert (tmp_path / "moved" / "audit.log").read_text() == A
-    assert "cannot be reopened" in caplog.text
-    await sink.close()
-
-
 def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(AuditUnavailable) as caught:
         FileAudit(tmp_path / "nowhere" / "audit.log").open()

@@ -13,7 +13,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.config import Document, Node, Reading
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.errors import ProviderError
-from ostiary.interfaces.admission import Admission, Hold, Outcome, UpstreamAnswer, WriteRequest, WriteResult
+from ostiary.interfaces.admission import Admission, Hold, UpstreamAnswer, WriteOutcome, WriteRequest, WriteResult
 from ostiary.model import UserInfo
 from ostiary.plugins.object_quota.admission import ObjectQuota
 from ostiary.plugins.object_quota.field_path import FieldPath
@@ -89,7 +89,7 @@ async def test_what_the_upstream_refuses_is_given_back(
     await do(quota, upstream, write("create", pod("one")))
     for _ in range(5):
         result = await do(quota, upstream, write("create", pod("one")))
-        assert result.outcome is Outcome.NOT_DONE
+        assert result.outcome is WriteOutcome.NOT_DONE
     await do(quota, upstream, write("create", pod("two")))
 
 
@@ -127,7 +127,7 @@ async def test_a_deletion_frees_a_place_when_a_list_says_so(
     await do(quota, upstream, write("create", pod("a")))
     hold = await held(quota, upstream, write("delete", name="a"))
     # The upstream accepts it, and keeps the object until its finalizers are done.
-    await hold.settle(WriteResult(Outcome.DONE, 200))
+    await hold.settle(WriteResult(WriteOutcome.DONE, 200))
     await refused(quota, upstream, write("create", pod("b")))
     upstream.serve(write("delete", name="a"))
     clock.advance(seconds=1)
@@ -273,7 +273,7 @@ async def test_two_updates_at_once_are_both_charged(
         await do(quota, upstream, write("create", pod(name, "1")))
     first = await held(quota, upstream, write("update", pod("a", "2"), name="a"))
     await refused(quota, upstream, write("update", pod("b", "2"), name="b"))
-    await first.settle(WriteResult(Outcome.NOT_DONE, 409))
+    await first.settle(WriteResult(WriteOutcome.NOT_DONE, 409))
     await held(quota, upstream, write("update", pod("b", "2"), name="b"))
 
 
@@ -322,7 +322,7 @@ async def test_what_nobody_knows_stays_reserved_until_a_later_list(
     """S71: the connection is lost, and the upstream may still do it."""
     quota = provider(clock, counts, pods(1))
     hold = await held(quota, upstream, write("create", pod("a")))
-    await hold.settle(WriteResult(Outcome.UNKNOWN))
+    await hold.settle(WriteResult(WriteOutcome.UNKNOWN))
     await refused(quota, upstream, write("create", pod("b")))
     clock.advance(seconds=SPAN_SECONDS - 1)
     await refused(quota, upstream, write("create", pod("b")))
@@ -416,7 +416,7 @@ async def test_a_list_is_not_believed_if_something_happens_meanwhile(
     await upstream.reached.wait()
     hold = await held(second, upstream, write("create", pod("b")))
     upstream.serve(write("create", pod("b")))
-    await hold.settle(WriteResult(Outcome.DONE, 201))
+    await hold.settle(WriteResult(WriteOutcome.DONE, 201))
     upstream.gate.set()
     await listing
     usage = await first.usage(upstream)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ostiary.core.counting.counts import MemoryCounts
-from ostiary.interfaces.admission import Admission, Hold, Outcome, UpstreamAnswer, WriteRequest, WriteResult
+from ostiary.interfaces.admission import Admission, Hold, UpstreamAnswer, WriteOutcome, WriteRequest, WriteResult
 from ostiary.plugins.object_quota import charging
 from ostiary.plugins.object_quota.admission import ObjectQuota
 from ostiary.plugins.object_quota.settings import ObjectQuotaSettings
@@ -137,9 +137,9 @@ class World:
         if how == "lost":
             return
         if how == "told":
-            await each.hold.settle(each.result or WriteResult(Outcome.NOT_DONE))
+            await each.hold.settle(each.result or WriteResult(WriteOutcome.NOT_DONE))
         else:
-            await each.hold.settle(WriteResult(Outcome.UNKNOWN))
+            await each.hold.settle(WriteResult(WriteOutcome.UNKNOWN))
 
     def stored(self) -> Amounts:
         cpus = [each["spec"]["containers"][0]["resources"]["requests"]["cpu"] for each in self.upstream.stored.values()]
@@ -159,7 +159,7 @@ async def run(world: World, sequence: list[tuple[Any, ...]]) -> None:
         assert stored[1] <= 1000 * MOST_CPU
     await world.end_list()
     for each in world.under_way:
-        await each.hold.settle(each.result or WriteResult(Outcome.NOT_DONE))
+        await each.hold.settle(each.result or WriteResult(WriteOutcome.NOT_DONE))
     for _ in range(4):
         world.clock.advance(seconds=SPAN_SECONDS + 1)
         await world.list_if_known()

@@ -10,7 +10,7 @@ import pytest
 
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.errors import ProviderError
-from ostiary.interfaces.admission import Outcome, WriteResult
+from ostiary.interfaces.admission import WriteOutcome, WriteResult
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.plugins.object_quota.owners import FORGOTTEN, KIND
@@ -105,9 +105,9 @@ async def test_an_owner_is_found_though_nobody_saw_the_answer(
     hold = await held(quota, upstream, write("create", body))
     upstream.serve(write("create", body))
     if end == "unknown":
-        await hold.settle(WriteResult(Outcome.UNKNOWN))
+        await hold.settle(WriteResult(WriteOutcome.UNKNOWN))
     elif end == "unreadable":
-        await hold.settle(WriteResult(Outcome.DONE, 201, b"k8s\x00..."))
+        await hold.settle(WriteResult(WriteOutcome.DONE, 201, b"k8s\x00..."))
     again = provider(clock, MemoryCounts(clock=clock), per("user"))
     await refused(again, upstream, write("create", pod("b")))
     (kept,) = await store.list_objects(KIND)
@@ -120,7 +120,7 @@ async def test_an_intent_of_which_nothing_came_is_dropped(
     quota = provider(clock, counts, per("user"))
     hold = await held(quota, upstream, write("create", pod("a")))
     assert len(await store.list_objects(KIND)) == 1
-    await hold.settle(WriteResult(Outcome.NOT_DONE, 409))
+    await hold.settle(WriteResult(WriteOutcome.NOT_DONE, 409))
     assert await store.list_objects(KIND) == []
 
 
@@ -132,7 +132,7 @@ async def test_an_older_object_of_that_name_is_not_taken_for_the_new_one(
     upstream.stored["pods", "team", "a"]["metadata"]["creationTimestamp"] = created
     quota = provider(clock, counts, per("user", count=2))
     hold = await held(quota, upstream, write("create", pod("a2")))
-    await hold.settle(WriteResult(Outcome.UNKNOWN))
+    await hold.settle(WriteResult(WriteOutcome.UNKNOWN))
     assert await quota.usage(upstream) == []
 
 
@@ -172,7 +172,7 @@ async def test_what_is_deleted_and_created_again_while_it_is_changed_belongs_to_
     assert result.status == 201
     if end == "unreadable":
         result = replace(result, body=None)
-    await hold.settle(WriteResult(Outcome.UNKNOWN) if end == "unknown" else result)
+    await hold.settle(WriteResult(WriteOutcome.UNKNOWN) if end == "unknown" else result)
     again = provider(clock, MemoryCounts(clock=clock), per("user"))
     await refused(again, upstream, write("create", pod("b")))
 
@@ -186,7 +186,7 @@ async def test_a_change_of_what_is_there_writes_nothing_down(
     hold = await held(quota, upstream, write("update", pod("a"), name="a"))
     assert not hold.wants_body
     assert await store.list_objects(KIND) == before
-    await hold.settle(WriteResult(Outcome.DONE, 200))
+    await hold.settle(WriteResult(WriteOutcome.DONE, 200))
     assert await store.list_objects(KIND) == before
 
 

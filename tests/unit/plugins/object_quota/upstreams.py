@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces.admission import Outcome, UpstreamAnswer, WriteRequest, WriteResult
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.admission import UpstreamAnswer, WriteOutcome, WriteRequest, WriteResult
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
 Object = dict[str, Any]
@@ -108,7 +108,7 @@ class StoredObjects:
         """Do what *request* asks for; what came of it, as the gateway tells a hold."""
         info = request.attributes.request
         answer = self.do(info.method, _qualified(info), info.namespace, info.name, request.body or b"")
-        outcome = Outcome.DONE if answer.status < 300 else Outcome.NOT_DONE
+        outcome = WriteOutcome.DONE if answer.status < 300 else WriteOutcome.NOT_DONE
         return WriteResult(outcome, answer.status, answer.body)
 
     def count(self, resource: str = "pods", namespace: str = "team") -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from ostiary.core.config import Reading, parse
 from ostiary.core.settings.declare import read_settings
-from ostiary.plugins.postgresql.settings import Pooler, PostgresqlSettings, ServerAddress, parse_address
+from ostiary.plugins.postgresql.settings import DatabaseServer, Pooler, PostgresqlSettings, parse_address
 
 LEAST = "hosts: [db]\ndatabase: d\nuser: u\n"
 
@@ -16,19 +16,19 @@ LEAST = "hosts: [db]\ndatabase: d\nuser: u\n"
 @pytest.mark.parametrize(
     ("text", "address", "is_local"),
     [
-        ("db-1.example.com", ServerAddress("db-1.example.com", 5432), False),
-        ("db-1.example.com:6432", ServerAddress("db-1.example.com", 6432), False),
-        ("10.0.0.1:5433", ServerAddress("10.0.0.1", 5433), False),
-        ("[2001:db8::1]:5433", ServerAddress("2001:db8::1", 5433), False),
-        ("[::1]", ServerAddress("::1", 5432), True),
-        ("127.0.0.1", ServerAddress("127.0.0.1", 5432), True),
-        ("LOCALHOST", ServerAddress("LOCALHOST", 5432), True),
-        ("/run/postgresql", ServerAddress("/run/postgresql", 5432), True),
-        ("/run/postgresql:5433", ServerAddress("/run/postgresql", 5433), True),
+        ("db-1.example.com", DatabaseServer("db-1.example.com", 5432), False),
+        ("db-1.example.com:6432", DatabaseServer("db-1.example.com", 6432), False),
+        ("10.0.0.1:5433", DatabaseServer("10.0.0.1", 5433), False),
+        ("[2001:db8::1]:5433", DatabaseServer("2001:db8::1", 5433), False),
+        ("[::1]", DatabaseServer("::1", 5432), True),
+        ("127.0.0.1", DatabaseServer("127.0.0.1", 5432), True),
+        ("LOCALHOST", DatabaseServer("LOCALHOST", 5432), True),
+        ("/run/postgresql", DatabaseServer("/run/postgresql", 5432), True),
+        ("/run/postgresql:5433", DatabaseServer("/run/postgresql", 5433), True),
     ],
 )
 def test_an_address_is_a_host_or_a_folder_with_a_port_if_need_be(
-    text: str, address: ServerAddress, is_local: bool
+    text: str, address: DatabaseServer, is_local: bool
 ) -> None:
     assert parse_address(text) == address
     assert address.is_local is is_local
@@ -50,7 +50,7 @@ def read(text: str, directory: Path) -> tuple[PostgresqlSettings, list[str]]:
 def test_little_has_to_be_said(tmp_path: Path) -> None:
     settings, problems = read(LEAST, tmp_path)
     assert problems == []
-    assert settings.addresses == settings.listen_addresses == (ServerAddress("db", 5432),)
+    assert settings.addresses == settings.listen_addresses == (DatabaseServer("db", 5432),)
     assert (settings.schema, settings.pooler, settings.tls) == ("ostiary", Pooler.NONE, None)
 
 
@@ -59,11 +59,11 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
     [
         ("notifications: false", ()),
         ("pooler: transaction", ()),
-        ("pooler: transaction\nlisten: {hosts: [other]}", (ServerAddress("other", 5432),)),
+        ("pooler: transaction\nlisten: {hosts: [other]}", (DatabaseServer("other", 5432),)),
     ],
 )
 def test_notifications_come_from_where_they_can_be_had(
-    tmp_path: Path, more: str, addresses: tuple[ServerAddress, ...]
+    tmp_path: Path, more: str, addresses: tuple[DatabaseServer, ...]
 ) -> None:
     settings, problems = read(LEAST + more, tmp_path)
     assert problems == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock

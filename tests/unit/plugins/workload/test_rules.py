@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused
 from ostiary.plugins.workload.patterns import Pattern, parse_template
-from ostiary.plugins.workload.rules import MAX_GROUPS, MAX_NAME, Names, Rule, names_by
+from ostiary.plugins.workload.rules import MAX_GROUPS, MAX_NAME, WorkloadNames, WorkloadRule, names_by
 
-OWN = Names("spiffe://example.org/x", ("own",), "7")
+OWN = WorkloadNames("spiffe://example.org/x", ("own",), "7")
 TEXTS = st.text(max_size=12)
 CLAIMS = st.dictionaries(st.sampled_from("abc"), st.lists(TEXTS, min_size=1, max_size=3).map(tuple), max_size=3)
 MATCHES = st.dictionaries(
@@ -18,9 +18,9 @@ MATCHES = st.dictionaries(
 )
 
 
-def rule(username: str | None = "u:{a}", **match: str) -> Rule:
+def rule(username: str | None = "u:{a}", **match: str) -> WorkloadRule:
     patterns = {name: (Pattern(text),) for name, text in match.items()}
-    return Rule(patterns, None if username is None else parse_template(username))
+    return WorkloadRule(patterns, None if username is None else parse_template(username))
 
 
 def test_of_a_claim_with_several_values_one_must_match() -> None:
@@ -30,8 +30,8 @@ def test_of_a_claim_with_several_values_one_must_match() -> None:
 
 
 def test_a_rule_without_a_name_admits_under_the_platforms_own() -> None:
-    admitting = Rule({}, None, (parse_template("own"), parse_template("more")))
-    assert names_by([admitting], {}, OWN) == Names(OWN.username, ("own", "more"), "7")
+    admitting = WorkloadRule({}, None, (parse_template("own"), parse_template("more")))
+    assert names_by([admitting], {}, OWN) == WorkloadNames(OWN.username, ("own", "more"), "7")
     with pytest.raises(LoginRefused):
         names_by([admitting], {}, None)
 
@@ -54,7 +54,7 @@ def test_a_name_that_nobody_can_use_is_refused(value: str) -> None:
 
 
 def test_groups_are_bounded() -> None:
-    every = Rule({}, parse_template("u"), (parse_template("{a}"),))
+    every = WorkloadRule({}, parse_template("u"), (parse_template("{a}"),))
     assert len(names_by([every], {"a": tuple(map(str, range(MAX_GROUPS)))}).groups) == MAX_GROUPS
     with pytest.raises(LoginRefused):
         names_by([every], {"a": tuple(map(str, range(MAX_GROUPS + 1)))})
@@ -66,14 +66,14 @@ def test_a_rule_that_covers_another_matches_whatever_that_one_matches(
     second: dict[str, tuple[Pattern, ...]],
     claims: dict[str, tuple[str, ...]],
 ) -> None:
-    earlier, later = Rule(first), Rule(second)
+    earlier, later = WorkloadRule(first), WorkloadRule(second)
     if earlier.covers(later) and later.matches(claims):
         assert earlier.matches(claims)
 
 
 @given(CLAIMS, st.sampled_from(["{a}", "u:{a}", "{a}-{b}"]))
 def test_no_claims_make_a_name_of_the_system(claims: dict[str, tuple[str, ...]], username: str) -> None:
-    made = Rule({}, parse_template(username), (parse_template("{c}"),))
+    made = WorkloadRule({}, parse_template(username), (parse_template("{c}"),))
     try:
         names = names_by([made], claims)
     except LoginRefused:

@@ -18,7 +18,6 @@ from ostiary.registry.credentials import RegistryLogin
 from ostiary.registry.docker.config import (
     NodeDockerConfig,
     decode_auth,
-    encode_login,
     parse_config_json,
     parse_dockercfg,
     read_node_config,
@@ -87,12 +86,6 @@ def test_whatever_stands_in_an_auth_field_is_a_login_or_a_value_error(text: str)
     except ValueError as error:
         raised = error
     assert raised is None or raised.__context__ is None, "the decoder's exception would carry the text along"
-
-
-def test_an_entry_is_written_as_docker_does() -> None:
-    assert json.dumps(encode_login(RegistryLogin("foo", Secret("bar"), "foo@example.com"))) == (
-        '{"username": "foo", "password": "bar", "email": "foo@example.com", "auth": "Zm9vOmJhcg=="}'
-    )
 
 
 @pytest.mark.parametrize("data", [b'{"auths": {"canary', b"", b"canary: yes", b"[]", b"\xff", b"[" * 100_000])
@@ -165,7 +158,6 @@ def test_a_docker_config_is_json_and_nothing_else(text: str) -> None:
 def test_a_password_need_not_be_text() -> None:
     login = entry({"auth": b64encode(b"foo:\xff\xe2\x82bar").decode()})
     assert bytes_of(login.password.reveal()) == b"\xff\xe2\x82bar"
-    assert encode_login(login)["auth"] == b64encode(b"foo:\xff\xe2\x82bar").decode()
 
 
 def test_all_mistakes_of_a_file_are_told() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.process import Limits
+from ostiary.core.process import RunLimits
 from ostiary.errors import AnswerInvalid, ConfigurationError, CredentialError, PluginFailed, PluginNotFound
 from ostiary.model import Secret
 from ostiary.registry.credentials import RegistryLogin, SourceKind
@@ -92,7 +92,7 @@ def test_a_helper_that_is_not_there_is_named(folder: Path) -> None:
 def test_a_helper_has_a_time_limit(folder: Path) -> None:
     helper(folder, "sleep 1000")
     with pytest.raises(PluginFailed) as caught:
-        DockerHelper("test", limits=Limits(seconds=0.3, grace_seconds=0.1)).get("r.io")
+        DockerHelper("test", limits=RunLimits(seconds=0.3, grace_seconds=0.1)).get("r.io")
     assert "did not end within" in str(caught.value)
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.process import Limits
+from ostiary.core.process import RunLimits
 from ostiary.errors import AnswerInvalid, CredentialError, PluginFailed, PluginNotFound
 from ostiary.model import Secret
 from ostiary.registry.kubelet.provider import CredentialProvider
-from ostiary.registry.kubelet.service_account import Presented, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, Presented
 from ostiary.testing import FakeClock
 from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, ProviderDialect
 from tests.support.providers import ProviderScript, token_attributes
 
 IMAGE = "test.registry.io/foobar"
-ACCOUNT = ServiceAccount("ns", "builder", "uid-1")
+ACCOUNT = KubernetesServiceAccount("ns", "builder", "uid-1")
 Make = Callable[..., CredentialProvider]
 
 
@@ -32,8 +32,8 @@ def script(tmp_path: Path) -> ProviderScript:
 
 @pytest.fixture
 def make(script: ProviderScript, clock: FakeClock) -> Make:
-    def made(*, limits: Limits | None = None, **fields: Any) -> CredentialProvider:
-        return CredentialProvider(script.config(**fields), str(script.path), limits=limits or Limits(), clock=clock)
+    def made(*, limits: RunLimits | None = None, **fields: Any) -> CredentialProvider:
+        return CredentialProvider(script.config(**fields), str(script.path), limits=limits or RunLimits(), clock=clock)
 
     return made
 
@@ -149,7 +149,7 @@ def test_the_time_limit_ends_everything_it_started(make: Make, script: ProviderS
     reader = os.open(script.folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
     script.before("(exec 3> alive; sleep 1000) & sleep 1000\n")
     with pytest.raises(PluginFailed) as caught:
-        make(limits=Limits(seconds=0.5, grace_seconds=0.1)).run(IMAGE)
+        make(limits=RunLimits(seconds=0.5, grace_seconds=0.1)).run(IMAGE)
     assert caught.value.code == "credential-provider-timeout"
     os.set_blocking(reader, True)
     assert os.read(reader, 1) == b""
@@ -159,7 +159,7 @@ def test_the_time_limit_ends_everything_it_started(make: Make, script: ProviderS
 def test_too_much_output_ends_it(make: Make, script: ProviderScript) -> None:
     script.before("yes canary\n")
     with pytest.raises(PluginFailed) as caught:
-        make(limits=Limits(stdout_bytes=1000, grace_seconds=0.1)).run(IMAGE)
+        make(limits=RunLimits(stdout_bytes=1000, grace_seconds=0.1)).run(IMAGE)
     assert caught.value.code == "credential-provider-output-too-large"
     assert "canary" not in str(caught.value)
 

@@ -14,7 +14,7 @@ import trustme
 from ostiary.client.api_requests import ApiReply, ApiRequests
 from ostiary.client.connection import connect
 from ostiary.errors import CredentialError, OstiaryError, ProviderError
-from ostiary.registry.kubelet.service_account import PodCoordinates, ServiceAccount
+from ostiary.registry.kubelet.service_account import KubernetesServiceAccount, PodCoordinates
 from ostiary.registry.kubelet.token_request import ApiServerTokens
 from ostiary.testing import FakeClock
 from tests.support.cluster import Cluster
@@ -34,11 +34,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def account(cluster: Cluster) -> Iterator[ServiceAccount]:
+def account(cluster: Cluster) -> Iterator[KubernetesServiceAccount]:
     cluster.requests.clear()
     annotations = {"example.com/tenant": "blue"}
     made = cluster.add("serviceaccounts", "shop", {"metadata": {"name": "builder", "annotations": annotations}})
-    yield ServiceAccount("shop", "builder", made["metadata"]["uid"])
+    yield KubernetesServiceAccount("shop", "builder", made["metadata"]["uid"])
     cluster.refuse = None
     cluster.remove("serviceaccounts", "shop", "builder")
 
@@ -86,7 +86,9 @@ class Scripted:
 # --- what is asked ---
 
 
-def test_the_account_comes_with_its_uid_and_annotations(tokens: ApiServerTokens, account: ServiceAccount) -> None:
+def test_the_account_comes_with_its_uid_and_annotations(
+    tokens: ApiServerTokens, account: KubernetesServiceAccount
+) -> None:
     assert tokens.service_account("shop", "builder") == (account, {"example.com/tenant": "blue"})
 
 
@@ -99,7 +101,7 @@ def test_an_account_is_never_kept_so_that_an_annotation_can_be_taken_away(
 
 
 def test_a_token_is_bound_to_the_account_the_pod_and_the_audience(
-    tokens: ApiServerTokens, account: ServiceAccount, cluster: Cluster
+    tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster
 ) -> None:
     assert tokens.token(account, pod=POD, audience=AUDIENCE)
     (record,) = cluster.to("/api/v1/namespaces/shop/serviceaccounts/builder/token")
@@ -110,7 +112,7 @@ def test_a_token_is_bound_to_the_account_the_pod_and_the_audience(
 
 
 def test_without_a_pod_the_token_is_bound_to_the_account_alone(
-    tokens: ApiServerTokens, account: ServiceAccount, cluster: Cluster
+    tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster
 ) -> None:
     assert tokens.token(account, pod=NO_POD, audience=AUDIENCE)
     (record,) = cluster.to("/api/v1/namespaces/shop/serviceaccounts/builder/token")
@@ -120,7 +122,7 @@ def test_without_a_pod_the_token_is_bound_to_the_account_alone(
 # --- what is kept ---
 
 
-def test_a_token_is_kept_until_a_fifth_of_its_life_is_left(clock: FakeClock, account: ServiceAccount) -> None:
+def test_a_token_is_kept_until_a_fifth_of_its_life_is_left(clock: FakeClock, account: KubernetesServiceAccount) -> None:
     api = Scripted(clock)
     source = ApiServerTokens(api, clock=clock)
 
@@ -134,7 +136,7 @@ def test_a_token_is_kept_until_a_fifth_of_its_life_is_left(clock: FakeClock, acc
     assert [ask(), ask()] == ["token-2", "token-2"]
 
 
-def test_a_token_that_lives_for_weeks_is_kept_for_a_day(clock: FakeClock, account: ServiceAccount) -> None:
+def test_a_token_that_lives_for_weeks_is_kept_for_a_day(clock: FakeClock, account: KubernetesServiceAccount) -> None:
     source = ApiServerTokens(Scripted(clock, seconds=30 * 86400), clock=clock)
     assert source.token(account, pod=POD, audience=AUDIENCE).reveal() == "token-1"
     clock.advance(hours=23)
@@ -144,7 +146,7 @@ def test_a_token_that_lives_for_weeks_is_kept_for_a_day(clock: FakeClock, accoun
 
 
 def test_an_old_token_serves_while_no_newer_one_can_be_had_and_no_longer(
-    clock: FakeClock, account: ServiceAccount
+    clock: FakeClock, account: KubernetesServiceAccount
 ) -> None:
     api = Scripted(clock)
     source = ApiServerTokens(api, clock=clock)
@@ -158,7 +160,7 @@ def test_an_old_token_serves_while_no_newer_one_can_be_had_and_no_longer(
 
 
 def test_two_pods_two_accounts_and_two_audiences_never_share_a_token(
-    tokens: ApiServerTokens, account: ServiceAccount, cluster: Cluster
+    tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster
 ) -> None:
     given = {
         tokens.token(account, pod=POD, audience=AUDIENCE).reveal(),
@@ -172,7 +174,7 @@ def test_two_pods_two_accounts_and_two_audiences_never_share_a_token(
     assert len(given) == 4
 
 
-def test_many_who_want_the_same_token_send_one_request(clock: FakeClock, account: ServiceAccount) -> None:
+def test_many_who_want_the_same_token_send_one_request(clock: FakeClock, account: KubernetesServiceAccount) -> None:
     api = Scripted(clock)
     api.release.clear()
     source = ApiServerTokens(api, clock=clock)
@@ -183,7 +185,9 @@ def test_many_who_want_the_same_token_send_one_request(clock: FakeClock, account
     assert api.posts == 1
 
 
-def test_the_number_of_tokens_is_bounded_and_the_oldest_make_room(clock: FakeClock, account: ServiceAccount) -> None:
+def test_the_number_of_tokens_is_bounded_and_the_oldest_make_room(
+    clock: FakeClock, account: KubernetesServiceAccount
+) -> None:
     api = Scripted(clock)
     source = ApiServerTokens(api, clock=clock, limit=2)
     for name in ("a", "b", "c", "c", "b", "a"):
@@ -201,7 +205,9 @@ def test_an_account_that_does_not_exist_is_told_by_name(tokens: ApiServerTokens)
 
 
 def test_an_account_that_was_replaced_is_no_longer_given_tokens(tokens: ApiServerTokens) -> None:
-    error = failure(lambda: tokens.token(ServiceAccount("shop", "builder", "another"), pod=NO_POD, audience=AUDIENCE))
+    error = failure(
+        lambda: tokens.token(KubernetesServiceAccount("shop", "builder", "another"), pod=NO_POD, audience=AUDIENCE)
+    )
     assert "was replaced" in error.summary
     assert "does not match the UID" in error.summary
 
@@ -213,7 +219,7 @@ def test_a_pod_of_another_account_is_refused(tokens: ApiServerTokens, cluster: C
     assert "different serviceaccount name" in error.summary
 
 
-def test_a_pod_that_does_not_exist_is_told(tokens: ApiServerTokens, account: ServiceAccount) -> None:
+def test_a_pod_that_does_not_exist_is_told(tokens: ApiServerTokens, account: KubernetesServiceAccount) -> None:
     gone = PodCoordinates("shop", "gone", "", service_account="builder")
     error = failure(lambda: tokens.token(account, pod=gone, audience=AUDIENCE))
     assert 'pods "gone" not found' in error.summary
@@ -221,7 +227,7 @@ def test_a_pod_that_does_not_exist_is_told(tokens: ApiServerTokens, account: Ser
 
 @pytest.mark.parametrize(("subresource", "needed"), [("", '"get" on serviceaccounts'), ("token", '"create" on')])
 def test_who_may_not_ask_is_told_which_permission_is_missing(
-    tokens: ApiServerTokens, account: ServiceAccount, cluster: Cluster, subresource: str, needed: str
+    tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster, subresource: str, needed: str
 ) -> None:
     cluster.refuse = lambda user, asked: "no" if asked.subresource == subresource else None
     calls = {
@@ -235,7 +241,7 @@ def test_who_may_not_ask_is_told_which_permission_is_missing(
 
 
 def test_a_node_that_may_not_use_the_audience_is_told_the_verb(
-    tokens: ApiServerTokens, account: ServiceAccount, cluster: Cluster
+    tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster
 ) -> None:
     cluster.refuse = lambda user, asked: 'audience "registry.example" not found in pod spec' if asked.name else None
     error = failure(lambda: tokens.token(account, pod=POD, audience=AUDIENCE))
@@ -244,14 +250,14 @@ def test_a_node_that_may_not_use_the_audience_is_told_the_verb(
     assert AUDIENCE in (error.hint or "")
 
 
-def test_a_token_for_another_audience_is_not_handed_on(clock: FakeClock, account: ServiceAccount) -> None:
+def test_a_token_for_another_audience_is_not_handed_on(clock: FakeClock, account: KubernetesServiceAccount) -> None:
     source = ApiServerTokens(Scripted(clock), clock=clock)
     error = failure(lambda: source.token(account, pod=POD, audience="elsewhere"))
     assert "for another audience" in error.summary
     assert "token-1" not in str(error)
 
 
-def test_a_token_that_has_expired_already_is_not_handed_on(clock: FakeClock, account: ServiceAccount) -> None:
+def test_a_token_that_has_expired_already_is_not_handed_on(clock: FakeClock, account: KubernetesServiceAccount) -> None:
     api = Scripted(clock)
     source = ApiServerTokens(api, clock=clock)
     late = api.send("POST", "")
@@ -264,7 +270,9 @@ def test_a_token_that_has_expired_already_is_not_handed_on(clock: FakeClock, acc
     ("status", "says"),
     [(401, "rejects the credential"), (429, "could not answer"), (503, "could not answer"), (422, "refused")],
 )
-def test_no_differs_from_could_not_ask(clock: FakeClock, account: ServiceAccount, status: int, says: str) -> None:
+def test_no_differs_from_could_not_ask(
+    clock: FakeClock, account: KubernetesServiceAccount, status: int, says: str
+) -> None:
     api = Scripted(clock)
     api.refusal = ApiReply(status, b"not JSON")
     error = failure(lambda: ApiServerTokens(api, clock=clock).token(account, pod=POD, audience=AUDIENCE))
@@ -272,7 +280,7 @@ def test_no_differs_from_could_not_ask(clock: FakeClock, account: ServiceAccount
 
 
 def test_an_api_server_that_is_away_is_an_outage(
-    cluster: Cluster, account: ServiceAccount, tmp_path: Path, clock: FakeClock
+    cluster: Cluster, account: KubernetesServiceAccount, tmp_path: Path, clock: FakeClock
 ) -> None:
     kubeconfig = cluster.kubeconfig(tmp_path / "away", {"token": "x"})
     kubeconfig.write_text(kubeconfig.read_text().replace(str(cluster.port), "1"))

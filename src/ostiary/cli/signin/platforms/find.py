@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ostiary.cli.cached_workload_token import FILE, FILE_VARIABLE, GITHUB, GITLAB, KUBERNETES, PROJECTED_TOKEN, SPIFFE
 from ostiary.cli.signin.platforms import github, gitlab, kubernetes, spiffe, token_file
-from ostiary.cli.signin.platforms.proof import PlatformChoice, PlatformProof, checked, no_proof
+from ostiary.cli.signin.platforms.proof import PlatformChoice, PlatformProof, check_proof, no_proof
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 
 _PLATFORMS = {
@@ -36,4 +36,4 @@ def find_proof(choice: PlatformChoice, *, clock: Clock = SYSTEM_CLOCK) -> Platfo
             "name the platform: --from kubernetes, github, gitlab, spiffe or file",
         )
     find, hint_for = _PLATFORMS[platform]
-    return checked(find(choice), choice.wanted_audience, hint=hint_for(choice), clock=clock)
+    return check_proof(find(choice), choice.wanted_audience, hint=hint_for(choice), clock=clock)

@@ -30,8 +30,8 @@ def find_proof(choice: PlatformChoice) -> PlatformProof:
     token = _value(body) if status == 200 else None
     if token is None:
         why = f"it answered with status {status}" if status != 200 else "its answer holds no token"
-        raise no_proof(f"GitHub gave no ID token: {why}", _shown(url), hint_for(choice))
-    return PlatformProof(GITHUB, Secret(token), _shown(url))
+        raise no_proof(f"GitHub gave no ID token: {why}", _host_of(url), hint_for(choice))
+    return PlatformProof(GITHUB, Secret(token), _host_of(url))
 
 
 def hint_for(choice: PlatformChoice) -> str:
@@ -49,7 +49,7 @@ def _check_address(url: str) -> None:
         raise no_proof(f"${URL_VARIABLE} is not an https address", f"${URL_VARIABLE}", "unset it; GitHub sets it")
 
 
-def _shown(url: str) -> str:
+def _host_of(url: str) -> str:
     return printable(urlsplit(url).netloc.rpartition("@")[2])
 
 
@@ -66,7 +66,7 @@ def _ask(url: str, secret: str) -> tuple[int, bytes]:
     raise ProviderError(
         "GitHub's token endpoint is unreachable",
         cause=cause,
-        where=_shown(url),
+        where=_host_of(url),
         hint="retry later; a proxy of the runner must let it through",
         code="platform-unreachable",
     )

@@ -32,7 +32,7 @@ MESSAGE_SHOWN = 300
 
 def find_proof(choice: PlatformChoice) -> PlatformProof:
     path = named_file(choice) or (PROJECTED_TOKEN if os.path.exists(PROJECTED_TOKEN) else None)
-    return _requested(choice) if path is None else proof_in(path, KUBERNETES)
+    return _request_token(choice) if path is None else proof_in(path, KUBERNETES)
 
 
 def hint_for(choice: PlatformChoice) -> str:
@@ -42,7 +42,7 @@ def hint_for(choice: PlatformChoice) -> str:
     )
 
 
-def _requested(choice: PlatformChoice) -> PlatformProof:
+def _request_token(choice: PlatformChoice) -> PlatformProof:
     # Imported here: with a projected token nobody asks the API server.
     from ostiary.client.access import ClusterAccess
     from ostiary.client.api_requests import ApiRequests
@@ -69,10 +69,10 @@ def _requested(choice: PlatformChoice) -> PlatformProof:
         cause = f"there is no projected token at {PROJECTED_TOKEN}, and the API server gives none: {message}"
         raise no_proof(cause, server.server, hint_for(choice))
     try:
-        bound = decode_token_request(reply.body, audience=choice.wanted_audience)
+        bound_token = decode_token_request(reply.body, audience=choice.wanted_audience)
     except UnusableAnswer as unusable:
         raise no_proof(str(unusable), server.server, hint_for(choice)) from None
-    return PlatformProof(KUBERNETES, bound.token, server.server)
+    return PlatformProof(KUBERNETES, bound_token.token, server.server)
 
 
 def _own_account() -> tuple[str, str, str] | None:
@@ -85,7 +85,7 @@ def _own_account() -> tuple[str, str, str] | None:
     if not isinstance(subject, str) or not subject.startswith(_ACCOUNT) or subject.count(":") != 3:
         return None
     _, _, namespace, name = subject.split(":")
-    bound = claims.get(_CLAIMS)
-    pod = bound.get("pod") if isinstance(bound, dict) else None
+    kubernetes_claims = claims.get(_CLAIMS)
+    pod = kubernetes_claims.get("pod") if isinstance(kubernetes_claims, dict) else None
     pod_name = pod.get("name") if isinstance(pod, dict) else None
     return namespace, name, pod_name if isinstance(pod_name, str) else ""

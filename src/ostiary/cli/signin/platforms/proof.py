@@ -1,7 +1,7 @@
 """What a platform says of a job or pod, and the checks before it leaves this machine.
 
-Every module of a platform makes a `PlatformProof`; `find` checks it with `checked`. The token is somebody else's, so
-it is read without verifying it: that is the gateway's business. But one that is not for the gateway is never sent to
+Every module of a platform makes a `PlatformProof`; `find` checks it with `check_proof`. The token is somebody else's,
+so it is read without verifying it: that is the gateway's business. But one that is not for the gateway is never sent to
 it, since whoever gets it could present it where it is good.
 """
 
@@ -87,7 +87,7 @@ class PlatformProof:
         return str(self.claims.get("sub", ""))
 
 
-def checked(proof: PlatformProof, audience: str, *, hint: str, clock: Clock = SYSTEM_CLOCK) -> PlatformProof:
+def check_proof(proof: PlatformProof, audience: str, *, hint: str, clock: Clock = SYSTEM_CLOCK) -> PlatformProof:
     """*proof* with its claims, if it can be sent to whoever calls itself *audience*; raises `CredentialError`."""
     text = proof.token.reveal()
     claims = unverified_claims(text)
@@ -95,8 +95,8 @@ def checked(proof: PlatformProof, audience: str, *, hint: str, clock: Clock = SY
         raise no_proof("what is there is not a JWT", proof.where, hint)
     audiences = _audiences(claims.get("aud"))
     if audience not in audiences:
-        shown = ", ".join(printable(each) for each in audiences) or "no audience"
-        raise no_proof(f"the token is for {shown}, and not for {printable(audience)}", proof.where, hint)
+        names = ", ".join(printable(each) for each in audiences) or "no audience"
+        raise no_proof(f"the token is for {names}, and not for {printable(audience)}", proof.where, hint)
     expires_at = _moment(claims.get("exp"))
     if expires_at is not None and expires_at <= clock.now():
         cause = f"the token has expired, at {expires_at.astimezone():%H:%M:%S}"

@@ -25,7 +25,7 @@ _TEXT = 2
 
 
 @dataclass
-class _Answer:
+class _GrpcReply:
     data: bytearray = field(default_factory=bytearray)
     headers: dict[str, str] = field(default_factory=dict)
     ended: bool = False
@@ -74,7 +74,7 @@ def _unreachable(path: str, cause: str) -> ProviderError:
 # --- HTTP/2 ---
 
 
-def _call(path: str, message: bytes, seconds: float) -> _Answer:
+def _call(path: str, message: bytes, seconds: float) -> _GrpcReply:
     """Send one message and read the whole answer; raises `OSError`."""
     with needing("spiffe", purpose="the SPIFFE Workload API"):
         from h2.config import H2Configuration
@@ -93,14 +93,14 @@ def _call(path: str, message: bytes, seconds: float) -> _Answer:
         stream = http.get_next_available_stream_id()
         http.send_headers(stream, headers)
         http.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
-        answer = _Answer()
+        answer = _GrpcReply()
         while not answer.ended:
             connection.sendall(http.data_to_send())
-            left = deadline - monotonic()
-            if left <= 0:
+            remaining = deadline - monotonic()
+            if remaining <= 0:
                 # Also if it sends something all the time that is no answer.
                 raise OSError(0, "it did not answer in time")
-            connection.settimeout(left)
+            connection.settimeout(remaining)
             received = connection.recv(65536)
             if not received:
                 raise OSError(0, "it ended the connection")
@@ -113,7 +113,7 @@ def _call(path: str, message: bytes, seconds: float) -> _Answer:
     return answer
 
 
-def _take(event: object, answer: _Answer, http: object) -> None:
+def _take(event: object, answer: _GrpcReply, http: object) -> None:
     from h2 import events
     from h2.connection import H2Connection
 

@@ -22,7 +22,7 @@ from ostiary.gateway.config.settings.provider import Authorization, Groups, Iden
 from ostiary.gateway.config.settings.tracing import Tracing
 from ostiary.gateway.config.settings.upstream import UpstreamConfig
 from ostiary.gateway.config.values import Address
-from ostiary.gateway.issuer.settings import IssuerSettings
+from ostiary.gateway.issuer.settings import JwtIssuerSettings
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.audit import AuditProvider
@@ -181,7 +181,7 @@ class GatewayConfig:
     # None: nothing is traced.
     tracing: Tracing | None = None
     # None: no JWTs are signed.
-    issuer: IssuerSettings | None = None
+    issuer: JwtIssuerSettings | None = None
     # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
     authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)

@@ -32,7 +32,7 @@ from ostiary.gateway.config.settings.kinds import (
 )
 from ostiary.gateway.config.settings.listen import HealthSettings, Listen
 from ostiary.gateway.config.settings.tracing import Tracing
-from ostiary.gateway.issuer.settings import IssuerSettings
+from ostiary.gateway.issuer.settings import JwtIssuerSettings
 
 API_VERSION = "ostiary.dev/v1"
 KIND = "Gateway"
@@ -222,11 +222,11 @@ class GatewayFile:
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
     webhooks: Annotated[Webhooks, Section("the gateway as a webhook of Kubernetes", Webhooks)]
     issuer: Annotated[
-        IssuerSettings | None,
+        JwtIssuerSettings | None,
         OptionalSection(
             "the gateway as an OpenID Connect issuer: JWTs for clusters that verify them themselves; left out: none are"
             " signed",
-            IssuerSettings,
+            JwtIssuerSettings,
         ),
     ] = None
     audit: Annotated[

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable
 
 from ostiary.core.clock import Clock
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Webhooks
 from ostiary.gateway.doors.webhooks.callers import WebhookCallers
@@ -39,7 +39,7 @@ class WebhookHandler:
     def __init__(
         self,
         configured: Webhooks,
-        authenticator: Authenticator,
+        authenticator: TokenAuthenticator,
         authorizer: Authorizer,
         clock: Clock,
         *,

@@ -16,7 +16,7 @@ from ostiary.core.caching.bounded import Bounded
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
@@ -62,7 +62,7 @@ class _TokenQuestion(NamedTuple):
 class TokenReviews:
     """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience."""
 
-    def __init__(self, authenticator: Authenticator, audiences: Sequence[str] = ()) -> None:
+    def __init__(self, authenticator: TokenAuthenticator, audiences: Sequence[str] = ()) -> None:
         self._authenticator = authenticator
         self._audiences = frozenset(audiences)
         # A cluster sends the same review for the same token again and again.

@@ -18,11 +18,11 @@ from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens
 from ostiary.errors import OstiaryError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.issuer.deny_list import revoked_credentials
-from ostiary.gateway.issuer.issuer import Issuer
+from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.interfaces.portable_store import PortableStore
+from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.model import Decision, UserInfo, Verdict
 from ostiary.wire import status
 from ostiary.wire.apiserver_config import CREDENTIAL_ID_KEY, ISSUER_KEY
@@ -44,7 +44,7 @@ REVOKED = Decision(Verdict.DENY, "the credential was revoked, or its session has
 class RevokedCredentialReviews:
     """Answers SubjectAccessReviews about users of our issuer, and never allows anything."""
 
-    def __init__(self, authenticator: Authenticator, issuer_url: str, metrics: Metrics) -> None:
+    def __init__(self, authenticator: TokenAuthenticator, issuer_url: str, metrics: Metrics) -> None:
         self._authenticator = authenticator
         self._issuer_url = issuer_url
         self._metrics = metrics
@@ -90,7 +90,7 @@ class RevokedCredentialList:
     """The list for one issuer, from the log of the token store."""
 
     def __init__(
-        self, issuer: Issuer, authenticator: Authenticator, tokens: Tokens, *, clock: Clock, metrics: Metrics
+        self, issuer: JwtIssuer, authenticator: TokenAuthenticator, tokens: Tokens, *, clock: Clock, metrics: Metrics
     ) -> None:
         self._issuer = issuer
         self._authenticator = authenticator

@@ -134,13 +134,13 @@ class ApiTokenPages:
 
 
 def _row(session: Session, visitor: Visitor) -> Markup:
-    used = NOTHING if session.last_used_at is None else shown_time(session.last_used_at)
+    last_used = NOTHING if session.last_used_at is None else shown_time(session.last_used_at)
     return fill(
         "api_token.html",
         name=printable(session.name),
         created=shown_time(session.created_at),
         created_text=time_text(session.created_at),
-        used=used or "never",
+        used=last_used or "never",
         until=shown_time(session.expires_at),
         scope=printable(scope_of(session)) or "everything you may do",
         id=session.id,

@@ -60,7 +60,7 @@ class NarrowedTokenPage:
         )
         reason = f"narrowed to {delegation}"
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session, reason=reason)
-        return _made(issued, delegation, lifetime)
+        return _token_page(issued, delegation, lifetime)
 
     def _choices(self, visitor: Visitor) -> tuple[timedelta, ...]:
         """A session that nobody renews is as short as one whose user cannot be checked again."""
@@ -109,7 +109,7 @@ class NarrowedTokenPage:
         return page(title, body, status=400 if problem else 200, navigation=links)
 
 
-def _made(issued: IssuedToken, delegation: Delegation, lifetime: timedelta) -> LoginAnswer:
+def _token_page(issued: IssuedToken, delegation: Delegation, lifetime: timedelta) -> LoginAnswer:
     """Like the page of an ordinary token it has no form, and tells nobody where its visitor comes from."""
     actor = fill("fact.html", name="Used by", value=printable(delegation.actor)) if delegation.actor else NOTHING
     notes = join(fill("note.html", kind="plain", text=note) for note in scope_notes(delegation.scopes[-1]))

@@ -50,11 +50,13 @@ def _row(seen: SeenReplica) -> Markup:
 def _facts(seen: SeenReplica) -> dict[str, str]:
     replica = seen.replica
     loaded = f"loaded {age_text(replica.configured_seconds)} ago"
-    known = [replica.configuration, _COMPARED[seen.configuration], loaded] if replica.configuration else []
+    configuration_facts = (
+        [replica.configuration, _COMPARED[seen.configuration], loaded] if replica.configuration else []
+    )
     workers = "1 worker" if replica.workers == 1 else f"{replica.workers} workers"
     return {
         "Problem": seen.trouble,
-        "Configuration": ", ".join(known),
+        "Configuration": ", ".join(configuration_facts),
         "Revocations": _revocations(seen),
         "Load": (
             f"{replica.requests_per_second:g} requests/s, {replica.in_flight} in flight,"

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
-from ostiary.gateway.issuer.issuer import AudienceRefused, Issuer
+from ostiary.gateway.issuer.issuer import AudienceRefused, JwtIssuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
@@ -31,7 +31,7 @@ FindToken = Callable[[str], Awaitable[Found | None]]
 
 class JwtRequests:
     def __init__(
-        self, issuer: Issuer | None, find_token: FindToken, events: LoginEvents, *, clock: Clock = SYSTEM_CLOCK
+        self, issuer: JwtIssuer | None, find_token: FindToken, events: LoginEvents, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._issuer = issuer
         self._find_token = find_token
@@ -42,8 +42,8 @@ class JwtRequests:
         if field(request, "grant_type") != GRANT:
             return answers.grant_refusal("unsupported_grant_type")
         token = field(request, "subject_token")
-        wanted = (field(request, "subject_token_type"), field(request, "requested_token_type"))
-        if token is None or wanted != (ACCESS_TOKEN, JWT):
+        token_types = (field(request, "subject_token_type"), field(request, "requested_token_type"))
+        if token is None or token_types != (ACCESS_TOKEN, JWT):
             return answers.grant_refusal("invalid_request")
         if any(name in LESS for name, _ in (*request.form, *request.query)):
             # A JWT cannot be less than its owner, so what would make it less must not be ignored.

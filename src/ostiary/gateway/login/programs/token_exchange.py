@@ -100,7 +100,7 @@ def _lifetime(form: Mapping[str, str]) -> timedelta | None:
     return timedelta(seconds=int(text))
 
 
-class TokenExchange:
+class TokenExchanger:
     """One instance serves one event loop."""
 
     def __init__(
@@ -143,17 +143,17 @@ class TokenExchange:
                 self._refusals.take(network(request.remote_address))
             return answer
         try:
-            wanted = read_exchange(request, external_url=self._external_url)
+            exchange = read_exchange(request, external_url=self._external_url)
         except BadExchange as mistake:
             refusal = LoginRefused("the token exchange is not possible", cause=str(mistake))
             return self._events.record_refusal(refusal, request, answers.grant_refusal(mistake.error, str(mistake)))
-        if well_formed(as_bytes(wanted.subject.reveal())):
-            return await self._narrow(request, wanted)
+        if well_formed(as_bytes(exchange.subject.reveal())):
+            return await self._narrow(request, exchange)
         try:
-            provider = self._provider_for(wanted.subject)
+            provider = self._provider_for(exchange.subject)
         except LoginRefused as refusal:
             return self._refuse(refusal, request, _refused_grant(refusal))
-        return await self._exchange_with(provider, request, wanted)
+        return await self._exchange_with(provider, request, exchange)
 
     def accepts(self, provider: Identity) -> bool:
         """Whether *provider* verifies tokens, so that a bearer token at its path is for `sign_in`."""
@@ -185,10 +185,10 @@ class TokenExchange:
                 return identity
         raise LoginRefused("the token is not accepted", cause="no identity provider accepts tokens of its issuer")
 
-    async def _exchange_with(self, provider: Identity, request: LoginRequest, wanted: ExchangeRequest) -> LoginAnswer:
+    async def _exchange_with(self, provider: Identity, request: LoginRequest, exchange: ExchangeRequest) -> LoginAnswer:
         try:
-            delegation = _delegation(None, wanted)
-            issued = await self._issue(provider, request, wanted, delegation)
+            delegation = _delegation(None, exchange)
+            issued = await self._issue(provider, request, exchange, delegation)
         except ScopeError as mistake:
             return self._refuse(mistake, request, _refused_scope(mistake), provider.name)
         except LoginRefused as refusal:
@@ -198,12 +198,12 @@ class TokenExchange:
         return self._answer(issued, delegation)
 
     async def _issue(
-        self, provider: Identity, request: LoginRequest, wanted: ExchangeRequest, delegation: Delegation | None
+        self, provider: Identity, request: LoginRequest, exchange: ExchangeRequest, delegation: Delegation | None
     ) -> IssuedToken:
         # Before anybody is asked: what is revoked from now on ends what is issued.
         at, sequence = self._clock.now(), await self._tokens.sequence()
-        signed_in, verified = await self._providers.verify(*self._verifying[provider.name], wanted.subject, request)
-        lifetime = self._lifetime(wanted, verified)
+        signed_in, verified = await self._providers.verify(*self._verifying[provider.name], exchange.subject, request)
+        lifetime = self._lifetime(exchange, verified)
         await self._use_up(provider, verified)
         issued = await self._tokens.issue_token(
             signed_in.attested.user,
@@ -218,9 +218,9 @@ class TokenExchange:
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return issued
 
-    def _lifetime(self, wanted: ExchangeRequest, verified: VerifiedToken) -> timedelta:
-        left = verified.expires_at - self._clock.now()
-        lifetime = min(left, self._tokens.lifetime, wanted.lifetime or left)
+    def _lifetime(self, exchange: ExchangeRequest, verified: VerifiedToken) -> timedelta:
+        remaining = verified.expires_at - self._clock.now()
+        lifetime = min(remaining, self._tokens.lifetime, exchange.lifetime or remaining)
         if lifetime < SHORTEST:
             raise LoginRefused("the token is not accepted", cause="it expires this very moment")
         return lifetime
@@ -241,16 +241,16 @@ class TokenExchange:
 
     # --- one of our own ---
 
-    async def _narrow(self, request: LoginRequest, wanted: ExchangeRequest) -> LoginAnswer:
+    async def _narrow(self, request: LoginRequest, exchange: ExchangeRequest) -> LoginAnswer:
         try:
-            entry = await self._find_token(wanted.subject.reveal())
+            entry = await self._find_token(exchange.subject.reveal())
             if entry is None:
                 raise LoginRefused("the token is unknown, expired or revoked", cause="so says the token store")
-            delegation = self._narrower(entry, wanted)
+            delegation = self._narrower(entry, exchange)
             if wait := self._mints.take(entry.session.id):
                 return answers.too_many(wait)
-            left = entry.token.expires_at - self._clock.now()
-            lifetime = max(min(left, wanted.lifetime or left), SHORTEST)
+            remaining = entry.token.expires_at - self._clock.now()
+            lifetime = max(min(remaining, exchange.lifetime or remaining), SHORTEST)
             issued = await self._tokens.mint(entry.session, lifetime=lifetime, delegation=delegation.encode())
         except ScopeError as mistake:
             return self._refuse(mistake, request, _refused_scope(mistake))
@@ -261,13 +261,13 @@ class TokenExchange:
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session, reason=f"narrowed to {delegation}")
         return self._answer(issued, delegation)
 
-    def _narrower(self, entry: Found, wanted: ExchangeRequest) -> Delegation:
-        if not wanted.scope:
+    def _narrower(self, entry: Found, exchange: ExchangeRequest) -> Delegation:
+        if not exchange.scope:
             raise ScopeError(
                 "the scope is missing", cause="a token of this gateway can only be exchanged for one that is less"
             )
         parent = decode(entry.token.delegation) if entry.token.delegation else None
-        delegation = _delegation(parent, wanted)
+        delegation = _delegation(parent, exchange)
         assert delegation is not None
         return delegation
 
@@ -275,7 +275,7 @@ class TokenExchange:
 
     def _answer(self, issued: IssuedToken, delegation: Delegation | None) -> LoginAnswer:
         seconds = int((issued.expires_at - self._clock.now()).total_seconds())
-        return answers.exchanged(issued, seconds=seconds, scope="" if delegation is None else str(delegation))
+        return answers.exchange_answer(issued, seconds=seconds, scope="" if delegation is None else str(delegation))
 
     def _refuse(
         self, error: LoginRefused | ScopeError, request: LoginRequest, answer: LoginAnswer, provider: str = ""
@@ -284,13 +284,13 @@ class TokenExchange:
         return self._events.record_refusal(error, request, answer, provider)
 
 
-def _delegation(parent: Delegation | None, wanted: ExchangeRequest) -> Delegation | None:
+def _delegation(parent: Delegation | None, exchange: ExchangeRequest) -> Delegation | None:
     """What the new token may be used for; None for all that its owner may. Raises `ScopeError`."""
-    if not wanted.scope:
-        if wanted.actor:
+    if not exchange.scope:
+        if exchange.actor:
             raise ScopeError("the scope is missing", cause="an actor is named for a token that is less than its owner")
         return parent
-    return (parent or Delegation(())).narrowed(parse_scope(wanted.scope), wanted.actor)
+    return (parent or Delegation(())).narrow(parse_scope(exchange.scope), exchange.actor)
 
 
 def _refused_grant(refusal: LoginRefused) -> LoginAnswer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Attested, Tokens, kept_in
+from ostiary.core.tokens import Attested, Tokens, unseal_kept
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.sessions.lengths import SessionLengths
@@ -101,7 +101,7 @@ class BrowserSessions:
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
-        stored = kept_in(session, visitor.secret.reveal())
+        stored = unseal_kept(session, visitor.secret.reveal())
         if self._clock.now() - session.created_at < self._tokens.lifetime:
             return Attested(session.user, session.sources, stored)
         try:

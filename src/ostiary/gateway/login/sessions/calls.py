@@ -15,7 +15,7 @@ from functools import partial
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.delegation import decode
-from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest, kept_in
+from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens, digest, unseal_kept
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
@@ -65,7 +65,7 @@ class SessionCalls:
         try:
             pair = await self._tokens.renew(
                 renewal,
-                lambda session: self._providers.recheck(session, request, kept_in(session, renewal)),
+                lambda session: self._providers.recheck(session, request, unseal_kept(session, renewal)),
                 keep=partial(self._pairs.keep, renewal),
             )
         except LoginRefused as refusal:

@@ -13,7 +13,7 @@ from datetime import datetime
 from ostiary.core.abilities import ability
 from ostiary.core.secrets.sealing import derived_key, seal, unseal
 from ostiary.core.tokens import REUSE_LEEWAY, Issued, Tokens
-from ostiary.interfaces.replicas import NoteStore
+from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.model import Secret
 
 TOPIC = "renewed sessions"

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from ostiary.core.clock import Clock
@@ -147,11 +147,14 @@ def state_of(url: str, name: str = "state") -> str | None:
 # --- as records ---
 
 
+UserJson: TypeAlias = tuple[str, str, Sequence[str], Sequence[tuple[str, Sequence[str]]]]
+
+
 def user_json(user: UserInfo) -> list[object]:
     return [user.username, user.uid, user.groups, user.extra]
 
 
-def user_from_json(value: Sequence[Any]) -> UserInfo:
+def user_from_json(value: UserJson) -> UserInfo:
     username, uid, groups, extra = value
     return UserInfo(username, uid, tuple(groups), tuple((key, tuple(values)) for key, values in extra))
 

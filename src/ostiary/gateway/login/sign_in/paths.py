@@ -22,7 +22,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.views import Site
-from ostiary.gateway.login.programs.token_exchange import TokenExchange
+from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
@@ -42,7 +42,7 @@ class SignInPaths:
         parked: ParkedReturns,
         events: LoginEvents,
         starts: AddressLimit,
-        exchange: TokenExchange,
+        exchange: TokenExchanger,
     ) -> None:
         self._identity = identity
         self._people = for_people(identity)

@@ -46,7 +46,7 @@ from ostiary.gateway.upstream.own_requests import OwnRequests
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import CountsObjects
-from ostiary.interfaces.object_store import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
 CONFIRMING_OWNER = "confirming whose the token store is"
 

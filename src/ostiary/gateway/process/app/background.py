@@ -52,11 +52,11 @@ class BackgroundTasks:
         """One failure must not end background work: a store may be back in a moment."""
         failures = RepeatedLog(log, self._clock, interval=REPEAT_SECONDS)
         while True:
-            began = self._clock.monotonic()
+            started_at = self._clock.monotonic()
             try:
                 await work()
             except Exception as error:
-                if self._clock.monotonic() - began >= REPEAT_SECONDS:
+                if self._clock.monotonic() - started_at >= REPEAT_SECONDS:
                     failures.end()
                 cause = error.cause or error.summary if isinstance(error, OstiaryError) else type(error).__name__
                 failures.write(logging.ERROR, f"{what} failed; retrying", {"cause": cause})

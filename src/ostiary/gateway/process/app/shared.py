@@ -16,7 +16,7 @@ from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.core.tokens import Tokens
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.store_health import StoreHealth
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.config.rules import is_open_to_all
@@ -29,7 +29,7 @@ from ostiary.gateway.replicas.owner import StoreOwner, guard
 from ostiary.gateway.replicas.replica import Replica
 from ostiary.gateway.siblings import messages
 from ostiary.gateway.siblings.channel import NoSiblings, Siblings
-from ostiary.interfaces.replicas import CountStore, NoteStore
+from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 
 log = logging.getLogger("ostiary.gateway")
@@ -45,7 +45,7 @@ class Shared:
     """What outlives a reload."""
 
     tokens: Tokens
-    authenticator: Authenticator
+    authenticator: TokenAuthenticator
     limits: Limits
     metrics: Metrics
     store_health: StoreHealth
@@ -84,7 +84,7 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ReplicatedCounts) -
         extra = {"kind": revocation.kind.value, **_log_fields(revocation), "by": revocation.by, "streams": cut}
         log.info("a revocation took effect", extra=extra)
 
-    authenticator = Authenticator(
+    authenticator = TokenAuthenticator(
         tokens,
         clock,
         on_revoked=on_revoked,

@@ -12,7 +12,7 @@ from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.records import RequestRecords
-from ostiary.gateway.request.remembered_heads import RememberedHeads
+from ostiary.gateway.request.remembered.heads import RememberedHeads
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.stages import Handler, OpenPath, Passage
 

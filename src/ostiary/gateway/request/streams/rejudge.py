@@ -20,7 +20,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.request.judge import Judge
-from ostiary.gateway.request.stages import Plan
+from ostiary.gateway.request.stages import RequestPlan
 from ostiary.gateway.request.streams.open_exchanges import OpenExchange, OpenExchanges
 
 log = logging.getLogger("ostiary.gateway")
@@ -94,7 +94,7 @@ class Rejudge:
     async def _judge_all(self) -> None:
         for ended in [each for each in self._unconfirmed_since if each not in self._exchanges]:
             del self._unconfirmed_since[ended]
-        undecided: list[tuple[Plan, list[OpenExchange]]] = []
+        undecided: list[tuple[RequestPlan, list[OpenExchange]]] = []
         for number, (plan, exchanges) in enumerate(self._by_plan()):
             if number % PER_TURN == PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -114,9 +114,9 @@ class Rejudge:
         while group := list(islice(groups, AT_ONCE)):
             await asyncio.gather(*(self._wait_for_ruling(plan, exchanges) for plan, exchanges in group))
 
-    def _by_plan(self) -> list[tuple[Plan, list[OpenExchange]]]:
+    def _by_plan(self) -> list[tuple[RequestPlan, list[OpenExchange]]]:
         """What is open, by the plan that it was begun with: equal requests of a user are judged once."""
-        groups: dict[int, tuple[Plan, list[OpenExchange]]] = {}
+        groups: dict[int, tuple[RequestPlan, list[OpenExchange]]] = {}
         for proxied in self._exchanges:
             passage = proxied.context
             groups.setdefault(id(passage.plan), (passage.plan, []))[1].append(proxied)
@@ -125,7 +125,7 @@ class Rejudge:
     def _holds(self, ruling: Ruling) -> bool:
         return ruling.generation == self._generation and self._monotonic() < ruling.until
 
-    async def _wait_for_ruling(self, plan: Plan, exchanges: list[OpenExchange]) -> None:
+    async def _wait_for_ruling(self, plan: RequestPlan, exchanges: list[OpenExchange]) -> None:
         try:
             ruling = await self._judge.authorize_plan(plan, plan.required)
         except ProviderError as error:
@@ -133,7 +133,7 @@ class Rejudge:
         else:
             self._apply(plan, exchanges, ruling)
 
-    def _apply(self, plan: Plan, exchanges: list[OpenExchange], ruling: Ruling) -> None:
+    def _apply(self, plan: RequestPlan, exchanges: list[OpenExchange], ruling: Ruling) -> None:
         if not ruling.allowed:
             self._cut(exchanges, "the policy no longer allows it")
             return

@@ -17,9 +17,9 @@ from ostiary.gateway.observe.tracing.trace_context import TraceContext, read_con
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis, first_segment
 from ostiary.gateway.request.records import RequestRecords
-from ostiary.gateway.request.remembered_heads import RememberedHead
+from ostiary.gateway.request.remembered.heads import RememberedHead
 from ostiary.gateway.request.request_tasks import RequestTasks, Work
-from ostiary.gateway.request.stages import Handler, OpenPath, Passage, Plan, Question
+from ostiary.gateway.request.stages import Handler, OpenPath, Passage, Question, RequestPlan
 from ostiary.gateway.request.target import path_of
 from ostiary.gateway.request.traced.headers import TracedScanned
 from ostiary.gateway.request.traced.passage import FORWARD, RequestTraces, TracedPassage, as_traced
@@ -35,7 +35,7 @@ class TracedRecords(RequestRecords):
         super().conclude(passage, code)
         as_traced(passage).finish(code)
 
-    def count(self, passage: Passage, code: int, plan: Plan | None = None) -> float:
+    def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         now = super().count(passage, code, plan)
         as_traced(passage).finish(code, plan)
         return now
@@ -90,17 +90,17 @@ class TracedEngine(Engine):
     def handle(self, exchange: Exchange) -> None:
         request = exchange.request
         head = request.known
-        known = head if type(head) is RememberedHead and head.made_by is self._heads else None
-        incoming = read_context(request.headers) if known is None else _incoming(known.scanned)
+        remembered = head if type(head) is RememberedHead and head.made_by is self._heads else None
+        incoming = read_context(request.headers) if remembered is None else _incoming(remembered.scanned)
         trace = self._traces.tracer.start(incoming, exchange.connection.remote_address)
         passage = TracedPassage(exchange, self._monotonic(), self._audit_id(), trace, self._traces)
         exchange.audit_id = passage.audit_id
         trace.enter(AUTHENTICATE, passage.received_at)
         try:
-            if known is None:
+            if remembered is None:
                 self._begin(passage)
             else:
-                self._begin_again(passage, known)
+                self._begin_again(passage, remembered)
         except Exception as error:
             self._tasks.fail(passage, error)
 
@@ -117,7 +117,7 @@ class TracedEngine(Engine):
         as_traced(passage).trace.mark("ostiary.cached", False)
         await super()._decide_as_another(passage, token, question)
 
-    def _admit(self, passage: Passage, token: TokenInUse, plan: Plan) -> None:
+    def _admit(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
         if as_traced(passage).trace.step == AUTHENTICATE:
             # A head that came before, with its decision: that this still holds has just been checked.
             as_traced(passage).enter(AUTHORIZE)
@@ -130,9 +130,9 @@ class TracedEngine(Engine):
         as_traced(passage).enter(FORWARD, SpanKind.CLIENT)
         scanned = passage.scanned
         # For this request alone: a head that is remembered shares what was read from it.
-        told = TracedScanned(scanned, None)
-        told.lines += as_traced(passage).trace.upstream_lines()
-        passage.scanned = told
+        scanned_copy = TracedScanned(scanned, None)
+        scanned_copy.lines += as_traced(passage).trace.upstream_lines()
+        passage.scanned = scanned_copy
         try:
             self._forward_plain(passage)
         finally:

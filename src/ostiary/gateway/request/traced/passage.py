@@ -15,7 +15,7 @@ from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.observe.tracing.spans import AttributeValue, SpanAttributes, SpanKind
 from ostiary.gateway.observe.tracing.trace import Trace
 from ostiary.gateway.observe.tracing.tracer import Tracer
-from ostiary.gateway.request.stages import NO_PLAN, Passage, Plan
+from ostiary.gateway.request.stages import NO_PLAN, Passage, RequestPlan
 
 FORWARD = "forward"
 # The methods that the conventions name; any other could be invented by a caller.
@@ -43,7 +43,7 @@ class TracedPassage(Passage):
         if self.trace.recorded:
             self.trace.enter(step, self.monotonic(), kind)
 
-    def finish(self, code: int, plan: Plan | None = None) -> None:
+    def finish(self, code: int, plan: RequestPlan | None = None) -> None:
         """The request is over, with the status that the client saw (0: none). Only the first call counts.
 
         *plan* is given where it is not the one that the request was admitted with.
@@ -65,7 +65,7 @@ class RequestTraces:
     trusted_proxies: Sequence[Network] = ()
     user_names: bool = False
 
-    def finish(self, passage: Passage, trace: Trace, code: int, plan: Plan) -> None:
+    def finish(self, passage: Passage, trace: Trace, code: int, plan: RequestPlan) -> None:
         method = _method(passage)
         name = "HTTP" if method == OTHER_METHOD else method
         forward = trace.steps[-1] if trace.step == FORWARD else None
@@ -77,7 +77,7 @@ class RequestTraces:
         attributes = self._attributes(passage, plan, method, code)
         self.tracer.finish(trace, name, passage.received_at, attributes, failed=code >= 500)
 
-    def _attributes(self, passage: Passage, plan: Plan, method: str, code: int) -> SpanAttributes:
+    def _attributes(self, passage: Passage, plan: RequestPlan, method: str, code: int) -> SpanAttributes:
         exchange, scanned = passage.exchange, passage.scanned
         request, connection = exchange.request, exchange.connection
         forwarded = [line.decode("latin-1") for line in scanned.forwarded_for]
@@ -99,7 +99,7 @@ class RequestTraces:
             attributes |= self._decision_attributes(plan)
         return attributes
 
-    def _decision_attributes(self, plan: Plan) -> dict[str, AttributeValue]:
+    def _decision_attributes(self, plan: RequestPlan) -> dict[str, AttributeValue]:
         """What the audit event says as well: by the id, trace, audit event and ``ostiary explain`` are joined."""
         info = plan.info
         attributes: dict[str, AttributeValue] = {
@@ -123,7 +123,7 @@ def _method(passage: Passage) -> str:
     return method if method in METHODS else OTHER_METHOD
 
 
-def _upstream_attributes(plan: Plan, method: str, code: int) -> dict[str, AttributeValue]:
+def _upstream_attributes(plan: RequestPlan, method: str, code: int) -> dict[str, AttributeValue]:
     upstream = plan.upstream
     assert upstream is not None
     address = upstream.pool.address

@@ -149,10 +149,10 @@ def _bytes(item: dict[str, object], name: str) -> bytes:
     value = item.get(name)
     if not isinstance(value, str):
         raise ValueError(f"{name} is missing")
-    return decoded(value.rstrip("="))
+    return decode_base64url(value.rstrip("="))
 
 
-def decoded(text: str) -> bytes:
+def decode_base64url(text: str) -> bytes:
     """What *text* is in base64url without padding; raises ValueError for anything that is not exactly that."""
     if not text.isascii() or "+" in text or "/" in text:
         raise ValueError("it is not base64url")

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import NoReturn, Protocol
 
 from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
-from ostiary.plugins.common.jwt.keys import Keys, decoded, is_made_by
+from ostiary.plugins.common.jwt.keys import Keys, decode_base64url, is_made_by
 from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
 
 MAX_TOKEN_BYTES = 64 * 1024
@@ -157,7 +157,7 @@ def parse_token(token: str) -> ParsedToken:
     parts = token.split(".") if len(token) <= MAX_TOKEN_BYTES and token.isascii() else []
     if len(parts) == 3 and all(parts[:2]):
         try:
-            header, payload, signature = (decoded(part) for part in parts)
+            header, payload, signature = (decode_base64url(part) for part in parts)
         except ValueError:
             header = b""
         read_header = json_object(header)
@@ -175,7 +175,7 @@ def unverified_claims(token: str) -> Claims | None:
     """What *token* says, of which nothing is true yet: for choosing who is to judge it. None if it is no token."""
     parts = token.split(".") if len(token) <= MAX_TOKEN_BYTES and token.isascii() else []
     try:
-        return json_object(decoded(parts[1])) if len(parts) == 3 else None
+        return json_object(decode_base64url(parts[1])) if len(parts) == 3 else None
     except ValueError:
         return None
 

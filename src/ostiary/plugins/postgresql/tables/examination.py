@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ostiary.interfaces.store_check import StoreReport
+from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.plugins.common.stored_session import moment_of
-from ostiary.plugins.postgresql.migrations import VERSION, quoted
+from ostiary.plugins.postgresql.migrations import VERSION, quote_identifier
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, StorePart
 
 # All of this may be asked by any role.
@@ -38,7 +38,7 @@ _PROBLEMS = {
 class PostgresqlExamination(StorePart):
     async def examine(self) -> StoreReport:
         settings = self._database.settings
-        (contents,) = await self._read(_CONTENTS, quoted(settings.schema), seconds=LONG_SECONDS)
+        (contents,) = await self._read(_CONTENTS, quote_identifier(settings.schema), seconds=LONG_SECONDS)
         (server,) = await self._database.fetch(_SERVER, settings.schema, repeatable=True)
         (schema,) = await self._database.fetch(_VERSION, repeatable=True)
         problems = [f"{contents[name]} {text}" for name, text in _PROBLEMS.items() if contents[name]]
@@ -63,14 +63,14 @@ class PostgresqlExamination(StorePart):
         """For ``ostiary serve --check --online``: creates nothing."""
         settings = self._database.settings
         (server,) = await self._database.fetch(_SERVER, settings.schema, repeatable=True, prepare=False)
-        told = [f"PostgreSQL {server['version']}"]
+        facts = [f"PostgreSQL {server['version']}"]
         if server["is_there"]:
             (schema,) = await self._database.fetch(_VERSION, repeatable=True, prepare=False)
-            told.append(f"schema {settings.schema} has version {schema['version']}")
+            facts.append(f"schema {settings.schema} has version {schema['version']}")
         elif server["may_create"]:
-            told.append(f"schema {settings.schema} will be created")
+            facts.append(f"schema {settings.schema} will be created")
         else:
             hint = f"as an administrator: CREATE SCHEMA {settings.schema} AUTHORIZATION {settings.user}"
             raise self._database.unavailable("the schema is missing, and the role may not create it", hint)
-        told.append(f"synchronous standbys: {server['standbys'] or 'none'}")
-        return ", ".join(told)
+        facts.append(f"synchronous standbys: {server['standbys'] or 'none'}")
+        return ", ".join(facts)

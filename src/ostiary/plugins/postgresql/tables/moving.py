@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostiary.core.tokens import check_storable
-from ostiary.interfaces.portable_store import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenRecord
 from ostiary.plugins.common.stored_session import decode_token
 from ostiary.plugins.postgresql.database import Row
@@ -32,9 +32,9 @@ _IMPORT_SESSION = f"SELECT @schema@.import_session_of_kind({', '.join(f'${number
 class WholeStore(StorePart):
     async def export_log(self) -> StoredLog:
         rows = await self._read(_LOG, seconds=LONG_SECONDS)
-        kept = [row for row in rows if row["sequence"] is not None]
-        undone = frozenset(row["sequence"] for row in kept if row["undone"])
-        revocations = tuple(self._decode(self._logged, row) for row in kept)
+        log_rows = [row for row in rows if row["sequence"] is not None]
+        undone = frozenset(row["sequence"] for row in log_rows if row["undone"])
+        revocations = tuple(self._decode(self._read_revocation, row) for row in log_rows)
         return StoredLog(rows[0]["head"], rows[0]["forgotten"], revocations, undone)
 
     async def export_sessions(self, after: str, limit: int) -> list[StoredSession]:
@@ -67,7 +67,7 @@ class WholeStore(StorePart):
         for stored in sessions:
             check_storable(stored.session, stored.tokens)
         self._database.check_open()
-        given = [
+        argument_lists = [
             [
                 self._time.override,
                 self._time.seen,
@@ -76,9 +76,9 @@ class WholeStore(StorePart):
             ]
             for stored in sessions
         ]
-        await self._database.execute_many(_IMPORT_SESSION, given, seconds=LONG_SECONDS)
+        await self._database.execute_many(_IMPORT_SESSION, argument_lists, seconds=LONG_SECONDS)
 
-    def _logged(self, row: Row) -> Revocation:
+    def _read_revocation(self, row: Row) -> Revocation:
         moment = self._time.moment
         at = None if row["at"] is None else moment(row["at"])
         kind, recorded_at = RevocationKind(row["kind"]), moment(row["recorded_at"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ostiary.core.tokens import check_object, too_many_objects
-from ostiary.interfaces import object_store
-from ostiary.interfaces.object_store import StoredObject
+from ostiary.interfaces.store_abilities import stored_objects
+from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, StorePart
 
@@ -24,12 +24,12 @@ class ObjectTable(StorePart):
         check_object(kind, name, data)
         time = self._time
         (row,) = await self._database.fetch(
-            _PUT, time.override, time.seen, kind, name, data, version, object_store.MOST_OBJECTS, repeatable=False
+            _PUT, time.override, time.seen, kind, name, data, version, stored_objects.MOST_OBJECTS, repeatable=False
         )
-        written: int | None = row["version"]
-        if written == _FULL:
+        new_version: int | None = row["version"]
+        if new_version == _FULL:
             raise too_many_objects(kind, self._database.settings.place)
-        return written
+        return new_version
 
     async def find_object(self, kind: str, name: str) -> StoredObject | None:
         check_object(kind, name)

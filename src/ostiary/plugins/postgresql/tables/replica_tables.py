@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import TypeVar
 
 from ostiary.core.tokens import check_text
-from ostiary.interfaces.replicas import LARGEST_NOTE, MOST_NOTES, Counted, Note
 from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, State
+from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, MOST_NOTES, Counted, Note
 from ostiary.plugins.postgresql.database import Database, Row
 from ostiary.plugins.postgresql.store_time import SECOND, DatabaseTime
 from ostiary.plugins.postgresql.tables.store_part import StorePart
@@ -144,12 +144,12 @@ class ReplicaTables(StorePart):
             return False
         if self._room == 0:
             (row,) = await self._database.fetch(_WIDE_COUNTS, time, repeatable=True)
-            left = WIDE_LIMIT - row[0]
-            if left <= 0:
+            free = WIDE_LIMIT - row[0]
+            if free <= 0:
                 # Counting them takes a while: not for each of a flood.
                 self._full_until = time + SECOND
                 return False
-            self._room = max(1, left // _MEASURED_PART)
+            self._room = max(1, free // _MEASURED_PART)
         self._room -= 1
         return True
 

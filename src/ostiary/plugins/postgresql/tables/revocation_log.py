@@ -108,12 +108,12 @@ class RevocationLog(StorePart):
         """
         of_group = revocation.kind is RevocationKind.GROUP
         statement = _END_SOME.format(condition=_OF_GROUP if of_group else "")
-        ended, gone = 0, END_BATCH
-        while gone == END_BATCH:
+        ended, deleted = 0, END_BATCH
+        while deleted == END_BATCH:
             at = None if revocation.at is None else self._time.to_database(revocation.at)
             arguments = [self._time.expected, at, END_BATCH, *([revocation.value] if of_group else [])]
             (row,) = await self._read(statement, *arguments, seconds=LONG_SECONDS)
-            ended, gone = ended + row["living"], row["gone"]
+            ended, deleted = ended + row["living"], row["gone"]
         return ended
 
     async def marks(self) -> list[Revocation]:

@@ -80,9 +80,9 @@ class SessionTables(StorePart):
     ) -> list[Session]:
         condition, arguments = "", list[object]([limit])
         number = None if kind is None else SESSION_KINDS[kind]
-        for wanted, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
-            if wanted is not None:
-                arguments.append(wanted)
+        for value, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
+            if value is not None:
+                arguments.append(value)
                 condition += comparison.format(place=f"${len(arguments) + 2}")
         # Those of one user are asked for with every sign-in; others may be many.
         seconds = None if username is not None else LONG_SECONDS
@@ -102,11 +102,11 @@ class SessionTables(StorePart):
 
     async def heartbeat(self) -> None:
         time = self._time
-        sent = time.machine
+        sent_at = time.machine
         (row,) = await self._database.fetch(
             "SELECT * FROM @schema@.heartbeat($1, $2)", time.override, time.seen, repeatable=True
         )
-        time.note(row["clock"], row["time"], sent=sent)
+        time.note(row["clock"], row["time"], sent=sent_at)
 
     async def sweep(self) -> int:
         """In small transactions. Of all replicas one sweeps at a time; the others have nothing to do then."""

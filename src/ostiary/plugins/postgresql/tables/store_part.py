@@ -40,13 +40,13 @@ class StorePart:
     ) -> list[Row]:
         """The rows of a statement that begins with `NOW`, at least one; each has the columns clock and time."""
         time = self._time
-        sent = time.machine
+        sent_at = time.machine
         rows = await self._database.fetch(
             f"{NOW} {statement}", time.override, time.seen, *arguments, repeatable=repeatable, seconds=seconds
         )
         if not rows:
             raise self._database.unavailable("the schema is damaged: the row of the table state is missing")
-        time.note(rows[0]["clock"], rows[0]["time"], sent=sent)
+        time.note(rows[0]["clock"], rows[0]["time"], sent=sent_at)
         return rows
 
     async def _change(
@@ -65,16 +65,16 @@ class StorePart:
         time = self._time
         for attempt in range(1, _ATTEMPTS + 1):
             expected = time.expected if attempt < _ATTEMPTS else None
-            given = [time.override, time.seen, expected, *arguments()]
-            places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
-            sent = time.machine
+            parameters = [time.override, time.seen, expected, *arguments()]
+            places = ", ".join(f"${number}" for number in range(1, len(parameters) + 1))
+            sent_at = time.machine
             (row,) = await self._database.fetch(
                 f"SELECT * FROM @schema@.{function}({places})",  # noqa: S608
-                *given,
+                *parameters,
                 repeatable=repeatable,
                 seconds=seconds,
             )
-            time.note(row["clock"], row["time"], sent=sent)
+            time.note(row["clock"], row["time"], sent=sent_at)
             if row["outcome"] != OTHER_CLOCK:
                 break
         return row

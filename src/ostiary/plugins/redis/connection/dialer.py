@@ -62,7 +62,7 @@ class RedisAccount:
         raise Unusable(f"the password file {self.password_file} cannot be read: {reason}")
 
 
-class _Credentials(CredentialProvider):
+class _AccountCredentials(CredentialProvider):
     def __init__(self, account: RedisAccount) -> None:
         self._account = account
 
@@ -91,7 +91,7 @@ class Dialer:
             "protocol": 2,
         }
         if account.password_file is not None:
-            arguments["credential_provider"] = _Credentials(account)
+            arguments["credential_provider"] = _AccountCredentials(account)
         kind: Any = Connection
         if self.tls is not None:
             kind = SSLConnection

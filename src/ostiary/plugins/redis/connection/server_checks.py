@@ -43,9 +43,9 @@ class ServerChecks:
 
     def shortcomings(self, facts: Mapping[str, str]) -> list[str]:
         """What an operator should know of a server that can be used."""
-        told = []
+        warnings = []
         if facts.get("aof_enabled") != "1":
-            told.append("Redis has no append-only file: sessions and revocations are lost when it restarts")
+            warnings.append("Redis has no append-only file: sessions and revocations are lost when it restarts")
         if int(facts.get("connected_slaves", "0")) < self._settings.wait_replicas:
-            told.append("Redis has fewer replicas than waitReplicas: nobody can sign in or out")
-        return told
+            warnings.append("Redis has fewer replicas than waitReplicas: nobody can sign in or out")
+        return warnings

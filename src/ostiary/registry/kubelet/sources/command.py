@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ostiary.core.process import Ending, Limits, Outcome, Stderr, find_executable, run
+from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, find_executable, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, PluginFailed, PluginNotFound
@@ -30,7 +30,7 @@ def run_command(command: Command, image: str, *, server: str, seconds: float) ->
             env={**os.environ, IMAGE_VARIABLE: image},
             stdin=server.encode(),
             stderr=Stderr.CAPTURE,
-            limits=Limits(seconds=seconds),
+            limits=RunLimits(seconds=seconds),
         )
     except (OSError, ValueError) as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be executed"

@@ -13,7 +13,7 @@ import pytest
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.core.tokens import Tokens, digest, new_token
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.webhooks.reviews import LONGEST_QUESTION, SubjectAccessReviews, TokenReviews
@@ -49,15 +49,15 @@ def tokens(clock: FakeClock) -> Tokens:
 
 
 @pytest.fixture
-def authenticator(tokens: Tokens, clock: FakeClock) -> Authenticator:
-    return Authenticator(tokens, clock)
+def authenticator(tokens: Tokens, clock: FakeClock) -> TokenAuthenticator:
+    return TokenAuthenticator(tokens, clock)
 
 
 # --- TokenReview ---
 
 
 async def test_a_token_that_is_less_than_its_owner_is_nobody_to_a_cluster(
-    tokens: Tokens, authenticator: Authenticator
+    tokens: Tokens, authenticator: TokenAuthenticator
 ) -> None:
     """The cluster would let it do what the owner may."""
     issued = await tokens.issue(ANN, provider="staff")
@@ -75,7 +75,7 @@ async def test_a_token_that_is_less_than_its_owner_is_nobody_to_a_cluster(
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_a_token_is_answered_with_its_user_in_the_version_asked(
-    tokens: Tokens, authenticator: Authenticator, version: str
+    tokens: Tokens, authenticator: TokenAuthenticator, version: str
 ) -> None:
     """S17, S40."""
     issued = await tokens.issue(ANN, provider="staff")
@@ -96,7 +96,7 @@ async def test_a_token_is_answered_with_its_user_in_the_version_asked(
     assert "audiences" not in body["status"]
 
 
-async def test_a_token_in_memory_is_answered_at_once(tokens: Tokens, authenticator: Authenticator) -> None:
+async def test_a_token_in_memory_is_answered_at_once(tokens: Tokens, authenticator: TokenAuthenticator) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     reviews = TokenReviews(authenticator)
     asked = token_review(issued.token.reveal())
@@ -108,7 +108,7 @@ async def test_a_token_in_memory_is_answered_at_once(tokens: Tokens, authenticat
 
 
 async def test_the_unknown_the_expired_the_revoked_and_the_renewal_token_are_answered_alike(
-    tokens: Tokens, authenticator: Authenticator, clock: FakeClock
+    tokens: Tokens, authenticator: TokenAuthenticator, clock: FakeClock
 ) -> None:
     """S39: in 200, because a cluster asks again after a 500."""
     expired = await tokens.issue(ANN, provider="staff")
@@ -125,7 +125,9 @@ async def test_the_unknown_the_expired_the_revoked_and_the_renewal_token_are_ans
     assert "user" not in body["status"]
 
 
-async def test_a_revoked_token_is_no_longer_answered_from_memory(tokens: Tokens, authenticator: Authenticator) -> None:
+async def test_a_revoked_token_is_no_longer_answered_from_memory(
+    tokens: Tokens, authenticator: TokenAuthenticator
+) -> None:
     issued = await tokens.issue(ANN, provider="staff")
     reviews = TokenReviews(authenticator)
     await told(reviews.answer(token_review(issued.token.reveal())))
@@ -147,7 +149,7 @@ async def test_a_revoked_token_is_no_longer_answered_from_memory(tokens: Tokens,
     ],
 )
 async def test_audiences(
-    tokens: Tokens, authenticator: Authenticator, ours: tuple[str, ...], asked: tuple[str, ...], expected: object
+    tokens: Tokens, authenticator: TokenAuthenticator, ours: tuple[str, ...], asked: tuple[str, ...], expected: object
 ) -> None:
     """The answer names those that were asked for and that our tokens are for; with none left, the token is no good."""
     issued = await tokens.issue(ANN, provider="staff")
@@ -163,7 +165,7 @@ async def test_a_store_that_fails_is_a_500_that_tells_nothing(
     """S53: an outage is no "no", and a cluster tries again."""
     tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
     issued = await tokens.issue(ANN, provider="staff")
-    authenticator = Authenticator(Tokens(BrokenStore(clock=clock), clock=clock), clock)
+    authenticator = TokenAuthenticator(Tokens(BrokenStore(clock=clock), clock=clock), clock)
     with caplog.at_level(logging.ERROR):
         code, body = await told(TokenReviews(authenticator).answer(token_review(issued.token.reveal())))
     assert (code, body["reason"]) == (500, "InternalError")
@@ -173,7 +175,7 @@ async def test_a_store_that_fails_is_a_500_that_tells_nothing(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", token_review("canary", version="v2"), b'{"spec":{"token":"canary"'])
-async def test_what_is_no_token_review_is_a_400(authenticator: Authenticator, body: bytes) -> None:
+async def test_what_is_no_token_review_is_a_400(authenticator: TokenAuthenticator, body: bytes) -> None:
     """S17."""
     code, answer = await told(TokenReviews(authenticator).answer(body))
     assert (code, answer["reason"]) == (400, "BadRequest")
@@ -255,7 +257,7 @@ async def test_the_same_question_is_answered_from_memory_as_long_as_the_ruling_h
     assert body["status"]["allowed"] is False
 
 
-async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, authenticator: Authenticator) -> None:
+async def test_a_long_question_is_not_kept(clock: FakeClock, tokens: Tokens, authenticator: TokenAuthenticator) -> None:
     """T2: users of the cluster decide how long it is."""
     reviews, _ = reviews_of(Policy(Decision(Verdict.ALLOW)), clock)
     assert (await told(reviews.answer(access_review(extra={"a": ["x" * LONGEST_QUESTION]}))))[0] == 200

@@ -14,10 +14,10 @@ import pytest
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
-from ostiary.gateway.authenticate.authenticator import Authenticator
+from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.issuer.claims import session_digest
-from ostiary.gateway.issuer.issuer import Issuer
+from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.issuer.key_ring import KeyRing, RingKey
 from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.gateway.observe.metrics import Metrics
@@ -59,8 +59,8 @@ class World:
         self.clock, self.metrics = FakeClock(), Metrics()
         self.store = BreakableStore(folder / "tokens.db", clock=self.clock)
         self.tokens = Tokens(self.store, clock=self.clock)
-        self.authenticator = Authenticator(self.tokens, self.clock)
-        self.issuer = Issuer(
+        self.authenticator = TokenAuthenticator(self.tokens, self.clock)
+        self.issuer = JwtIssuer(
             URL, (AUDIENCE,), timedelta(minutes=10), OneKey(), self.tokens, clock=self.clock, metrics=self.metrics
         )
         self.reviews = RevokedCredentialReviews(self.authenticator, URL, self.metrics)

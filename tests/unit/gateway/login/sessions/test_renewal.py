@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from ostiary.core.tokens import kept_in
+from ostiary.core.tokens import unseal_kept
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.config.settings import Groups
 from ostiary.interfaces.identity import Identified
@@ -72,8 +72,8 @@ async def test_what_is_kept_lies_in_the_store_sealed_with_the_clients_secret(mak
     told = body(await gateway.get())
     session = await session_of(gateway, told)
     assert "canary" not in session.sealed + repr(session)
-    assert kept_in(session, told["token"]) is None
-    kept = kept_in(session, told["renewal_token"])
+    assert unseal_kept(session, told["token"]) is None
+    kept = unseal_kept(session, told["renewal_token"])
     assert kept is not None
     assert kept.reveal() == REFRESH
 

@@ -15,8 +15,8 @@ from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.process.app import count_exchange
 from ostiary.gateway.process.app.count_exchange import CountExchange
-from ostiary.interfaces.replicas import Counted
 from ostiary.interfaces.shared_counts import Change
+from ostiary.interfaces.store_abilities.replicas import Counted
 from ostiary.testing import FakeClock
 from tests.support.count_store import MemoryCountStore
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from ostiary.cli.signin.browser import Return
+from ostiary.cli.signin.person.browser import Return
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import CredentialError, LoginRefused
 from ostiary.model import Secret

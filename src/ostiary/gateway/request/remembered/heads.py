@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.http1.headers import Scanned
-from ostiary.gateway.request.stages import OpenPath, Passage, Plan
+from ostiary.gateway.request.stages import OpenPath, Passage, RequestPlan
 
 # How many heads with the same request line are remembered per ruling: some clients put something new into each.
 MOST_HEADS = 8
@@ -24,7 +24,7 @@ class RememberedHead:
         made_by: RememberedHeads,
         scanned: Scanned,
         token: TokenInUse | None = None,
-        plan: Plan | None = None,
+        plan: RequestPlan | None = None,
         open_path: OpenPath | None = None,
     ) -> None:
         self.made_by, self.scanned, self.token, self.plan, self.open_path = made_by, scanned, token, plan, open_path
@@ -33,7 +33,7 @@ class RememberedHead:
 class RememberedHeads:
     """The heads that one engine has worked out. Another engine, with another configuration, believes none of them."""
 
-    def remember_plan(self, passage: Passage, token: TokenInUse, plan: Plan) -> None:
+    def remember_plan(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
         request = passage.exchange.request
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             plan.heads += 1

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
-from ostiary.cli.signin.person import Person
+from ostiary.cli.signin.person.terminal import Person
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.model import Secret

@@ -14,9 +14,9 @@ import webbrowser
 from collections.abc import Mapping, Sequence
 
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
-from ostiary.cli.signin import browser
 from ostiary.cli.signin.gateway import GatewayClient, Method, sign_in_timeout
-from ostiary.cli.signin.person import Person, Wishes
+from ostiary.cli.signin.person import browser
+from ostiary.cli.signin.person.terminal import Person, Wishes
 from ostiary.cli.signin.sessions import GatewayAccount, SignInGrant
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, LoginRefused

@@ -17,7 +17,7 @@ from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.own.reviews import is_token_review
-from ostiary.gateway.request.stages import Plan, Question
+from ostiary.gateway.request.stages import Question, RequestPlan
 from ostiary.model import RequestInfo, UserInfo
 
 PLAN_BYTES = 32 * 1024 * 1024
@@ -36,12 +36,12 @@ class Plans:
     """The plans of one engine."""
 
     def __init__(self, size: int = PLAN_BYTES, per_user: int = PLAN_BYTES_PER_USER) -> None:
-        self._kept: BoundedByOwner[_Key, Plan] = BoundedByOwner(size, per_user)
+        self._kept: BoundedByOwner[_Key, RequestPlan] = BoundedByOwner(size, per_user)
 
-    def find(self, user: KnownUser, request: RequestHead) -> Plan | None:
+    def find(self, user: KnownUser, request: RequestHead) -> RequestPlan | None:
         return self._kept.get((user, request.method, request.target, request.host, request.upgrade))
 
-    def keep(self, user: KnownUser, request: RequestHead, plan: Plan) -> None:
+    def keep(self, user: KnownUser, request: RequestHead, plan: RequestPlan) -> None:
         plan.size = _FIXED_BYTES + _COPIES * (len(request.target) + user.size)
         if len(request.target) <= LONGEST_PLANNED_TARGET:
             key = (user, request.method, request.target, request.host, request.upgrade)
@@ -78,7 +78,7 @@ class Planner:
         actor: UserInfo | None = None,
         impersonation: tuple[RequestInfo, ...] = (),
         delegation: Delegation | None = None,
-    ) -> Plan:
+    ) -> RequestPlan:
         """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
         audit = self._auditor.prepare(
             question.info,
@@ -91,7 +91,7 @@ class Planner:
         )
         self._metrics.decisions.inc(ruling.verdict.value)
         upstream = question.upstream
-        plan = Plan(
+        plan = RequestPlan(
             ruling,
             question.info,
             user,
@@ -113,7 +113,7 @@ class Planner:
             plan.head = line + upstream.host_line + upstream.identity(user)
         return plan
 
-    def is_current(self, plan: Plan, token: TokenInUse, now: float) -> bool:
+    def is_current(self, plan: RequestPlan, token: TokenInUse, now: float) -> bool:
         """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
