@@ -25,7 +25,10 @@ import httpx
 import pytest
 
 from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
+from ostiary.gateway.issuer.deny_list import MOST_LISTED
 from ostiary.model import Secret
+from ostiary.wire.apiserver_config import authentication_configuration
+from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import GROUPS, ClusterSite
 from tests.interop.support.kubectl import RealKubectl
@@ -128,6 +131,11 @@ def following(site: ClusterSite, gateway: ServedGateway, path: Path) -> Iterator
         process.wait(30)
 
 
+def issued_at(token: str) -> int:
+    body = token.split(".")[1]
+    return int(json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))["iat"])
+
+
 class TestAccepted:
     @pytest.mark.parametrize("way", ["by_webhook", "by_list"])
     def test_a_jwt_names_its_user_with_groups_and_credential(self, trusting: Trusting, way: str) -> None:
@@ -206,6 +214,34 @@ class TestRevoked:
         print(f"refused by the list after {time.monotonic() - ended_at:.3f} s; {len(others)} requests of another user")
         assert trusting.asked(trusting.by_list, token) == 401
         assert set(others) == {200}
+
+
+class TestLongestList:
+    def test_a_rule_about_one_user_in_the_longest_list_refuses_nobody_else(
+        self, trusting: Trusting, tmp_path: Path
+    ) -> None:
+        """As the gateway makes it where every user has revoked more than their share; cel-go must take all of it."""
+        before, others = trusting.jwt("bob"), trusting.jwt("alice")
+        until = max(issued_at(before), issued_at(others))
+        wait_until(lambda: int(time.time()) > until, what="the next second", seconds=5)
+        after = trusting.jwt("bob")
+        subjects = [RevokedSubject(username="bob", issued_until=until)]
+        subjects += [RevokedSubject(username=f"user-{number}@example.com", issued_until=until) for number in range(999)]
+        ids = [secrets.token_hex(32) for _ in range(MOST_LISTED - len(subjects))]
+        revoked = RevokedCredentials(
+            trusting.gateway.url(), (AUDIENCE,), credential_ids=tuple(ids), subjects=tuple(subjects)
+        )
+        assert len(revoked) == MOST_LISTED
+        file = tmp_path / "authentication.yaml"
+        authority = (trusting.site.folder / "ca.pem").read_text()
+        file.write_text(json.dumps(authentication_configuration(revoked, authorities_pem=authority)))
+        with trusting.cluster.api_server(f"--authentication-config={file}") as server:
+            # The keys are fetched after the start.
+            wait_until(lambda: trusting.asked(server, others) == 200, what="the issuer's keys", seconds=60)
+            began = time.monotonic()
+            assert trusting.asked(server, after) == 200
+            print(f"a JWT that was not seen before took {time.monotonic() - began:.3f} s with {len(revoked)} entries")
+            assert trusting.asked(server, before) == 401
 
 
 class TestRotation:

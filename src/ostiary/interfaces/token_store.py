@@ -92,6 +92,9 @@ class Revocation:
     TOKEN ends one token, the others end whole sessions. "Before" is a matter of `sequence`, the number that the store
     gives each revocation as it writes it down. With `at`, only sessions that began at that time or earlier end.
     `recorded_at` is when the store wrote it down. `ostiary.core.tokens.ends` is this in code.
+
+    `owner` is the user whose token or session it is, and empty where the caller did not know, or the kind says it. It
+    decides nothing about what ends: whoever has to keep a short list can sum up the revocations of one user by it.
     """
 
     kind: RevocationKind
@@ -100,6 +103,7 @@ class Revocation:
     by: str = ""
     sequence: int = 0
     recorded_at: datetime | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,8 @@ class TokenStore(Protocol):
 
         Returns False, and changes nothing, if *spent* is no living renewal token of this session, or if a revocation
         after the number *since* (without it: after *at*) covers the session as it is now. If the session's user is no
-        longer the same, its older access tokens are revoked too: nobody keeps a group that was taken away.
+        longer the same, its older access tokens are revoked too, with the user as `owner`: nobody keeps a group that
+        was taken away.
         """
 
     async def find(self, digest: bytes) -> Found | None:

@@ -129,6 +129,8 @@ def _subject(subject: RevokedSubject) -> str:
         conditions.append(f"int(claims.sequence) < {subject.sequence}")
     if subject.began_until is not None:
         conditions.append(f"int(claims.auth_time) <= {subject.began_until}")
+    if subject.issued_until is not None:
+        conditions.append(f"int(claims.iat) <= {subject.issued_until}")
     return f"({' && '.join(conditions)})" if conditions else "true"
 
 

@@ -3,7 +3,7 @@
     revocations -> (gateway.issuer.deny_list) -> RevokedCredentials -> JSON -> ``ostiary issuer kubernetes`` -> CEL
 
 Made by the gateway, sent to those who keep the configuration of a kube-apiserver fresh. Pure. Names of users stand in
-it, and nothing secret.
+it where a rule is about a user, and nothing secret; whose the listed ids are, it does not say.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class RevokedSubject:
     """A JWT is refused if it fits all that is set here: of this user, with this group, begun before.
 
     `sequence`: its session began before the revocation of this number. `began_until`: at this time or earlier, in
-    seconds. Without any of them it is every JWT.
+    seconds. `issued_until`: it was itself issued at this time or earlier. Without any of them it is every JWT.
     """
 
     username: str | None = None
     group: str | None = None
     sequence: int | None = None
     began_until: int | None = None
+    issued_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def encode_revoked_credentials(revoked: RevokedCredentials) -> bytes:
             "group": each.group,
             "sequence": each.sequence,
             "beganUntil": each.began_until,
+            "issuedUntil": each.issued_until,
         }
         for each in revoked.subjects
     ]
@@ -99,11 +101,15 @@ def decode_revoked_credentials(fields: Mapping[str, Any]) -> RevokedCredentials:
 
 
 def _subject(fields: Mapping[str, Any]) -> RevokedSubject:
-    if not fields.keys() <= {"username", "group", "sequence", "beganUntil"}:
+    if not fields.keys() <= {"username", "group", "sequence", "beganUntil", "issuedUntil"}:
         # A condition that we do not know: without it we would refuse too much, or compare too little.
         raise ValueError("it has a condition that this version does not know")
     return RevokedSubject(
-        _text(fields, "username"), _text(fields, "group"), _number(fields, "sequence"), _number(fields, "beganUntil")
+        username=_text(fields, "username"),
+        group=_text(fields, "group"),
+        sequence=_number(fields, "sequence"),
+        began_until=_number(fields, "beganUntil"),
+        issued_until=_number(fields, "issuedUntil"),
     )
 
 

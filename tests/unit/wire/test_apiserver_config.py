@@ -97,6 +97,7 @@ def test_what_is_revoked_becomes_conditions_on_the_claims() -> None:
             RevokedSubject(group="dev", sequence=8),
             RevokedSubject(sequence=9, began_until=1000),
             RevokedSubject(username="bob", began_until=1000),
+            RevokedSubject(username="eve", issued_until=2000),
         ),
     )
     assert deny_expressions(revoked) == [
@@ -105,7 +106,8 @@ def test_what_is_revoked_becomes_conditions_on_the_claims() -> None:
         '!((claims.username == "an\\"n" && int(claims.sequence) < 7)'
         ' || ("dev" in claims.groups && int(claims.sequence) < 8)'
         " || (int(claims.sequence) < 9 && int(claims.auth_time) <= 1000)"
-        ' || (claims.username == "bob" && int(claims.auth_time) <= 1000))',
+        ' || (claims.username == "bob" && int(claims.auth_time) <= 1000)'
+        ' || (claims.username == "eve" && int(claims.iat) <= 2000))',
     ]
     assert deny_expressions(NOTHING) == []
 

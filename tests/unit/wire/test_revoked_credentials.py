@@ -20,7 +20,12 @@ LIST = RevokedCredentials(
     head=12,
     credential_ids=("aa",),
     sessions=("bb",),
-    subjects=(RevokedSubject(username="ann", sequence=3), RevokedSubject(), RevokedSubject(group="g", began_until=0)),
+    subjects=(
+        RevokedSubject(username="ann", sequence=3),
+        RevokedSubject(),
+        RevokedSubject(group="g", began_until=0),
+        RevokedSubject(username="eve", issued_until=0),
+    ),
     issued_until=99,
 )
 

@@ -25,6 +25,9 @@ PATH = "/webhooks/revoked-credentials"
 SECONDS = 40.0
 LARGEST_LIST = 8 * 1024 * 1024
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
+# An API server builds all of its authenticators anew for every new file. The first revocation is written at once; those
+# that follow on its heels are written together.
+WRITTEN_APART_SECONDS = 5.0
 
 
 class RevokedCredentialsSource:
@@ -84,7 +87,8 @@ def follow(
     while not is_over():
         try:
             revoked = source.fetch(revoked.head)
-            _write_if_changed(path, render(revoked))
+            if _write_if_changed(path, render(revoked)):
+                sleep(WRITTEN_APART_SECONDS)
         except OstiaryError as error:
             if not failures:
                 print_error(error)
@@ -98,12 +102,15 @@ def follow(
     return OK
 
 
-def _write_if_changed(path: str, text: str) -> None:
-    """An API server that reads at this moment sees the old file or the new one, whole; its permissions stay."""
+def _write_if_changed(path: str, text: str) -> bool:
+    """An API server that reads at this moment sees the old file or the new one, whole; its permissions stay.
+
+    Returns whether the file was another one before.
+    """
     content = text.encode()
     with suppress(OSError), open(path, "rb") as file:
         if file.read() == content:
-            return
+            return False
     new = f"{path}.{secrets.token_hex(4)}"
     cause = ""
     try:
@@ -115,7 +122,7 @@ def _write_if_changed(path: str, text: str) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(new, path)
-        return
+        return True
     except OSError as error:
         cause = error.strerror or type(error).__name__
         with suppress(OSError):

@@ -49,6 +49,7 @@ def check_revocation(revocation: Revocation, now: datetime) -> None:
     """Raise `ValueError` for a revocation that would match nothing, however it was meant, or that is not yet due."""
     check_text(revocation.value)
     check_text(revocation.by)
+    check_text(revocation.owner)
     if revocation.at is not None:
         if revocation.at.tzinfo is None:
             raise ValueError("a time has no time zone")

@@ -169,7 +169,7 @@ class Tokens(ProgramTokens):
         for session in sessions[most:]:
             # Of several that began in the same moment, the new one stays.
             if session.id != new.id:
-                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: too many sessions of this user")
+                await self.end_session(session, by="ostiary: too many sessions of this user")
 
     def _session(
         self,
@@ -236,7 +236,7 @@ class Tokens(ProgramTokens):
         except LoginRefused as refusal:
             # "Wait a moment" is not a no: another program of this person is being served.
             if refusal.retry_after is None:
-                await self.revoke(RevocationKind.SESSION, session.id, by="ostiary: refused at renewal")
+                await self.end_session(session, by="ostiary: refused at renewal")
             raise
         now = self._clock.now()
         renewed = replace(session, user=attested.user, sources=attested.sources)
@@ -251,13 +251,21 @@ class Tokens(ProgramTokens):
             raise session_ended("it was revoked while it was being refreshed")
         return issued
 
-    async def revoke(self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None) -> int:
+    async def end_session(self, session: Session, *, by: str) -> int:
+        """Withdraw this session, as `revoke` does."""
+        return await self.revoke(RevocationKind.SESSION, session.id, by=by, owner=session.user.username)
+
+    async def revoke(
+        self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None, owner: str = ""
+    ) -> int:
         """Withdraw, durably before this returns; says how many tokens or sessions ended.
 
-        With *at*, only what began until then. If the store cannot write it down this raises, and nothing that it ends
-        is good in this process any more; `save_unsaved` tries again.
+        With *at*, only what began until then. *owner* is whose token or session it is. If a user can cause it again and
+        again, name the owner: a flood of them then concerns that user alone (`Revocation.owner`). If the store cannot
+        write it down this raises, and nothing that it ends is good in this process any more; `save_unsaved` tries
+        again.
         """
-        revocation = Revocation(kind, value, at, by)
+        revocation = Revocation(kind, value, at, by, owner=owner)
         try:
             return await self.store.revoke(revocation)
         except ProviderError:
@@ -320,7 +328,7 @@ class Tokens(ProgramTokens):
             summary = "this session was refreshed a moment ago: use the new tokens"
             return LoginRefused(summary, cause="the refresh token was used twice within moments", retry_after=1.0)
         by = "ostiary: a renewal token was used twice"
-        await self.revoke(RevocationKind.SESSION, entry.session.id, by=by)
+        await self.end_session(entry.session, by=by)
         return session_ended("the refresh token was used before")
 
 

@@ -18,7 +18,7 @@ from ostiary.gateway.accounts.refusals import AccountConflict, NotAllowed, NotPo
 from ostiary.gateway.accounts.scopes import delegation_for
 from ostiary.gateway.accounts.service_accounts import PROVIDER, ServiceAccounts, user_of
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings
-from ostiary.interfaces.token_store import RevocationKind, Session, SessionKind
+from ostiary.interfaces.token_store import Session, SessionKind
 from ostiary.model import UserInfo
 
 MOST_PER_OWNER = 50
@@ -120,7 +120,7 @@ class ApiTokens:
         same = [each for each in await self.list(new.user.username) if each.name == new.name]
         first = min(same, key=lambda session: (session.created_at, session.id), default=new)
         if first.id != new.id:
-            await self._tokens.revoke(RevocationKind.SESSION, new.id, by="ostiary: a second API token of this name")
+            await self._tokens.end_session(new, by="ostiary: a second API token of this name")
             raise _name_taken(new.name)
 
     async def list(self, username: str) -> list[Session]:
@@ -133,7 +133,7 @@ class ApiTokens:
         """End the token of this user that has *name*, or this id. Another user's token counts as unknown."""
         for session in await self.list(username):
             if name in (session.name, session.id):
-                await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
+                await self._tokens.end_session(session, by=by)
                 return session
         raise UnknownToken()
 

@@ -23,7 +23,7 @@ from ostiary.core.tokens import Attested, Tokens
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.accounts.service_accounts import PROVIDER, ServiceAccounts
 from ostiary.gateway.accounts.token_use import TokenUse
-from ostiary.interfaces.token_store import Found, RevocationKind, Session, SessionKind
+from ostiary.interfaces.token_store import Found, Session, SessionKind
 
 # Owners whose last check is remembered.
 MOST_CHECKS = 10_000
@@ -139,7 +139,7 @@ class HolderChecks:
         return True
 
     async def _end(self, session: Session, by: str) -> None:
-        await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
+        await self._tokens.end_session(session, by=by)
 
 
 def _until(stored: Found, moment: datetime) -> Found:

@@ -33,8 +33,10 @@ log = logging.getLogger("ostiary.gateway")
 
 # Names that Kubernetes itself gives out.
 SYSTEM = "system:"
-# Each JWT is a record in the store until it ends, so one session may not have any number of them.
+# Each JWT is a record in the store until it ends, so one session may not have any number of them. Neither may one user:
+# whoever signs in once more has a new session.
 JWTS_PER_MINUTE = 60.0
+JWTS_PER_MINUTE_OF_USER = 300.0
 # How often the keys are read again, and what is due is done.
 ROTATION_SECONDS = 30.0
 # Whoever asks for the key set gets one that was read within this time, if it can be read.
@@ -81,7 +83,9 @@ class JwtIssuer:
         self._tokens = tokens
         self._clock = clock
         self._metrics = metrics or Metrics()
-        self._buckets = Buckets(JWTS_PER_MINUTE / 60, JWTS_PER_MINUTE, clock=clock, counts=counts, name="JWTs")
+        self._of_session = Buckets(JWTS_PER_MINUTE / 60, JWTS_PER_MINUTE, clock=clock, counts=counts, name="JWTs")
+        rate = JWTS_PER_MINUTE_OF_USER
+        self._of_user = Buckets(rate / 60, rate, clock=clock, counts=counts, name="JWTs of users")
         self._refreshing = asyncio.Lock()
         self._read_at = float("-inf")
         # Readings of the keys are numbered: the last that began, the last that ended, and whether that one failed.
@@ -111,8 +115,10 @@ class JwtIssuer:
         if audience not in self.audiences:
             cause = "it is not one of issuer.audiences"
             raise AudienceRefused("no JWT is issued for this audience", cause=cause)
-        if wait := self._buckets.take(session.id):
+        if wait := self._of_session.take(session.id):
             raise LoginRefused("too many JWTs for one session", cause="more than one a second", retry_after=wait)
+        if wait := self._of_user.take(user.username):
+            raise LoginRefused("too many JWTs for one user", cause="more than five a second", retry_after=wait)
         key = await self._signing_key()
         assert key.private is not None
         life = self._lifetime if lifetime is None else max(min(lifetime, self._lifetime), timedelta(seconds=1))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.refusals import Refusal
@@ -83,6 +83,8 @@ class RevocationJson(TypedDict):
     value: str
     at: str | None
     by: str
+    # Workers of an earlier version do not tell it.
+    owner: NotRequired[str]
 
 
 def ended_json(request: EndedRequest) -> EndedRequestJson:
@@ -163,9 +165,10 @@ def _requirements(value: Sequence[RequirementJson] | None) -> tuple[Requirement,
 
 def unsaved_json(revocation: Revocation) -> RevocationJson:
     at = None if revocation.at is None else revocation.at.isoformat()
-    return {"kind": revocation.kind.value, "value": revocation.value, "at": at, "by": revocation.by}
+    kind, value, by = revocation.kind.value, revocation.value, revocation.by
+    return {"kind": kind, "value": value, "at": at, "by": by, "owner": revocation.owner}
 
 
 def unsaved_from_json(value: RevocationJson) -> Revocation:
     at = None if value["at"] is None else datetime.fromisoformat(value["at"])
-    return Revocation(RevocationKind(value["kind"]), value["value"], at, value["by"])
+    return Revocation(RevocationKind(value["kind"]), value["value"], at, value["by"], owner=value.get("owner", ""))

@@ -99,7 +99,7 @@ class MemoryTokenStore(MemoryObjects):
         if self._log.covers(replace(session, sequence=since)):
             return False
         if session.user != renewal.session.user:
-            self._end_access_tokens(session.id)
+            self._end_access_tokens(session)
         session = replace(session, sequence=renewal.session.sequence)
         self._tokens[spent] = replace(renewal.token, kind=TokenKind.SPENT, issued_at=at)
         self._put(session, tokens)
@@ -302,12 +302,13 @@ class MemoryTokenStore(MemoryObjects):
         self._forget_token(living.token)
         return 1
 
-    def _end_access_tokens(self, session_id: str) -> None:
-        for digest in list(self._digests[session_id]):
+    def _end_access_tokens(self, session: Session) -> None:
+        by, owner = "ostiary: the user has changed", session.user.username
+        for digest in list(self._digests[session.id]):
             token = self._tokens[digest]
             if token.kind is TokenKind.ACCESS:
                 self._forget_token(token)
-                ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed")
+                ended = Revocation(RevocationKind.TOKEN, digest.hex(), by=by, owner=owner)
                 self._log.record(ended, self._now())
 
     async def _wake(self) -> None:

@@ -92,11 +92,13 @@ def read_log(reply: Reply, decode: Decode) -> list[LogEntry]:
 
 
 def _read_entry(number: int, encoded: bytes, decode: Decode) -> LogEntry:
-    entry_id, kind, value, at, by, recorded_at, undone = json.loads(encoded)
+    # An entry of an earlier version has no owner.
+    entry_id, kind, value, at, by, recorded_at, undone, *owner = json.loads(encoded)
     revocation = None
     if kind != GAP:
         moment = decode(int(at)) if at else None
-        revocation = Revocation(RevocationKind(kind), value, moment, by, number, decode(int(recorded_at)))
+        times = number, decode(int(recorded_at))
+        revocation = Revocation(RevocationKind(kind), value, moment, by, *times, owner[0] if owner else "")
     return LogEntry(number, entry_id, encoded, revocation, bool(undone))
 
 
@@ -105,4 +107,4 @@ def revocation_arguments(revocation: Revocation, encode: Encode, *, is_undone: b
     at = "" if revocation.at is None else encode(revocation.at)
     recorded_at = encode(revocation.recorded_at)
     number, kind = revocation.sequence, revocation.kind.value
-    return [number, kind, revocation.value, at, revocation.by, recorded_at, int(is_undone)]
+    return [number, kind, revocation.value, at, revocation.by, recorded_at, int(is_undone), revocation.owner]

@@ -182,9 +182,8 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
     async def revoke(self, revocation: Revocation) -> int:
         check_revocation(revocation, self._clock.now())
         at = "" if revocation.at is None else self._calls.to_server(revocation.at)
-        answer = await self._calls.follow(
-            "revoke", revocation.kind.value, revocation.value, at, revocation.by, confirmed=True
-        )
+        what = revocation.kind.value, revocation.value, at, revocation.by, revocation.owner
+        answer = await self._calls.follow("revoke", *what, confirmed=True)
         ended, cursor, number, entry = answer.value
         self._calls.log.remember(self._calls.understand(rows.read_log, [number, entry], answer.time))
         return int(ended) + (0 if cursor == b"0" else await self._finish(number))

@@ -78,7 +78,7 @@ def renew(
         return False
     number = _put_session(db, renewed, before.session.sequence or 0)
     if before.session.user != renewed.user:
-        _end_access_tokens(db, number, now=time_now)
+        _end_access_tokens(db, number, owner=renewed.user.username, now=time_now)
     db.execute("UPDATE tokens SET kind = ?, issued_at = ? WHERE digest = ?", (SPENT, micros(at), spent))
     _insert_tokens(db, number, tokens)
     return True
@@ -251,9 +251,9 @@ def _end_token(db: sqlite3.Connection, digest: bytes, now: int) -> int:
     return db.execute("DELETE FROM tokens WHERE digest = ?", (digest,)).rowcount
 
 
-def _end_access_tokens(db: sqlite3.Connection, number: int, *, now: int) -> None:
+def _end_access_tokens(db: sqlite3.Connection, number: int, *, owner: str, now: int) -> None:
     rows = db.execute("SELECT digest FROM tokens WHERE session = ? AND kind IN (?, ?)", (number, *ACCESS)).fetchall()
     for (digest,) in rows:
         db.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
-        ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed")
+        ended = Revocation(RevocationKind.TOKEN, digest.hex(), by="ostiary: the user has changed", owner=owner)
         log.record(db, ended, now)

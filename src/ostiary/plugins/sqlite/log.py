@@ -40,10 +40,10 @@ TABLES = (
         forgotten INTEGER NOT NULL)""",
     "INSERT INTO state (id, latest, steps, forgotten) VALUES (1, 0, 0, 0)",
 )
-_COLUMNS = "sequence, kind, value, at, author, recorded_at"
+_COLUMNS = "sequence, kind, value, at, author, recorded_at, owner"
 # The head stands in every row, and in a row of its own: one statement is one look at the file.
 AFTER = f"""SELECT ({HEAD}), {_COLUMNS} FROM revocations WHERE sequence > ?
-    UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2"""  # noqa: S608
+    UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2"""  # noqa: S608
 ALL = f"SELECT {_COLUMNS}, undone FROM revocations ORDER BY sequence"  # noqa: S608
 MARKS = f"SELECT {_COLUMNS} FROM revocations WHERE NOT undone ORDER BY sequence DESC"  # noqa: S608
 
@@ -122,9 +122,9 @@ def last_before(db: sqlite3.Connection, moment: datetime) -> int:
 
 def record(db: sqlite3.Connection, revoked: Revocation, now: int) -> None:
     at = None if revoked.at is None else micros(revoked.at)
-    row = (revoked.kind.value, revoked.value, at, revoked.by, now, now + _REMEMBERED)
-    columns = "kind, value, at, author, recorded_at, keep_until"
-    db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+    row = (revoked.kind.value, revoked.value, at, revoked.by, now, now + _REMEMBERED, revoked.owner)
+    columns = "kind, value, at, author, recorded_at, keep_until, owner"
+    db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
@@ -132,9 +132,10 @@ def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
     assert recorded.recorded_at is not None, "another store has recorded it"
     at = None if recorded.at is None else micros(recorded.at)
     time = micros(recorded.recorded_at)
-    row = (recorded.sequence, recorded.kind.value, recorded.value, at, recorded.by, time, time + _REMEMBERED, undone)
+    what = (recorded.sequence, recorded.kind.value, recorded.value, at, recorded.by, time, recorded.owner)
     columns = f"{_COLUMNS}, keep_until, undone"
-    db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+    row = (*what, time + _REMEMBERED, undone)
+    db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def covers(db: sqlite3.Connection, new: Session, *, since: int) -> bool:
@@ -178,9 +179,9 @@ def forget(db: sqlite3.Connection, now: int) -> None:
 
 
 def decode_revocation(row: Row) -> Revocation:
-    sequence, kind, value, at, author, recorded_at = row
+    sequence, kind, value, at, author, recorded_at, owner = row
     moment = None if at is None else moment_of(at)
-    return Revocation(RevocationKind(kind), value, moment, author, sequence, moment_of(recorded_at))
+    return Revocation(RevocationKind(kind), value, moment, author, sequence, moment_of(recorded_at), owner)
 
 
 def batch(rows: Iterable[Row], after: int) -> RevocationBatch:

@@ -45,6 +45,7 @@ TABLES = (
 ADDED_COLUMNS = {
     "sessions": {"kind": "INTEGER NOT NULL DEFAULT 0", "used_at": "INTEGER"},
     "tokens": {"delegation": "TEXT NOT NULL DEFAULT ''"},
+    "revocations": {"owner": "TEXT NOT NULL DEFAULT ''"},
 }
 
 SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence, s.kind, s.used_at"

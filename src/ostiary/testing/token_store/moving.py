@@ -71,7 +71,7 @@ async def fill(store: TokenStore, clock: FakeClock) -> None:
     assert await store.undo(await head(store))
     clock.set_back(minutes=10)
     await store.heartbeat()
-    await store.revoke(Revocation(RevocationKind.SESSION, "unknown"))
+    await store.revoke(Revocation(RevocationKind.SESSION, "unknown", owner="somebody \u00e9"))
     clock.advance(1)
     # A fraction of a second is kept, too.
     clock.advance(0.123457)

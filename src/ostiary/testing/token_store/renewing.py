@@ -107,6 +107,7 @@ class RenewingContract:
         assert entry.session.user.groups == ("dev",)
         (revocation,) = (await follow(store, before)).revocations
         assert (revocation.kind, revocation.value) == (RevocationKind.TOKEN, digest_of("t1").hex())
+        assert revocation.owner == "ann"
         assert await store.find(digest_of("r1")) is not None
 
     async def test_a_spent_token_cannot_be_made_to_be_forgotten(self, store: TokenStore, clock: FakeClock) -> None:

@@ -206,7 +206,7 @@ class RevokingContract:
         revocations = [
             Revocation(RevocationKind.USER, "ann", None, "an operator"),
             Revocation(RevocationKind.GROUP, "a,b|c", clock.now()),
-            Revocation(RevocationKind.SESSION, "s1"),
+            Revocation(RevocationKind.SESSION, "s1", owner="ann|\u00e9"),
             Revocation(RevocationKind.BEFORE, "", clock.now() - timedelta(days=1)),
         ]
         for revocation in revocations:

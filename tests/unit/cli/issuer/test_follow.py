@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.cli.issuer.follow import RETRY_SECONDS, RevokedCredentialsSource, follow
+from ostiary.cli.issuer.follow import RETRY_SECONDS, WRITTEN_APART_SECONDS, RevokedCredentialsSource, follow
 from ostiary.errors import ConfigurationError, OstiaryError, ProviderError
 from ostiary.wire.revoked_credentials import RevokedCredentials
 
@@ -70,11 +70,18 @@ def test_a_gateway_that_is_away_leaves_the_file_and_is_asked_less_and_less_often
 ) -> None:
     path = tmp_path / "file"
     waits = run(Answers(revoked(1, "a"), *[AWAY] * 6, revoked(2, "a", "b")), path)
-    assert waits == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1]]
+    assert waits == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1], WRITTEN_APART_SECONDS]
     assert path.read_text() == "('a', 'b')\n"
     told = capsys.readouterr().err
     assert told.count("the gateway is unreachable") == 1
     assert told.count("ostiary: the gateway answers again") == 1
+
+
+def test_a_flood_of_revocations_is_written_in_portions(tmp_path: Path) -> None:
+    """An API server builds its authenticators anew for each file."""
+    source = Answers(revoked(1), revoked(2, "a"), revoked(2, "a"), revoked(900, "a", "b"))
+    assert run(source, tmp_path / "file") == [WRITTEN_APART_SECONDS] * 2
+    assert source.asked == [None, 1, 2, 2]
 
 
 def test_the_first_time_must_succeed(tmp_path: Path) -> None:
@@ -92,7 +99,8 @@ def test_a_file_that_cannot_be_written_for_a_while_is_tried_again(tmp_path: Path
     source = Answers(revoked(1), revoked(2, "a"), revoked(3, "a", "b"))
 
     def come_back(_: float) -> None:
-        moved.rename(folder)
+        if moved.exists():
+            moved.rename(folder)
 
     moved = tmp_path / "elsewhere"
 

@@ -14,7 +14,13 @@ from joserfc.jwk import KeySet
 
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
-from ostiary.gateway.issuer.issuer import FRESH_SECONDS, JWTS_PER_MINUTE, AudienceRefused, JwtIssuer
+from ostiary.gateway.issuer.issuer import (
+    FRESH_SECONDS,
+    JWTS_PER_MINUTE,
+    JWTS_PER_MINUTE_OF_USER,
+    AudienceRefused,
+    JwtIssuer,
+)
 from ostiary.gateway.issuer.key_ring import KeyRing, RingKey
 from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.interfaces.token_store import Found, RevocationKind
@@ -193,6 +199,24 @@ async def test_one_session_gets_so_many_and_another_one_still_some(issuer: JwtIs
     with pytest.raises(LoginRefused) as caught:
         await issuer.sign(stored, AUDIENCE)
     assert caught.value.retry_after
+    await issuer.sign(await signed_in(tokens), AUDIENCE)
+
+
+async def test_one_user_gets_so_many_however_often_they_sign_in(
+    issuer: JwtIssuer, tokens: Tokens, clock: FakeClock
+) -> None:
+    for _ in range(int(JWTS_PER_MINUTE_OF_USER / JWTS_PER_MINUTE)):
+        stored = await signed_in(tokens)
+        for _ in range(int(JWTS_PER_MINUTE)):
+            await issuer.sign(stored, AUDIENCE)
+    with pytest.raises(LoginRefused, match="too many JWTs for one user") as caught:
+        await issuer.sign(await signed_in(tokens), AUDIENCE)
+    assert caught.value.retry_after
+    other = await tokens.issue(UserInfo("bob"), provider="staff")
+    stored_of_other = await tokens.find(other.token.reveal())
+    assert stored_of_other is not None
+    await issuer.sign(stored_of_other, AUDIENCE)
+    clock.advance(1)
     await issuer.sign(await signed_in(tokens), AUDIENCE)
 
 

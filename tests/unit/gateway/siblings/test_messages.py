@@ -85,5 +85,5 @@ def test_the_end_of_a_request_goes_from_worker_to_worker_as_it_is() -> None:
 @pytest.mark.parametrize("at", [None, AT])
 @pytest.mark.parametrize("kind", list(RevocationKind))
 def test_a_revocation_goes_from_worker_to_worker_as_it_is(kind: RevocationKind, at: datetime | None) -> None:
-    revocation = Revocation(kind, "value", at, "an operator")
+    revocation = Revocation(kind, "value", at, "an operator", owner="ann")
     assert unsaved_from_json(sent(unsaved_json(revocation))) == revocation

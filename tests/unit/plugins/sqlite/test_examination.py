@@ -30,7 +30,7 @@ async def test_rows_that_belong_to_nothing_are_counted(store: SqliteTokenStore, 
         await add(store, clock, name)
     with closing(sqlite3.connect(store.path)) as db, db:
         db.execute("DELETE FROM sessions WHERE id = 'ann'")
-        db.execute("INSERT INTO revocations VALUES (7, 'user', 'ann', NULL, '', 0, 0, 0)")
+        db.execute("INSERT INTO revocations VALUES (7, 'user', 'ann', NULL, '', 0, 0, 0, '')")
         db.execute("UPDATE sqlite_sequence SET seq = 5 WHERE name = 'revocations'")
     problems = (await store.examine()).problems
     assert problems == (

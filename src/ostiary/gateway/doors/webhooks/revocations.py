@@ -36,6 +36,8 @@ log = logging.getLogger("ostiary.gateway")
 JTI_PREFIX = "JTI="
 _JTI = re.compile(f"{JTI_PREFIX}[0-9a-f]{{64}}")
 LONGEST_WAIT_SECONDS = 25.0
+# How many users one line of the log names.
+MOST_NAMED = 10
 
 NO_OPINION = Decision(Verdict.NO_OPINION)
 REVOKED = Decision(Verdict.DENY, "the credential was revoked, or its session has ended")
@@ -97,6 +99,7 @@ class RevokedCredentialList:
         self._tokens = tokens
         self._clock = clock
         self._metrics = metrics
+        self._summed_up: frozenset[str | None] = frozenset()
 
     async def answer(self, query: str) -> Answer:
         """*query* is that of the request."""
@@ -122,6 +125,14 @@ class RevokedCredentialList:
         )
         if listed.issued_until is not None:
             log.warning("too many revocations to list: verifiers refuse all JWTs that were issued before the last one")
+        summed_up = frozenset(each.username for each in listed.subjects if each.issued_until is not None)
+        if summed_up - self._summed_up:
+            # Once for each of them, and not for every revocation of a flood.
+            log.warning(
+                "users have so many revoked credentials that verifiers refuse all of their older JWTs",
+                extra={"users": sorted(str(name) for name in summed_up - self._summed_up)[:MOST_NAMED]},
+            )
+        self._summed_up = summed_up
         self._metrics.revoked_credentials.set(len(listed))
         return Answer(200, encode_revoked_credentials(listed))
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets, network
 from ostiary.core.delegation import Delegation, decode, parse_scope
-from ostiary.core.secrets.sealing import derived_key
 from ostiary.core.tokens import IssuedToken, Tokens, well_formed
 from ostiary.core.tokens.token_format import as_bytes
 from ostiary.errors import LoginRefused, ProviderError, ScopeError
@@ -30,12 +29,14 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.programs.jwt_requests import ACCESS_TOKEN, GRANT, JWT, LESS, FindToken, JwtRequests
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.sign_in.groups import ContractBroken
 from ostiary.gateway.login.sign_in.providers import ProviderCalls
 from ostiary.gateway.login.visit import client_text, field, only
 from ostiary.interfaces.identity import LoginRequest, VerifiedToken, VerifiesTokens
 from ostiary.interfaces.shared_counts import ImmediateCounts
-from ostiary.interfaces.token_store import Found, RecordStore
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
+from ostiary.interfaces.token_store import Found
 from ostiary.model import Secret
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  # no password
@@ -44,7 +45,6 @@ REFUSALS_PER_MINUTE = 60.0
 # Narrower tokens of one session.
 MINTS_PER_MINUTE = 60.0
 SHORTEST = timedelta(seconds=1)
-_USED = b"exchanged token"
 _REPEATABLE = frozenset(("audience", "resource"))
 
 
@@ -123,7 +123,8 @@ class TokenExchanger:
         }
         self._tokens = tokens
         self._find_token = find_token
-        self._records = ability(tokens.store, RecordStore)
+        objects = ability(tokens.store, ObjectStore)
+        self._used = None if objects is None else UsedTokens(objects, clock=clock)
         self._providers = providers
         self._jwts = jwts
         self._events = events
@@ -203,7 +204,7 @@ class TokenExchanger:
         # Before anybody is asked: what is revoked from now on ends what is issued.
         at, sequence = self._clock.now(), await self._tokens.sequence()
         signed_in, verified = await self._providers.verify(*self._verifying[provider.name], exchange.subject, request)
-        lifetime = self._lifetime(exchange, verified)
+        lifetime = min(self._time_left(verified.expires_at, exchange), self._tokens.lifetime)
         await self._use_up(provider, verified)
         issued = await self._tokens.issue_token(
             signed_in.attested.user,
@@ -218,9 +219,13 @@ class TokenExchanger:
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return issued
 
-    def _lifetime(self, exchange: ExchangeRequest, verified: VerifiedToken) -> timedelta:
-        remaining = verified.expires_at - self._clock.now()
-        lifetime = min(remaining, self._tokens.lifetime, exchange.lifetime or remaining)
+    def _time_left(self, expires_at: datetime, exchange: ExchangeRequest) -> timedelta:
+        """How long a token may live that is given for one that expires then, and never longer than that one.
+
+        Were it a moment more, whoever exchanges each token for the next would have one for as long as the session.
+        """
+        left = expires_at - self._clock.now()
+        lifetime = min(left, exchange.lifetime or left)
         if lifetime < SHORTEST:
             raise LoginRefused("the token is not accepted", cause="it expires this very moment")
         return lifetime
@@ -229,14 +234,13 @@ class TokenExchanger:
         """Raises `LoginRefused` if the token may be used once, and was."""
         if verified.once_until is None:
             return
-        if self._records is None:
+        if self._used is None:
             raise ProviderError(
                 "tokens that are good once cannot be accepted",
-                cause="the token store keeps no records, so nobody knows which were used",
+                cause="the token store keeps no objects, so nobody knows which were used",
                 hint="use another token store, or leave out once",
             )
-        key = derived_key(b"find", _USED, f"{provider.name}\0{verified.token_id}")
-        if not await self._records.put_record(key, b"", verified.once_until):
+        if not await self._used.use_up(provider.name, verified.token_id, until=verified.once_until):
             raise LoginRefused("this token was used before: get a new one", cause="it is accepted once only (once)")
 
     # --- one of our own ---
@@ -249,8 +253,7 @@ class TokenExchanger:
             delegation = self._narrower(entry, exchange)
             if wait := self._mints.take(entry.session.id):
                 return answers.too_many(wait)
-            remaining = entry.token.expires_at - self._clock.now()
-            lifetime = max(min(remaining, exchange.lifetime or remaining), SHORTEST)
+            lifetime = self._time_left(entry.token.expires_at, exchange)
             issued = await self._tokens.mint(entry.session, lifetime=lifetime, delegation=delegation.encode())
         except ScopeError as mistake:
             return self._refuse(mistake, request, _refused_scope(mistake))

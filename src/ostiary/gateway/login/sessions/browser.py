@@ -21,7 +21,7 @@ from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import browser_text
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.interfaces.token_store import RevocationKind, Session
+from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
 
 Recheck = Callable[[Session, LoginRequest, Secret | None], Awaitable[Attested]]
@@ -76,7 +76,7 @@ class BrowserSessions:
         return session, self._cookie.set(issued.secret.reveal(), seconds=lasts)
 
     async def end(self, session: Session, by: str) -> None:
-        await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
+        await self._tokens.end_session(session, by=by)
 
     async def attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if they may no longer sign in.

@@ -102,7 +102,8 @@ class SessionCalls:
             return answers.error(403, "this token is limited to a scope: it cannot end other sessions")
         actor = decode(record.token.delegation).actor or "a narrowed token"
         by = f"logout of {record.session.user.username} ({actor})"
-        await self._tokens.revoke(RevocationKind.TOKEN, record.token.digest.hex(), by=by)
+        username = record.session.user.username
+        await self._tokens.revoke(RevocationKind.TOKEN, record.token.digest.hex(), by=by, owner=username)
         self._events.record_session(
             LoginEventKind.ENDED, request, record.session, status=answer.status, reason="one narrowed token"
         )
@@ -116,7 +117,7 @@ class SessionCalls:
         if everywhere:
             await self._tokens.revoke(RevocationKind.USER, username, by=f"logout of {username}")
         else:
-            await self._tokens.revoke(RevocationKind.SESSION, session.id, by=f"logout of {username}")
+            await self._tokens.end_session(session, by=f"logout of {username}")
         reason = "everywhere" if everywhere else ""
         self._events.record_session(LoginEventKind.ENDED, request, session, status=answer.status, reason=reason)
 

@@ -12,7 +12,7 @@ from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, SESSION_COLUMNS, StorePart
 
 _LOG = """SELECT now.clock, now.time, now.head, now.forgotten, r.sequence, r.kind, r.value, r.at - now.shift AS at,
-        r.author, r.recorded_at - now.shift AS recorded_at, r.undone
+        r.author, r.recorded_at - now.shift AS recorded_at, r.undone, r.owner
     FROM now LEFT JOIN @schema@.revocations r ON r.kind <> 'gap' ORDER BY r.sequence"""
 _SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.digests, s.kinds, s.issued, s.ends,
         s.delegations
@@ -25,7 +25,7 @@ _SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.digests, s.kind
             FROM @schema@.tokens t WHERE t.session = s.number AND t.expires_at + 0 > now.time
         ) t WHERE s.id > $3 AND s.expires_at > now.time ORDER BY s.id LIMIT $4
     ) s ON true ORDER BY s.id"""  # noqa: S608
-_IMPORT_LOG = "SELECT @schema@.import_log($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_IMPORT_LOG = "SELECT @schema@.import_log_of_owners($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _IMPORT_SESSION = f"SELECT @schema@.import_session_of_kind({', '.join(f'${number}' for number in range(1, 17))})"
 
 
@@ -56,6 +56,7 @@ class WholeStore(StorePart):
             [each.by for each in log.revocations],
             [None if each.recorded_at is None else time.to_database(each.recorded_at) for each in log.revocations],
             [each.sequence in log.undone for each in log.revocations],
+            [each.owner for each in log.revocations],
             repeatable=True,
             seconds=LONG_SECONDS,
         )
@@ -82,7 +83,7 @@ class WholeStore(StorePart):
         moment = self._time.moment
         at = None if row["at"] is None else moment(row["at"])
         kind, recorded_at = RevocationKind(row["kind"]), moment(row["recorded_at"])
-        return Revocation(kind, row["value"], at, row["author"], row["sequence"], recorded_at)
+        return Revocation(kind, row["value"], at, row["author"], row["sequence"], recorded_at, row["owner"])
 
     def _tokens_of(self, row: Row) -> tuple[TokenRecord, ...]:
         names = ("digests", "kinds", "issued", "ends", "delegations")

@@ -28,7 +28,7 @@ END_BATCH = 5_000
 MOST_PROOFS = 64
 
 _COLUMNS = """r.sequence, r.kind, r.value, r.at - now.shift AS at, r.author,
-    r.recorded_at - now.shift AS recorded_at"""
+    r.recorded_at - now.shift AS recorded_at, r.owner"""
 # A server with synchronous standbys proves with a commit, which one of them has to confirm, that it is still the
 # primary: one that was replaced while it was cut off would go on answering, and know nothing of later revocations.
 # A message in the write-ahead log is the smallest change there is; it locks nothing. In a subquery: once, and not for
@@ -88,12 +88,13 @@ class RevocationLog(StorePart):
         is_large = kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
         ended = await self._end_most(revocation) if is_large else 0
         row = await self._change(
-            "revoke",
+            "revoke_of_owner",
             lambda: [
                 kind.value,
                 revocation.value,
                 None if revocation.at is None else self._time.to_database(revocation.at),
                 revocation.by,
+                revocation.owner,
             ],
             seconds=LONG_SECONDS if is_large else None,
         )
@@ -193,5 +194,6 @@ class RevocationLog(StorePart):
                 row["author"],
                 row["sequence"],
                 moment(row["recorded_at"]),
+                row["owner"],
             )
         )

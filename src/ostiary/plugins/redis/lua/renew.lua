@@ -19,6 +19,7 @@ if is_taken(17, session.id) then
 end
 put_session(session)
 if before.user ~= session.user then
+  local owner = cjson.decode(session.user)[1]
   for _, digest in ipairs(redis.call('SMEMBERS', key('tokens_of:' .. session.id))) do
     local older = load_token(digest)
     if older and older.kind == 'access' then
@@ -26,7 +27,7 @@ if before.user ~= session.user then
       local hex = string.gsub(digest, '.', function(byte)
         return string.format('%02x', string.byte(byte))
       end)
-      write_down(new_id(), 'token', hex, '', 'ostiary: the user has changed')
+      write_down(new_id(), 'token', hex, '', 'ostiary: the user has changed', owner)
     end
   end
   announce()

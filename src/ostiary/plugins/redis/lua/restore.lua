@@ -4,13 +4,13 @@
 correct_time()
 if lacks_some() then
   head, era = math.max(head, known_number), new_id()
-  write_down(new_id(), 'gap', '', '', '')
+  write_down(new_id(), 'gap', '', '', '', '')
   forgotten = head
   redis.call('HSET', KEYS[1], 'forgotten', text(forgotten), 'era', era)
 end
 local restored, swept = key('restored'), tonumber(redis.call('HGET', KEYS[1], 'swept') or 0)
 for index = 6, #ARGV, 2 do
-  local id, kind, value, at, by, recorded = unpack(cjson.decode(ARGV[index + 1]))
+  local id, kind, value, at, by, recorded, _, owner = unpack(cjson.decode(ARGV[index + 1]))
   local kept = redis.call('HGET', key('log'), ARGV[index])
   local is_lost = tonumber(ARGV[index]) > swept and not (kept and cjson.decode(kept)[1] == id)
   if is_lost and redis.call('SADD', restored, id) == 1 then
@@ -19,7 +19,7 @@ for index = 6, #ARGV, 2 do
     local until_then = tonumber(recorded) + TOLERANCE
     at = text(at == '' and until_then or math.min(tonumber(at), until_then))
     -- What it leaves to be done is found by the next heartbeat.
-    revoke(id, kind, value, at, by)
+    revoke(id, kind, value, at, by, owner or '')
   end
 end
 announce()

@@ -17,6 +17,7 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.issuer.claims import session_digest
+from ostiary.gateway.issuer.deny_list import MOST_LISTED_OF_USER
 from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.issuer.key_ring import KeyRing, RingKey
 from ostiary.gateway.issuer.signing_key import SigningKey
@@ -184,6 +185,21 @@ async def test_the_list_has_what_was_revoked_also_if_sign_ins_are_allowed_again(
     assert listed.sessions == (session_digest(stored.session.id),)
     assert [(each.username, each.sequence) for each in listed.subjects] == [("ann", 3)]
     assert world.metrics.revoked_credentials.values == {(): 3}
+
+
+async def test_a_user_who_signs_in_and_out_all_the_time_ends_nobody_elses_jwts(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through the store: it knows whose sessions they were."""
+    for _ in range(MOST_LISTED_OF_USER + 5):
+        session = (await world.tokens.issue(UserInfo("mallory"), provider="staff")).session
+        await world.tokens.end_session(session, by="logout of mallory")
+    listed = await world.list()
+    assert (len(listed), listed.issued_until) == (MOST_LISTED_OF_USER, None)
+    assert [each.username for each in listed.subjects] == ["mallory"]
+    await world.list()
+    told = [record for record in caplog.records if "older JWTs" in record.message]
+    assert [record.__dict__["users"] for record in told] == [["mallory"]]
 
 
 async def test_what_the_store_could_not_write_down_is_on_the_list(world: World) -> None:

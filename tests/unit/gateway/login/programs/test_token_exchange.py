@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 
+from ostiary.core.abilities import ability
 from ostiary.core.delegation import decode
+from ostiary.core.tokens import digest
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.config.settings import Groups
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.programs.jwt_requests import ACCESS_TOKEN, GRANT
 from ostiary.gateway.login.programs.token_exchange import MINTS_PER_MINUTE, REFUSALS_PER_MINUTE
+from ostiary.gateway.login.programs.used_tokens import SWEPT_AT_ONCE, USED
 from ostiary.interfaces.identity import Redirect, VerifiedToken
-from ostiary.interfaces.token_store import Found, RevocationKind, TokenKind
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
+from ostiary.interfaces.token_store import MOST_RECORDS, Found, RecordStore, RevocationKind, TokenKind
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.workload.identity import WorkloadIdentity
 from ostiary.testing import FakeClock
@@ -279,6 +283,31 @@ async def test_a_token_that_is_good_once_is_accepted_once(make: Make, clock: Fak
     assert await error_of(replica, token) == "invalid_request", "it is remembered for as long as clocks may differ"
 
 
+async def test_logins_that_are_begun_do_not_make_a_used_token_good_again(
+    make: Make, clock: FakeClock, tmp_path: Path
+) -> None:
+    """Of what logins under way remember, the store keeps the latest so many; anybody can begin logins."""
+    gateway, token = make(read(f"{MAIN}\nonce: true", clock, tmp_path)), job_token(clock)
+    records = ability(gateway.store, RecordStore)
+    assert records is not None
+    assert await exchanged(gateway, token)
+    for number in range(MOST_RECORDS):
+        assert await records.put_record(digest(str(number)), b"", clock.now() + timedelta(minutes=10))
+    assert await error_of(gateway, token) == "invalid_request"
+
+
+async def test_used_tokens_are_forgotten_when_they_have_expired(make: Make, clock: FakeClock, tmp_path: Path) -> None:
+    gateway = make(read(f"{MAIN}\nonce: true", clock, tmp_path))
+    for number in range(SWEPT_AT_ONCE + 5):
+        assert await exchanged(gateway, job_token(clock, jti=f"early {number}"))
+    clock.advance(minutes=6)
+    for number in range(3):
+        assert await exchanged(gateway, job_token(clock, jti=f"late {number}"))
+    objects = ability(gateway.store, ObjectStore)
+    assert objects is not None
+    assert len(await objects.list_objects(USED)) == 3
+
+
 async def test_a_token_that_could_not_be_used_is_not_used_up(make: Make, clock: FakeClock) -> None:
     groups = SaysGroups(ProviderError("down"))
     gateway = make(Verifies(verified(clock, once_until=clock.now() + timedelta(hours=1))), groups=[groups])
@@ -439,6 +468,19 @@ async def test_a_token_of_ours_is_not_exchanged_for_one_of_the_same_power(make: 
         session = (await entry_of(gateway, token)).session
         broken = await gateway.tokens.mint(session, lifetime=timedelta(minutes=1), delegation=unreadable)
         assert await error_of(gateway, broken.token.reveal(), scope="get pods -n shop") == "invalid_scope"
+
+
+async def test_a_narrowed_token_does_not_outlive_itself_by_being_exchanged_at_the_last_moment(
+    make: Make, clock: FakeClock
+) -> None:
+    gateway = make(Says())
+    issued = await gateway.tokens.issue(UserInfo("ann"), provider="idp1")
+    scope = "get pods -n shop"
+    narrowed = await exchanged(gateway, issued.token.reveal(), scope=scope, expires_in="2")
+    clock.advance(seconds=1.9)
+    assert await error_of(gateway, narrowed["access_token"], scope=scope) == "invalid_request"
+    clock.advance(seconds=0.1)
+    assert await gateway.tokens.find(narrowed["access_token"]) is None
 
 
 async def test_a_narrowed_token_ends_with_the_one_that_it_was_made_with(make: Make, clock: FakeClock) -> None:

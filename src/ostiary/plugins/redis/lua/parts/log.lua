@@ -1,5 +1,6 @@
 -- The log of revocations. Each has the next number, and an id by which two histories can be told apart after a failover.
--- log: number -> [id, kind, value, at, by, recorded, undone]    marks:KIND:VALUE: the numbers of those that are about it
+-- log: number -> [id, kind, value, at, by, recorded, undone, owner]
+-- marks:KIND:VALUE: the numbers of those that are about it
 local HOUR = 3600 * 1000000
 local TOLERANCE = 2 * 1000000
 local MARKS_KEPT = 2 * 3600 * 1000
@@ -44,9 +45,9 @@ local function write_entry(number, entry)
   return encoded
 end
 
-local function write_down(id, kind, value, at, by)
+local function write_down(id, kind, value, at, by, owner)
   head, head_id = head + 1, id
-  local entry = write_entry(head, {id, kind, value, at, by, text(now), 0})
+  local entry = write_entry(head, {id, kind, value, at, by, text(now), 0, owner})
   redis.call('HSET', KEYS[1], 'version', VERSION, 'latest', text(now), 'head', text(head), 'id', head_id)
   return entry
 end
@@ -60,7 +61,7 @@ local function correct_time()
   if clock + shift < latest - TOLERANCE then
     shift, now = latest - clock, latest
     redis.call('HSET', KEYS[1], 'shift', text(shift))
-    write_down(new_id(), 'gap', '', '', '')
+    write_down(new_id(), 'gap', '', '', '', '')
     announce()
   end
 end

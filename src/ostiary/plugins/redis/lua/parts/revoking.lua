@@ -56,7 +56,7 @@ local function note_progress(number, entry, cursor)
 end
 
 -- How many ended, and where to go on.
-local function revoke(id, kind, value, at, by)
+local function revoke(id, kind, value, at, by, owner)
   -- A command that needs no memory comes first: then the others are not refused either when the memory is full.
   redis.call('DEL', key('nothing'))
   local ended, cursor = 0, '0'
@@ -67,7 +67,7 @@ local function revoke(id, kind, value, at, by)
   elseif kind == 'session' then
     ended = end_session(value)
   end
-  local entry = write_down(id, kind, value, at, by)
+  local entry = write_down(id, kind, value, at, by, owner)
   if kind == 'user' or kind == 'group' or kind == 'before' then
     ended, cursor = end_portion(cjson.decode(entry), head, '0')
     if cursor ~= '0' then
