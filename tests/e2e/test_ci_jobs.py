@@ -1,14 +1,15 @@
 """A job or pod with no stored secret works through a real gateway, as the how-to pages have it.
 
-The YAML of ``docs/how-to/ci-github-actions.md``, ``ci-gitlab.md`` and ``pods.md`` is read from the pages: the gateway
-is configured with their identity providers, and the commands of their jobs are run as they stand there, in an empty
-home. Only addresses are replaced: those of GitHub and GitLab by issuers on loopback, and the gateway's own.
+The files of ``sign-in-from-github-actions.md``, ``-gitlab-ci.md``, ``-pods.md``, ``-any-issuer.md`` and
+``sign-in-with-spiffe.md`` are read from the pages: the gateway is configured with their identity providers and
+policies, the commands of their jobs are run as they stand there, in an empty home, and the log is the one shown there.
+Only addresses are replaced: those of the issuers by some on loopback, and the gateway's own.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -35,18 +36,20 @@ from ostiary.testing import FakeClock
 from ostiary.wire.service_account import decode_token_request, encode_token_request, token_path
 from tests.support.cluster import Cluster
 from tests.support.gateway import ServedGateway, Site, role
-from tests.support.issuer import Issuer
+from tests.support.issuer import Issuer, public
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.platform_tokens import GitHubActions
 from tests.support.replicas import free_ports
-from tests.support.walkthrough import ROOT
-from tests.support.workloads import GITHUB, GITLAB, SERVICE_ACCOUNT, platform_token
+from tests.support.spiffe_agent import SpiffeAgent
+from tests.support.workload_pages import WorkloadPage
+from tests.support.workloads import GITHUB, GITLAB, JWT_SVID, SERVICE_ACCOUNT, platform_token
 
 pytestmark = pytest.mark.needs("kubectl")
 
-PAGES = ROOT / "docs/how-to"
-ON_THE_PAGE = "https://gateway.example"
+GITHUB_PAGE, GITLAB_PAGE = "sign-in-from-github-actions.md", "sign-in-from-gitlab-ci.md"
+POD_PAGE, FILE_PAGE, SPIFFE_PAGE = "sign-in-from-pods.md", "sign-in-from-any-issuer.md", "sign-in-with-spiffe.md"
 SECONDS = 100
+MACHINE = {"sub": "robot-7", "environment": "production", "team": "shop"}
 DEPLOYMENT = {
     "apiVersion": "apps/v1",
     "kind": "Deployment",
@@ -59,15 +62,7 @@ DEPLOYMENT = {
         },
     },
 }
-MAY_DEPLOY = {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]}
-_YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 Done = subprocess.CompletedProcess[str]
-
-
-def blocks(page: str, server: str = ON_THE_PAGE) -> list[Any]:
-    """The YAML of a page, block by block, each with all of its documents; with the address of the gateway."""
-    text = (PAGES / page).read_text().replace(ON_THE_PAGE, server)
-    return [list(yaml.safe_load_all(block)) for block in _YAML.findall(text)]
 
 
 @dataclass
@@ -114,42 +109,28 @@ def world(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (port,) = free_ports(1)
     server = f"https://localhost:{port}"
     github, gitlab = Issuer(ca, SYSTEM_CLOCK), Issuer(ca, SYSTEM_CLOCK)
-    site.policy(
-        role("shop", MAY_DEPLOY, "configmaps", Group="deployers"),
-        role("shop", "configmaps", User="system:serviceaccount:shop:robot"),
-    )
+    pages = {name: WorkloadPage(name, server) for name in (GITHUB_PAGE, GITLAB_PAGE, POD_PAGE)}
+    site.policy(*(policy_named(name, page) for name, page in pages.items()))
     with Cluster(ca) as cluster, github.running(), gitlab.running():
         cluster.add_namespace("shop")
-        cluster.add("serviceaccounts", "shop", {"metadata": {"name": "robot"}})
-        pod = {"metadata": {"name": "robot"}, "spec": {"serviceAccountName": "robot", "containers": []}}
+        cluster.add("serviceaccounts", "shop", {"metadata": {"name": "deployer"}})
+        pod = {"metadata": {"name": "deployer"}, "spec": {"serviceAccountName": "deployer", "containers": []}}
         cluster.add("pods", "shop", pod)
-        upstream = {**site.impersonating(cluster), "name": "kubernetes"}
+        upstream = {**site.impersonating(cluster), "name": pages[POD_PAGE].identity["cluster"]}
         identity = [
-            {**provider("ci-github-actions.md", server), "issuer": github.url, "ca": "ca.pem"},
-            {**provider("ci-gitlab.md", server), "issuer": gitlab.url, "ca": "ca.pem"},
-            {**provider("pods.md", server), "server": cluster.url, "ca": "ca.pem", "tokenFile": "token"},
+            {**pages[GITHUB_PAGE].identity, "issuer": github.url, "ca": "ca.pem"},
+            {**pages[GITLAB_PAGE].identity, "issuer": gitlab.url, "ca": "ca.pem"},
+            {**pages[POD_PAGE].identity, "server": cluster.url, "ca": "ca.pem", "tokenFile": "token"},
         ]
         listen = {"address": f"127.0.0.1:{port}"}
-        groups = [each for page in ("ci-github-actions.md", "ci-gitlab.md") for each in section(page, server, "groups")]
-        sections: dict[str, Any] = {
-            "externalURL": server,
-            "identity": identity,
-            "groups": groups,
-            "upstreams": [upstream],
-        }
+        sections: dict[str, Any] = {"externalURL": server, "identity": identity, "upstreams": [upstream]}
         with site.serving(**sections, listen=listen) as gateway:
             yield World(folder, cluster, gateway, github, gitlab)
 
 
-def section(page: str, server: str, name: str) -> list[dict[str, Any]]:
-    """A section of a page's ``gateway.yaml``."""
-    ((document,), *_) = blocks(page, server)
-    return [dict(entry) for entry in document[name]]
-
-
-def provider(page: str, server: str) -> dict[str, Any]:
-    (entry,) = section(page, server, "identity")
-    return entry
+def policy_named(name: str, page: WorkloadPage) -> list[Any]:
+    """The policy of *page*; with a name of its own, since all pages use the same one."""
+    return [{**each, "metadata": {**each["metadata"], "name": name}} for each in page.policy]
 
 
 # --- jobs ---
@@ -187,10 +168,10 @@ def github_claims(**more: Any) -> dict[str, Any]:
 
 def github_script(server: str) -> tuple[str, dict[str, str]]:
     """The steps of the page's workflow that run commands, and the job's variables."""
-    _, (workflow,), *_ = blocks("ci-github-actions.md", server)
+    (workflow,) = WorkloadPage(GITHUB_PAGE, server).documents(".github/workflows/deploy.yaml")
     assert workflow["permissions"]["id-token"] == "write"
     (job,) = workflow["jobs"].values()
-    commands = [step["run"] for step in job["steps"] if "run" in step and not step["run"].startswith("pip install")]
+    commands = [step["run"] for step in job["steps"] if "run" in step and not step["run"].startswith("pipx install")]
     return "\n".join(commands), dict(job["env"])
 
 
@@ -216,11 +197,11 @@ def test_a_github_job_with_no_stored_secret_deploys(
     script, _ = github_script(world.server)
     done = job.run(script)
     assert done.returncode == 0, done.stderr
-    assert "deployment.apps/shop created" in done.stdout
+    assert WorkloadPage(GITHUB_PAGE, world.server).is_log(done.stderr + done.stdout), done.stderr + done.stdout
     assert world.cluster.get("deployments", "shop", "shop")["spec"] is not None
     record = next(each for each in world.cluster.requests if each.method == "POST" and "deployments" in each.path)
     assert record.user is not None
-    assert (record.user.username, "deployers" in record.user.groups) == ("github:acme/shop", True)
+    assert record.user.username == "github:acme/shop"
     assert actions.audiences == [world.server], "one exchange for all that kubectl did"
     world.cluster.remove("deployments", "shop", "shop")
 
@@ -251,15 +232,15 @@ def test_a_job_cannot_do_more_than_its_scope(
 
 
 def test_a_gitlab_job_with_no_stored_secret_deploys(world: World, tmp_path: Path) -> None:
-    _, (pipeline,), *_ = blocks("ci-gitlab.md", world.server)
+    page = WorkloadPage(GITLAB_PAGE, world.server)
+    (pipeline,) = page.documents(".gitlab-ci.yml")
     (written,) = pipeline.values()
     (variable, settings), *_ = written["id_tokens"].items()
-    claims = {**GITLAB, "project_path": "acme/shop", "sub": "project_path:acme/shop:ref_type:branch:ref:main"}
-    token = platform_token(SYSTEM_CLOCK, world.gitlab.key, claims, issuer=world.gitlab.url, audience=settings["aud"])
+    token = platform_token(SYSTEM_CLOCK, world.gitlab.key, GITLAB, issuer=world.gitlab.url, audience=settings["aud"])
     job = Job(world, tmp_path, {"GITLAB_CI": "true", variable: token, **written["variables"]})
     done = job.run("\n".join(written["script"]))
     assert done.returncode == 0, done.stderr
-    assert "deployment.apps/shop created" in done.stdout
+    assert page.is_log(done.stderr + done.stdout), done.stderr + done.stdout
     assert token not in done.stdout + done.stderr
     world.cluster.remove("deployments", "shop", "shop")
 
@@ -274,12 +255,59 @@ def test_auto_takes_the_job_and_says_so_when_it_is_asked(
     assert "cached" in told.stderr
 
 
+@pytest.mark.parametrize("name", [FILE_PAGE, SPIFFE_PAGE])
+def test_a_program_with_the_token_of_its_issuer_deploys(
+    name: str, ca: trustme.CA, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The script of the page, with a JWT in a file or with a SPIFFE agent."""
+    site, issuer = Site(tmp_path / "gateway", ca), Issuer(ca, SYSTEM_CLOCK)
+    (port,) = free_ports(1)
+    page = WorkloadPage(name, f"https://localhost:{port}")
+    site.policy(page.policy)
+    (site.folder / "bundle.json").write_text(json.dumps({"keys": [public(issuer.key, use="jwt-svid")]}))
+    changed = {"issuer": issuer.url, "ca": "ca.pem"} if name == FILE_PAGE else {}
+    claims = {**MACHINE, "iss": issuer.url} if name == FILE_PAGE else JWT_SVID
+
+    def sign(audience: str) -> str:
+        return platform_token(SYSTEM_CLOCK, issuer.key, claims, audience=audience)
+
+    # A path of a Unix socket is short.
+    agent = SpiffeAgent(tmp_path_factory.mktemp("agent") / "agent.sock", sign)
+    with Cluster(ca) as cluster, issuer.running(), agent.running():
+        cluster.add_namespace("shop")
+        sections = {**page.gateway, "identity": [{**page.identity, **changed}]}
+        sections |= {"upstreams": [site.impersonating(cluster)], "listen": {"address": f"127.0.0.1:{port}"}}
+        with site.serving(**sections) as gateway:
+            job = Job(World(tmp_path, cluster, gateway, issuer, issuer), tmp_path / "job", {})
+            (job.folder / "checkout/proof.jwt").write_text(sign(gateway.url()))
+            done = job.run(page.script("job.sh").replace("unix:///run/spire/agent.sock", agent.endpoint))
+    assert done.returncode == 0, done.stderr
+    assert page.is_log(done.stderr + done.stdout), done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("name", [GITHUB_PAGE, GITLAB_PAGE])
+def test_the_rules_for_several_repositories_are_right(name: str, ca: trustme.CA, tmp_path: Path) -> None:
+    page = WorkloadPage(name)
+    site = Site(tmp_path, ca)
+    (part,) = page.parts
+    site.policy(page.policy)
+    (tmp_path / "cluster-token").write_text("token")
+    config = site.write_config(**{**page.gateway, **part})
+    checked = subprocess.run(
+        [sys.executable, "-m", "ostiary", "serve", "--check", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
 # --- pods ---
 
 
 def rotate(world: World, projected: Path) -> str:
     """Do as the kubelet: ask the API server for a token as the page's volume says, and replace the file."""
-    _, (_, pod), *_ = blocks("pods.md", world.server)
+    _, _, pod = WorkloadPage(POD_PAGE, world.server).documents("pod.yaml")
     (volume,) = [each["projected"] for each in pod["spec"]["volumes"] if "projected" in each]
     wanted = volume["sources"][0]["serviceAccountToken"]
     metadata, account = pod["metadata"], pod["spec"]["serviceAccountName"]
@@ -294,7 +322,7 @@ def rotate(world: World, projected: Path) -> str:
 
 
 def test_a_pod_works_with_kubectl_on_rotated_tokens(world: World, tmp_path: Path) -> None:
-    _, (config, pod), *_ = blocks("pods.md", world.server)
+    _, config, pod = WorkloadPage(POD_PAGE, world.server).documents("pod.yaml")
     (container,) = pod["spec"]["containers"]
     variables = {each["name"]: each["value"] for each in container["env"]}
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
@@ -313,7 +341,7 @@ def test_a_pod_works_with_kubectl_on_rotated_tokens(world: World, tmp_path: Path
         assert (done.returncode, done.stderr) == (0, "")
         assert f"configmap/{name}" in done.stdout
     users = [each.user for each in world.cluster.requests if each.method == "POST" and "configmaps" in each.path]
-    assert {user.username for user in users if user is not None} == {"system:serviceaccount:shop:robot"}
+    assert {user.username for user in users if user is not None} == {"system:serviceaccount:shop:deployer"}
     cached = "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / "state").rglob("*") if path.is_file())
     assert cached
     assert not any(token in cached for token in tokens)
@@ -328,7 +356,7 @@ def test_a_pod_without_the_volume_requests_a_token_for_itself(
     kubelet = {"token": world.cluster.add_token("kubelet")}
     server = ApiRequests(connect(world.cluster.kubeconfig(world.folder / "kubelet", kubelet)))
     audience = "https://kubernetes.default.svc"
-    reply = server.send("POST", token_path("shop", "robot"), encode_token_request(audience, pod_name="robot"))
+    reply = server.send("POST", token_path("shop", "deployer"), encode_token_request(audience, pod_name="deployer"))
     own = decode_token_request(reply.body, audience=audience).token.reveal()
     (folder / "token").write_text(own)
     (folder / "namespace").write_text("shop")
@@ -340,7 +368,7 @@ def test_a_pod_without_the_volume_requests_a_token_for_itself(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(world.cluster.port))
     proof = find_proof(PlatformChoice(world.server, "kubernetes"))
     assert proof.claims["aud"] == [world.server]
-    assert proof.subject == "system:serviceaccount:shop:robot"
+    assert proof.subject == "system:serviceaccount:shop:deployer"
     assert proof.token.reveal() != own
     authorities = (world.gateway.site.folder / "ca.pem").read_text()
     assert WorkloadTurn(PlatformChoice(world.server, "kubernetes"), authorities).token()
@@ -397,6 +425,6 @@ def test_a_controller_runs_for_hours_on_rotated_tokens(ca: trustme.CA, tmp_path:
             assert len(used) > 20, "tokens of minutes"
             # The kubelet stops: the controller works until the platform's token ends, and then says why it cannot.
             clock.advance(hours=2)
-            with pytest.raises(CredentialError, match="no proof") as ended:
+            with pytest.raises(CredentialError, match="no platform token") as ended:
                 turn.token()
             assert "expired" in (ended.value.cause or "")

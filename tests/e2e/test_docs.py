@@ -6,6 +6,7 @@ set up by its entry in `WORLDS`. Everything else must be on the page itself.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.cluster import Cluster
 from tests.support.collector import collecting
 from tests.support.google import Google
+from tests.support.issuer import ec_key, public
 from tests.support.kubectl import find_kubectl
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
@@ -44,9 +46,6 @@ PAGES = [
 NEEDS_A_CLUSTER = {"docs/how-to/operate.md", "docs/how-to/run-replicas-in-kubernetes.md"}
 # Pages whose YAML other tests read and use.
 READ_BY_TESTS = {
-    "docs/how-to/ci-github-actions.md": "test_ci_jobs.py",
-    "docs/how-to/ci-gitlab.md": "test_ci_jobs.py",
-    "docs/how-to/pods.md": "test_ci_jobs.py",
     "docs/how-to/limit-what-teams-create.md": "test_object_quota.py",
 }
 FOLLOWED = [pytest.param(name, text, id=name) for page in PAGES for name, text in sections(page) if any(steps(text))]
@@ -102,7 +101,14 @@ def credential_for_a_cluster(world: World) -> None:
     """The gateway's own credential, as another page makes it."""
     token = world.folder / "cluster-token"
     token.touch(mode=0o600)
-    token.write_text("a token of the gateway")
+    token.write_text("token-of-the-gateway")
+    world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
+
+
+def server_of_spire(world: World) -> None:
+    """The trust bundle, as SPIRE's server shows it."""
+    credential_for_a_cluster(world)
+    (world.folder / "bundle.json").write_text(json.dumps({"keys": [public(ec_key("svid"), use="jwt-svid")]}))
 
 
 def administrator_of_google(world: World) -> None:
@@ -190,9 +196,14 @@ WORLDS: dict[str, Callable[[World], None]] = {
     "docs/how-to/use-your-http-client.md": cluster_of_a_kubeconfig,
     "docs/how-to/move-and-back-up-the-store.md": machine_with_a_service,
     "docs/how-to/google-groups.md": administrator_of_google,
+    "docs/how-to/sign-in-from-any-issuer.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-from-github-actions.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-from-gitlab-ci.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-from-pods.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-github.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-ldap.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-oidc.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-with-spiffe.md": server_of_spire,
     "docs/how-to/trace-requests.md": collector_of_traces,
     "docs/how-to/run-replicas-behind-haproxy.md": machine_with_a_database_and_haproxy,
     "docs/how-to/run-in-a-container.md": builder_of_the_image,

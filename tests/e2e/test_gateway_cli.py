@@ -24,6 +24,7 @@ OPERATOR = [
     {"apiGroups": ["ostiary.dev"], "resources": ["sessions"], "verbs": ["list"]},
     {"apiGroups": ["ostiary.dev"], "resources": ["revocations"], "verbs": ["create"]},
     {"apiGroups": ["ostiary.dev"], "resources": ["decisions"], "verbs": ["get"]},
+    {"apiGroups": ["ostiary.dev"], "resources": ["apitokens"], "verbs": ["create"]},
 ]
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 
@@ -217,8 +218,15 @@ class TestWhoMayAsk:
     def test_operators_are_made_by_policy(self, running: Running, line: str) -> None:
         done = running.remote(*line.split(), user="carol")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "the gateway answered 403" in done.stderr
+        assert "permission denied: the gateway answered 403" in done.stderr
+        assert "hint   the policy must allow you to do this" in done.stderr
         assert "code   gateway-refused" in done.stderr
+
+    def test_a_feature_that_is_switched_off_is_not_blamed_on_the_policy(self, running: Running) -> None:
+        done = running.remote("tokens", "create", "backup", user="root")
+        assert done.returncode == 1
+        assert "API tokens are switched off" in done.stderr
+        assert "hint" not in done.stderr
 
     def test_a_token_that_is_none_is_told(self, running: Running) -> None:
         (running.folder / "bad").write_text("ost_bad")

@@ -293,7 +293,7 @@ def test_a_kubeconfig_holds_it_for_its_owner_alone(person: Person, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--can", "get pods"), "a rule says where it holds"),
+        (("--can", "get pods"), "the rule names no namespace"),
         (("--can", SCOPE, "--for", "soon"), "--for is not a duration"),
         (("--can", SCOPE, "--for", "0s"), "one second at least"),
         (("--can", SCOPE, "--actor", "a > b"), "name of the actor"),

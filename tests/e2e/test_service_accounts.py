@@ -161,7 +161,7 @@ class TestServiceAccounts:
             (("accounts", "create", "deployer"), "NAMESPACE/NAME"),
             (("accounts", "delete", "team/declared"), "declared in the configuration"),
             (("accounts", "token", "team/nobody"), "there is no service account"),
-            (("accounts", "token", name, "--can", "everything"), "the scope cannot be read"),
+            (("accounts", "token", name, "--can", "everything"), "invalid scope"),
         ):
             done = running.remote(*arguments)
             assert done.returncode != 0

@@ -193,7 +193,7 @@ def test_a_person_makes_a_token_with_less_power_for_an_agent(running: Running) -
     running.looked_at("narrow")
     chromium.fill("It may", "get,list pods")
     chromium.click("button", "Make the token")
-    chromium.see("A rule says where it holds")
+    chromium.see("The rule names no namespace")
     running.looked_at("narrow-wrong")
     chromium.fill("It may", "get,list pods -n team")
     chromium.fill("Who uses it", "release-agent")

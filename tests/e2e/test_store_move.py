@@ -106,7 +106,7 @@ async def test_a_move_that_is_killed_goes_on_and_ends_as_if_nothing_had_happened
     assert 0 < counts[1] < counts[2] < MANY - 1
     said = run(folder, "store", "migrate", "gateway.yaml", "new.yaml")
     assert f"{MANY - 1 - counts[2]:,} sessions written" in said
-    assert "both stores hold the same" in said
+    assert "both stores have the same content" in said
     source, target = SqliteTokenStore(folder / "tokens.db"), SqliteTokenStore(folder / "new.db")
     assert (await compare(source, target)).is_same
     assert await target.find(digest_of(f"{TokenKind.ACCESS} 7")) is None
@@ -200,7 +200,9 @@ def test_a_gateway_moves_to_a_server_and_back_while_people_stay_signed_in(place:
     with place.serving("old") as gateway:
         alice, bob = gateway.login("alice"), gateway.login("bob")
         place.run("sessions", "revoke", "user", "bob", "--config", "old.yaml")
-    assert "both stores hold the same: 1 session with" in place.run("store", "migrate", "old.yaml", "server.yaml")
+    assert "both stores have the same content: 1 session with" in place.run(
+        "store", "migrate", "old.yaml", "server.yaml"
+    )
     with place.serving("server") as gateway:
         assert [status(gateway, each) for each in (alice, bob)] == [200, 401]
         again = gateway.login("bob")

@@ -1,4 +1,4 @@
-"""Programs without a stored secret deploy through a gateway: each platform's page, as a reader would follow it.
+"""Programs without a stored secret deploy through a gateway with curl alone, as each platform's page has it.
 
 The jobs of GitHub, GitLab and any other issuer get their tokens from the certified ``oidc-provider``, pods from the
 cluster, and SPIFFE's workloads from the test. What a page shows runs as it stands, but for the addresses. S72.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import trustme
-import yaml
 
 from ostiary.core.clock import SYSTEM_CLOCK
 from tests.support.cluster import Cluster, Record
 from tests.support.gateway import ServedGateway, Site
 from tests.support.issuer import ec_key, public
 from tests.support.oidc_provider import OidcProvider, installed
+from tests.support.workload_pages import WorkloadPage
 from tests.support.workloads import GATEWAY, GITHUB, GITLAB, JWT_SVID, platform_token
 
-PAGES = Path(__file__).parents[2] / "docs/how-to"
 CONFIG_MAPS = "/api/v1/namespaces/shop/configmaps"
 SECRET = "secret-of-a-runner"
 MACHINE = {"sub": "robot-7", "environment": "production", "team": "shop"}
@@ -39,59 +37,35 @@ pytestmark = pytest.mark.needs("kubectl", "curl")
 
 
 @dataclass
-class Page:
-    """A page: what it has for ``gateway.yaml``, its policy, and the script of the program."""
-
-    name: str
-    gateway: dict[str, Any] = field(init=False)
-    policy: dict[str, Any] = field(init=False)
-    script: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        blocks = re.findall(r"^```(yaml|sh)\n(.*?)^```", (PAGES / self.name).read_text(), re.MULTILINE | re.DOTALL)
-        documents = [yaml.safe_load(text) for language, text in blocks if language == "yaml"]
-        (self.gateway,) = [each for each in documents if "identity" in each]
-        (self.policy,) = [each for each in documents if each.get("kind") == "RoleBinding"]
-        (self.script,) = [text for language, text in blocks if language == "sh"]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        (entry,) = self.gateway["identity"]
-        return dict(entry)
-
-
-@dataclass
 class World:
     site: Site
     cluster: Cluster
 
     @contextmanager
-    def serving(self, page: Page, **changed: Any) -> Iterator[ServedGateway]:
+    def serving(self, page: WorkloadPage, **changed: Any) -> Iterator[ServedGateway]:
         """The gateway of *page*, with the addresses in *changed*."""
-        self.site.policy([page.policy])
-        sections = {**page.gateway, "identity": [{**page.identity, **changed}]}
-        upstream = self.site.impersonating(self.cluster, name="main")
-        authorization = {"chain": [{"name": "cluster", "type": "rbac", "paths": ["policy"]}]}
-        sections |= {
+        self.site.policy(page.policy)
+        (upstream,) = page.gateway["upstreams"]
+        sections = {
+            **page.gateway,
+            "identity": [{**page.identity, **changed}],
             "listen": {"workers": 2},
-            "externalURL": GATEWAY,
-            "upstreams": [upstream],
-            "authorization": authorization,
+            "upstreams": [self.site.impersonating(self.cluster, name=upstream["name"])],
         }
         with self.site.serving(**sections) as gateway:
             yield gateway
 
     def run(
-        self, page: Page, gateway: ServedGateway, files: Mapping[str, str] | None = None, **environment: str
+        self, page: WorkloadPage, gateway: ServedGateway, files: Mapping[str, str] | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run the script of *page* in an empty folder that is its HOME; *files* are in it."""
         folder = self.site.folder / f"job-{os.urandom(4).hex()}"
         folder.mkdir()
         for name, text in (files or {}).items():
             (folder / name).write_text(text)
-        script = page.script.replace(f"{GATEWAY}/auth/token", f"{gateway.url()}/auth/token")
+        script = page.curl_script.replace(f"{GATEWAY}/auth/token", f"{gateway.url()}/auth/token")
         script = script.replace(f'server: "{GATEWAY}"', f'server: "{gateway.url()}"')
-        script = script.replace("/var/run/secrets/gateway/token", "proof.jwt")
+        script = script.replace("/var/run/secrets/ostiary/token", "proof.jwt")
         (folder / "deploy.sh").write_text(script)
         authority = str(self.site.folder / "ca.pem")
         clean = {
@@ -129,7 +103,8 @@ def world(tmp_path: Path, ca: trustme.CA) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def issuer(request: pytest.FixtureRequest) -> Iterator[OidcProvider]:
-    accounts = {"github": GITHUB, "gitlab": GITLAB, "machine": MACHINE, "fork": {**GITHUB, "repository": "evil/shop"}}
+    job = {**GITHUB, "environment": "production"}
+    accounts = {"github": job, "gitlab": GITLAB, "machine": MACHINE, "fork": {**job, "repository": "evil/shop"}}
     # The id of a token is its issuer's to give.
     claims = {name: {key: value for key, value in each.items() if key != "jti"} for name, each in accounts.items()}
     clients = [
@@ -174,7 +149,7 @@ def github_runner(token: Callable[[str], str]) -> Iterator[str]:
 
 @pytest.mark.needs("node", "npm")
 def test_a_github_job_deploys_and_a_fork_does_not(world: World, issuer: OidcProvider) -> None:
-    page, given = Page("sign-in-from-github-actions.md"), list[str]()
+    page, given = WorkloadPage("sign-in-from-github-actions.md"), list[str]()
 
     def token_of(client: str) -> Callable[[str], str]:
         def token(audience: str) -> str:
@@ -190,8 +165,7 @@ def test_a_github_job_deploys_and_a_fork_does_not(world: World, issuer: OidcProv
                 done = world.run(page, gateway, None, **job)
                 assert (done.returncode == 0) is (client == "github"), done.stderr
         record = world.created()
-        assert record.value("Impersonate-User") == "acme/shop"
-        assert record.values("Impersonate-Group") == ["deployers"]
+        assert record.value("Impersonate-User") == "github:acme/shop"
         # Accepted once, by every worker: the first use was the job's.
         for _ in range(8):
             again = gateway.http().post("/auth/token", data=exchange_form(given[-1]))
@@ -203,14 +177,14 @@ def test_a_github_job_deploys_and_a_fork_does_not(world: World, issuer: OidcProv
 
 @pytest.mark.needs("node", "npm")
 def test_a_gitlab_job_of_a_self_hosted_instance_deploys(world: World, issuer: OidcProvider) -> None:
-    page = Page("sign-in-from-gitlab-ci.md")
+    page = WorkloadPage("sign-in-from-gitlab-ci.md")
     with world.serving(page, issuer=issuer.url) as gateway:
         token = issuer.job_token("gitlab", SECRET, GATEWAY)
-        done = world.run(page, gateway, GATEWAY_PROOF=token)
+        done = world.run(page, gateway, OSTIARY_ID_TOKEN=token)
         assert done.returncode == 0, done.stderr
-        assert world.created().value("Impersonate-User") == "acme/platform/shop"
+        assert world.created().value("Impersonate-User") == "gitlab:acme/platform/shop"
         wrong = world.run(
-            page, gateway, GATEWAY_PROOF=issuer.job_token("gitlab", SECRET, "https://another.example.com")
+            page, gateway, OSTIARY_ID_TOKEN=issuer.job_token("gitlab", SECRET, "https://another.example.com")
         )
         assert wrong.returncode != 0
         world.nothing_of(token, gateway)
@@ -220,11 +194,13 @@ def test_a_gitlab_job_of_a_self_hosted_instance_deploys(world: World, issuer: Oi
 def test_a_machine_of_any_issuer_deploys_and_an_issuer_that_is_down_is_no_refusal(
     world: World, issuer: OidcProvider, request: pytest.FixtureRequest
 ) -> None:
-    page = Page("sign-in-from-any-issuer.md")
+    page = WorkloadPage("sign-in-from-any-issuer.md")
     with world.serving(page, issuer=issuer.url) as gateway:
         done = world.run(page, gateway, {"proof.jwt": issuer.job_token("machine", SECRET, GATEWAY)})
         assert done.returncode == 0, done.stderr
-        assert world.created().value("Impersonate-User") == "robot-7"
+        record = world.created()
+        assert record.value("Impersonate-User") == "robot-7"
+        assert record.values("Impersonate-Group") == ["deployers"], "the policy mentions no other"
     token = issuer.job_token("machine", SECRET, GATEWAY)
     with world.serving(page, issuer="http://127.0.0.1:9", keysURL="http://127.0.0.1:9/keys") as gateway:
         answer = gateway.http().post("/auth/token", data=exchange_form(token))
@@ -237,7 +213,7 @@ def test_a_machine_of_any_issuer_deploys_and_an_issuer_that_is_down_is_no_refusa
 
 @pytest.mark.parametrize("review", [False, True], ids=["keys", "TokenReview"])
 def test_a_pod_deploys_as_its_service_account(world: World, review: bool) -> None:
-    page, cluster = Page("sign-in-from-pods.md"), world.cluster
+    page, cluster = WorkloadPage("sign-in-from-pods.md"), world.cluster
     cluster.add_pod("shop", "deployer")
     files = {"ca": "ca.pem", "tokenFile": "reader", "server": cluster.url, "tokenReview": review}
     (world.site.folder / "reader").write_text(cluster.add_token("system:serviceaccount:gateway:ostiary"))
@@ -255,7 +231,7 @@ def test_a_pod_deploys_as_its_service_account(world: World, review: bool) -> Non
 
 
 def test_a_spiffe_workload_deploys(world: World) -> None:
-    page, key = Page("sign-in-with-spiffe.md"), ec_key("svid")
+    page, key = WorkloadPage("sign-in-with-spiffe.md"), ec_key("svid")
     (world.site.folder / "bundle.json").write_text(json.dumps({"keys": [public(key, use="jwt-svid")]}))
     with world.serving(page) as gateway:
         token = platform_token(SYSTEM_CLOCK, key, JWT_SVID)

@@ -155,7 +155,10 @@ def _owner(arguments: argparse.Namespace) -> str:
     if arguments.service_account is not None and arguments.user is None:
         return account_name(arguments.service_account).username
     if not arguments.user or arguments.service_account is not None:
-        raise UsageError("whose tokens? --user or --service-account with --config, or --server for your own")
+        raise UsageError(
+            "--user, --service-account or --server is missing",
+            hint="your own tokens: --server URL; those of a user: --config FILE --user NAME",
+        )
     return str(arguments.user)
 
 

@@ -24,11 +24,11 @@ def add_token_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help='make it less than its owner, as in "get,list pods -n shop", and the discovery that kubectl needs;'
-        " may be repeated",
+        help='what the token may do at most, as in "get,list pods -n shop"; the API discovery that kubectl needs'
+        " is added; may be repeated (default: all that its owner may do)",
     )
     parser.add_argument(
-        "--file", metavar="FILE", help="write the token there, readable by you alone, in place of stdout"
+        "--file", metavar="FILE", help="write the token into this file, readable by you alone, instead of printing it"
     )
 
 

@@ -62,22 +62,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--for", dest="lifetime", metavar="TIME", help="with --service-account: how long each token lives (default: 1h)"
     )
     parser.add_argument("--dir", metavar="DIR", help="write the files token, ca.crt and namespace there")
-    parser.add_argument("--mode", type=_mode, default=0o600, help="of the file token (default: 0600)")
     parser.add_argument(
-        "--namespace", metavar="NAME", default="", help="for the file namespace (default: the service account's)"
+        "--mode", type=_mode, default=0o600, metavar="MODE", help="permissions of the file token (default: 0600)"
+    )
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        default="",
+        help="the content of the file namespace (default: the service account's)",
     )
     parser.add_argument("--socket", metavar="PATH", help="answer GET /token and GET /healthz on this Unix socket")
-    parser.add_argument("--socket-mode", type=_mode, default=0o600, help="of the socket (default: 0600)")
+    parser.add_argument(
+        "--socket-mode", type=_mode, default=0o600, metavar="MODE", help="permissions of the socket (default: 0600)"
+    )
     parser.add_argument(
         "--allow-user",
         type=int,
         action="append",
         default=[],
         metavar="UID",
-        help="a user who may ask at the socket, besides the agent's own and root; may be repeated",
+        help="the number of a user who may connect to the socket, besides the agent's own and root; may be repeated",
     )
-    parser.add_argument("--once", action="store_true", help="get one token, write it, and end")
-    parser.add_argument("--probe", action="store_true", help="ask the agent at --socket whether its token is good")
+    parser.add_argument("--once", action="store_true", help="get one token, write it, and exit")
+    parser.add_argument("--probe", action="store_true", help="ask the agent at --socket whether its token is valid")
     parser.set_defaults(run=run)
 
 
@@ -85,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.probe:
         return _probe(arguments)
     if arguments.dir is None and (arguments.socket is None or arguments.once):
-        raise UsageError("where should the token go?", hint="--dir DIR, or --socket PATH without --once")
+        raise UsageError("--dir or --socket is missing", hint="--dir DIR, or --socket PATH without --once")
     source, folder = _source_and_folder(arguments)
     outputs: list[Output] = []
     if folder is not None:
@@ -173,7 +180,8 @@ def _origin(arguments: argparse.Namespace, *, has_account: bool) -> _Origin:
     choice, file = chosen_platform(arguments), arguments.gateway_token_file
     if file is not None and not has_account:
         raise UsageError(
-            "--gateway-token-file needs --service-account", hint="a token that is in a file already need not be kept"
+            "--gateway-token-file needs --service-account",
+            hint="name the service account whose token the agent keeps fresh: --service-account shop/deployer",
         )
     if choice is not None:
         if file is not None:

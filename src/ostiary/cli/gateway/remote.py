@@ -30,7 +30,10 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 # A JSON object of the gateway's API.
 ApiObject: TypeAlias = Mapping[str, Any]
 
+_SUMMARIES = {401: "token not accepted", 403: "permission denied", 404: "not found", 409: "conflict"}
 _FORBIDDEN = "the policy must allow you to do this: resources of the API group ostiary.dev"
+# A refusal by the policy says so; another 403, such as for a feature that is switched off, has its own reason.
+_BY_POLICY = "forbidden: User "
 
 
 class GatewayRefused(OstiaryError):
@@ -49,7 +52,7 @@ class RemoteGateway:
     def __init__(self, server: str, token: Secret, *, authorities_pem: str | None, unknown_token: str) -> None:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=SECONDS, largest=LARGEST_ANSWER)
         self._token = token
-        self._hints = {401: unknown_token, 403: _FORBIDDEN}
+        self._unknown_token = unknown_token
 
     def get(self, *segments: str, **query: str | None) -> ApiObject:
         return self._ask("GET", _path(segments, **query))
@@ -72,13 +75,19 @@ class RemoteGateway:
             raise self._http.not_understood(f"it answered {reply.status}, without the response of a gateway")
         if reply.status < 300:
             return reply.fields
+        cause = str(reply.fields.get("message", "it gave no reason"))
         raise GatewayRefused(
-            f"the gateway answered {reply.status}",
+            f"{_SUMMARIES.get(reply.status, 'request refused')}: the gateway answered {reply.status}",
             status=reply.status,
-            cause=str(reply.fields.get("message", "it gave no reason")),
+            cause=cause,
             where=self._http.server,
-            hint=self._hints.get(reply.status),
+            hint=self._hint(reply.status, cause),
         )
+
+    def _hint(self, status: int, cause: str) -> str | None:
+        if status == 401:
+            return self._unknown_token
+        return _FORBIDDEN if status == 403 and _BY_POLICY in cause else None
 
 
 def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:

@@ -57,7 +57,20 @@ examples:
 """
 
 
+HELP = """\
+A session begins when somebody signs in, and has the tokens that were issued for it. List the sessions of a gateway, or
+revoke some: a revocation takes effect at the next request and closes open watches.
+"""
+EXAMPLES = """\
+examples:
+  ostiary sessions list --config gateway.yaml
+  ostiary sessions revoke user alice --config gateway.yaml
+  ostiary sessions list --server https://gateway.example.com
+"""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = HELP, EXAMPLES
     verbs = parser.add_subparsers(required=True, metavar="list|revoke")
     _configure_list(
         verbs.add_parser("list", help="list the active sessions", description=LIST_HELP, epilog=LIST_EXAMPLES)

@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _print_table(items, wide=arguments.output == WIDE)
         _print_notes(items)
     else:
-        print("no replica has written into the token store lately")
+        print("no replica is running: none has reported to the token store in the last minute")
     is_good = bool(items) and all(item["ready"] and item["configuration"]["compared"] != "other" for item in items)
     return OK if is_good else FAILED
 
@@ -129,10 +129,10 @@ def _ask_store(arguments: argparse.Namespace) -> ApiObject:
     notes = ability(store, NoteStore)
     if notes is None:
         raise ConfigurationError(
-            "only the running gateway knows how it is",
-            cause="its token store is of one machine, and keeps no notes of replicas",
+            "this token store keeps no list of replicas",
+            cause="it is for a gateway on one machine",
             where=f"{config_path(arguments)}, store",
-            hint="ask it: ostiary status --server URL",
+            hint="ask the running gateway: ostiary status --server URL",
             code="token-store-unavailable",
         )
 

@@ -39,7 +39,20 @@ JWT of the new key; restart it, or present one, to be sure.
 """
 
 
+HELP = """\
+The gateway can sign JWTs for clusters that verify them themselves (issuer in gateway.yaml). Print what such a cluster
+needs to trust the gateway; list the signing keys, or make a new one.
+"""
+EXAMPLES = """\
+examples:
+  ostiary issuer kubernetes --config gateway.yaml --audience https://prod.example > authentication.yaml
+  ostiary issuer keys --config gateway.yaml
+  ostiary issuer rotate --config gateway.yaml
+"""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = HELP, EXAMPLES
     verbs = parser.add_subparsers(required=True, metavar="kubernetes|keys|rotate")
     _configure_kubernetes(
         verbs.add_parser(

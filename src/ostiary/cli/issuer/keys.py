@@ -44,7 +44,7 @@ async def _with_keys(config: GatewayConfig, where: str, work: Callable[[StoredKe
             "there are no signing keys in the token store",
             cause="the configuration has no issuer.keys.secretFile",
             where=where,
-            hint="keys in files are listed and rotated by their names: issuer.keys.files",
+            hint="set issuer.keys.secretFile; keys in files (issuer.keys.files) are rotated by changing that list",
             code="config-invalid",
         )
     keys = StoredKeys(objects, str(config.issuer.keys.secret_file), config.issuer.keys.life, SYSTEM_CLOCK)

@@ -56,10 +56,11 @@ def _from_config(arguments: argparse.Namespace) -> tuple[RevokedCredentials, str
             "this gateway signs no JWTs",
             cause="there is no section issuer",
             where=config_path(arguments),
+            hint="add issuer.audiences and issuer.keys: docs/reference/gateway-configuration.md#issuer",
             code="config-invalid",
         )
     if not config.webhooks.revocations:
-        print_note("webhooks.revocations is not set: a revoked JWT stays good until it expires")
+        print_note("webhooks.revocations is not set: a revoked JWT stays valid until it expires")
     revoked = RevokedCredentials(config.issuer_url, config.issuer.audiences)
     return revoked, authorities(arguments.ca) or config.authorities_pem
 

@@ -82,7 +82,7 @@ def _only_known() -> GatewayAccount:
         return GatewayAccount(accounts[0].server)
     cause = "you use several: " + ", ".join(sorted({account.server for account in accounts})) if accounts else None
     raise UsageError(
-        f"which gateway?{'' if cause is None else ' ' + cause}",
+        f"no gateway is named{'' if cause is None else ': ' + cause}",
         hint=f"--server https://gateway.example, or set {SERVER_VARIABLE}",
     )
 

@@ -105,18 +105,19 @@ def _print(result: StoreCheck) -> None:
     for problem in result.problems:
         print(f"{paint('problem:', Style.BAD, sys.stdout)} {printable(problem)}")
     if not result.problems:
-        print(f"{paint('OK', Style.GOOD, sys.stdout)}: nothing is wrong")
+        print(f"{paint('OK', Style.GOOD, sys.stdout)}: no problems found")
 
 
 def _rows(result: StoreCheck) -> Iterator[tuple[str, str]]:
     contents = result.contents
     yield "store", result.name
-    yield from result.report.facts
+    # Both are counted below, in more detail than a store may have them among its own facts.
+    yield from (fact for fact in result.report.facts if fact[0] not in ("sessions", "tokens"))
     if result.clock_ahead is not None:
         yield "clock", f"{_offset(result.clock_ahead)} this machine's"
     if result.owner is not None:
         yield "gateway", result.owner
-    yield "used by", ", ".join(result.others) or "nobody else, as far as it can tell"
+    yield "used by", ", ".join(result.others) or "no gateway that the store knows of"
     if contents.sessions is not None:
         yield "sessions", f"{contents.sessions:,}, {contents.sessions_without_tokens:,} of them without a token"
         kinds = ", ".join(f"{contents.tokens.get(kind, 0):,} {kind.value}" for kind in TokenKind)
@@ -125,7 +126,8 @@ def _rows(result: StoreCheck) -> Iterator[tuple[str, str]]:
         yield "tokens", f"{contents.kept:,}"
     if result.objects is not None:
         yield "objects", ", ".join(f"{count:,} {kind}" for kind, count in result.objects.items()) or "none"
-    yield "revocations", f"up to number {contents.head:,}; {contents.marks:,} still refuse logins that began before"
+    refusing = f"{contents.marks:,} still refuse logins that began before them"
+    yield "revocations", f"the newest is number {contents.head:,}; {refusing}"
 
 
 def _json(result: StoreCheck) -> dict[str, object]:

@@ -7,18 +7,28 @@ import argparse
 from ostiary.cli.arguments import add_output
 from ostiary.cli.gateway.choice import add_config
 
+HELP = """\
+The token store is where a gateway keeps sessions, the digests of their tokens, revocations, service accounts and
+signing keys. Move it to another kind of store, check it, or make it safe to use after it was restored from a backup.
+"""
+EXAMPLES = """\
+examples:
+  ostiary store check --config gateway.yaml
+  ostiary store migrate gateway.yaml new-gateway.yaml --dry-run
+  ostiary store after-restore --config gateway.yaml
+"""
 MIGRATE_HELP = """\
 Copy all sessions, with their tokens and the log of revocations, from one token store to another: nobody has to sign in
 again, and what was revoked stays revoked. FROM and TO are configurations of a gateway; only their store sections are
-used. Passwords of databases belong into those files, never on a command line.
+used. They name the file with the password of a database (passwordFile): no secret is on the command line.
 
   1. Write a copy of your gateway.yaml with the new store.
   2. Stop the gateways. (To keep that short, run this command once before with --running.)
   3. Run this command. It compares both stores, copies what differs, and compares again.
   4. Start the gateways with the new configuration.
 
-If it is interrupted, run it again: it goes on where it was. The source stays as it is. Logins under way, counts of
-limits and notes of replicas are not moved: who is in the middle of a login starts it again.
+If it is interrupted, run it again: it continues where it stopped. The source is not changed. Logins in progress, rate
+limit counters and the list of replicas are not moved: a user who is signing in at that moment starts again.
 """
 MIGRATE_EXAMPLES = """\
 examples:
@@ -27,12 +37,13 @@ examples:
   ostiary store migrate gateway.yaml new-gateway.yaml
   ostiary store migrate gateway.yaml backup.yaml -o json
 
-Exit codes: 0 both stores hold the same (with --dry-run: it can be moved; with --running: it was copied), 1 not.
+Exit codes: 0 both stores have the same content (with --dry-run: the move is possible; with --running: copied),
+1 otherwise.
 """
 CHECK_HELP = """\
-Open the token store of a configuration and look at all of it: whether it can be read and written, its version, its
-clock, how many sessions, tokens and revocations it holds, whether it is whole, and which gateway it belongs to. It
-changes nothing, except that a store that belongs to nobody yet belongs to this configuration's gateway afterwards.
+Open the token store of a configuration and check all of it: can it be read and written, its version and clock, how
+many sessions, tokens and revocations it has, is anything damaged, and which gateway owns it. It changes nothing, with
+one exception: a store without an owner is then owned by the gateway of this configuration.
 """
 CHECK_EXAMPLES = """\
 examples:
@@ -40,13 +51,13 @@ examples:
   ostiary store check --take-over
   ostiary store check -o json
 
-Exit codes: 0 nothing is wrong, 1 a problem.
+Exit codes: 0 no problems found, 1 a problem.
 """
 AFTER_RESTORE_HELP = """\
-Run this after you have restored a token store from a backup, before the gateways start. A backup knows nothing of what
+Run this after you have restored a token store from a backup, before the gateways start. A backup lacks what
 happened after it was made: sessions that were revoked since would be valid again, and refresh tokens that were used
-since could be used a second time. This command ends every session in the store and refuses logins that are under way.
-People sign in again.
+since could be used a second time. This command ends every session in the store and refuses logins that are in progress.
+Everybody signs in again.
 
 It is not needed after a failover that lost nothing: a synchronous standby, or recovery to the last transaction.
 """
@@ -57,6 +68,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = HELP, EXAMPLES
     verbs = parser.add_subparsers(required=True, metavar="migrate|check|after-restore")
     _configure_migrate(
         verbs.add_parser(
@@ -68,13 +80,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _configure_check(
         verbs.add_parser(
-            "check", help="look at a store: is it whole, whose is it", description=CHECK_HELP, epilog=CHECK_EXAMPLES
+            "check",
+            help="check a store: readable, writable, undamaged, owned by this gateway",
+            description=CHECK_HELP,
+            epilog=CHECK_EXAMPLES,
         )
     )
     _configure_after_restore(
         verbs.add_parser(
             "after-restore",
-            help="end all sessions of a store that was restored from a backup",
+            help="after a restore from a backup: end all sessions in the store",
             description=AFTER_RESTORE_HELP,
             epilog=AFTER_RESTORE_EXAMPLES,
         )

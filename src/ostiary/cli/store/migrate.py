@@ -23,7 +23,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.reload import store_key
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
-NOT_MOVED = "logins under way, counts and notes of replicas are not moved"
+NOT_MOVED = "not moved: logins in progress, rate limit counters, the list of replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +145,28 @@ def _report_differences(moved: Moved, *, running: bool) -> None:
 
 
 def _differences(comparison: Comparison, objects: ObjectComparison) -> str:
-    parts = {
-        "to copy": comparison.missing,
-        "changed since they were copied": comparison.changed,
-        "ended since they were copied": comparison.ended,
-        "only in the target": comparison.foreign,
-        "objects to copy": objects.missing + objects.changed,
-        "objects only in the target": objects.foreign,
-    }
-    return ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+    parts = (
+        (comparison.missing, "session", "to copy"),
+        (comparison.changed, "session", "changed after the copy"),
+        (comparison.ended, "session", "ended after the copy"),
+        (comparison.foreign, "session", "only in the target"),
+        (objects.missing + objects.changed, "object", "to copy"),
+        (objects.foreign, "object", "only in the target"),
+    )
+    return ", ".join(f"{count_text(count, noun)} {what}" for count, noun, what in parts if count)
 
 
 def _print(moved: Moved, *, dry_run: bool) -> None:
     if dry_run:
         print(f"{_contents(moved.before, moved.objects_before)}")
-        print(_differences(moved.before, moved.objects_before) or "the sessions of both stores are the same")
+        print(_differences(moved.before, moved.objects_before) or "nothing to copy: both stores have the same content")
         return
     speed = f"{moved.seconds:.1f} s, {rate(moved.written, moved.seconds):,.0f} per second"
     print(f"{count_text(moved.written, 'session')} written ({speed})")
     if moved.objects_written:
         print(f"{count_text(moved.objects_written, 'object')} written or deleted")
     if moved.is_same:
-        print(f"both stores hold the same: {_contents(moved.after, moved.objects_after)}")
+        print(f"both stores have the same content: {_contents(moved.after, moved.objects_after)}")
     print(NOT_MOVED)
 
 

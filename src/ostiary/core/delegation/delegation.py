@@ -106,7 +106,7 @@ def _actor_chain(first: str, actor: str) -> str:
 
 def _check_layers(delegation: Delegation) -> Delegation:
     if not delegation.scopes or not all(scope.rules for scope in delegation.scopes):
-        raise ScopeError("the scope cannot be read", cause="it has no rules")
+        raise ScopeError("invalid scope", cause="it has no rules")
     if len(delegation.scopes) > MOST_LAYERS:
         raise ScopeError("the token was narrowed too often", cause=f"{MOST_LAYERS} times are allowed")
     if not isinstance(delegation.actor, str):

@@ -95,7 +95,7 @@ class _Reader:
             for word in words:
                 # A blank within a list makes two words of it.
                 self._parse_list(word)
-            problem = "a rule has verbs and resources, or verbs and paths"
+            problem = "a rule consists of verbs and resources, or of verbs and paths"
             raise self._error(problem if words else "a rule is empty", words[2] if len(words) > 2 else "")
         verbs, targets = self._verbs(words[0]), self._parse_list(words[1])
         if any(target.startswith("/") for target in targets):
@@ -104,20 +104,22 @@ class _Reader:
 
     def _upstreams_of_paths(self) -> tuple[str, ...]:
         if self._all_namespaces or self._options.keys() - {"--upstream"}:
-            raise self._error("a path is in no namespace and has no name", hint="leave out -n, -A and --name")
+            raise self._error("a rule about paths takes no namespace and no name", hint="leave out -n, -A and --name")
         return self._options.get("--upstream", ())
 
     def _rule_about_resources(self, verbs: tuple[str, ...], resources: tuple[str, ...]) -> ScopeRule:
         for resource in resources:
             self._check_resource(resource)
         namespaces = self._options.get("-n")
-        if (namespaces is None) is not self._all_namespaces:
+        if namespaces is None and not self._all_namespaces:
             raise self._error(
-                "a rule says where it holds, once",
+                "the rule names no namespace",
                 hint="add -n NAMESPACE, or -A for all namespaces and for what is in none, such as nodes",
             )
+        if namespaces is not None and self._all_namespaces:
+            raise self._error("-n and -A cannot be combined", hint="leave out -n or -A")
         if ANY in (namespaces or ()):
-            raise self._error("there is no star for namespaces", ANY, hint="write -A")
+            raise self._error("a namespace cannot be a pattern", ANY, hint="write -A for all namespaces")
         return ScopeRule(
             verbs,
             resources,
@@ -143,7 +145,7 @@ class _Reader:
 
     def _take_option(self, name: str, word: str, value: str) -> None:
         if name in self._options:
-            raise self._error("an option stands twice", word, hint=f"write a list, as in {name} a,b")
+            raise self._error("duplicate option", word, hint=f"write a list, as in {name} a,b")
         if not value or value.startswith("-"):
             raise self._error("an option has no value", word)
         self._options[name] = self._parse_list(value)
@@ -155,7 +157,7 @@ class _Reader:
                 self._text = _TOKEN.sub("***", self._text)
                 raise self._error("a word looks like a token")
             if not word.isprintable() or any(quote in word for quote in "\"'\\"):
-                raise self._error("a word has a character that no name has", word)
+                raise self._error("invalid character in", word)
             yield word
 
     def _parse_list(self, word: str) -> tuple[str, ...]:
@@ -168,24 +170,24 @@ class _Reader:
         verbs = self._parse_list(word)
         for verb in verbs:
             if not _VERB.fullmatch(verb):
-                raise self._error("this is no verb", verb, hint=f"verbs come first and in lower case, {_EXAMPLE}")
+                raise self._error("not a verb", verb, hint=f"verbs come first and in lower case, {_EXAMPLE}")
         return (ANY,) if ANY in verbs else verbs
 
     def _paths(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         for path in paths:
             if not path.startswith("/"):
-                raise self._error("a rule is about resources or about paths", path, hint="write two rules")
+                raise self._error("resources and paths cannot be in one rule", path, hint="write two rules")
             if ANY in path[:-1]:
-                raise self._error("a path has a star at its end only", path)
+                raise self._error("* is allowed only at the end of a path", path)
         return paths
 
     def _check_resource(self, resource: str) -> None:
         if resource.endswith("/*"):
             hint = "name the subresource, as in pods/log, or write * for all resources with their subresources"
-            raise self._error("there is no star for subresources", resource, hint=hint)
+            raise self._error("a subresource cannot be a pattern", resource, hint=hint)
         if not _RESOURCE.fullmatch(resource):
             raise self._error(
-                "this is no resource",
+                "not a resource",
                 resource,
                 hint="write the plural in lower case, as in pods, pods/log or deployments.apps; names go to --name",
             )
@@ -193,4 +195,4 @@ class _Reader:
     def _error(self, cause: str, word: str = "", *, hint: str = _EXAMPLE) -> ScopeError:
         where = f'rule {self._number}, "{printable(self._text)}"'
         full_cause = f'{cause}: "{printable(word)}"' if word else cause
-        return ScopeError("the scope cannot be read", cause=full_cause, where=where, hint=hint)
+        return ScopeError("invalid scope", cause=full_cause, where=where, hint=hint)

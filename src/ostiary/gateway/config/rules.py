@@ -179,7 +179,7 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
     for first, second in combinations(identities, 2):
         # "a" and "ab" are not enough: the user "bc" of the one would be the user "c" of the other.
         if first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix):
-            hint = "let no prefix be the beginning of another; without one it is the name and a colon"
+            hint = "give each a prefix that is not the beginning of another one; left out, it is the name and a colon"
             root.problem(f'users of "{first.name}" and of "{second.name}" could have the same name', "identity", hint)
 
 

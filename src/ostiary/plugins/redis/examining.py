@@ -52,7 +52,7 @@ class RedisExamination:
 
     async def others_using(self) -> tuple[str, ...]:
         listening = await self._calls.count_listeners()
-        return (f"{listening} gateway processes that wait for its revocations",) if listening else ()
+        return (f"gateway processes that wait for its revocations: {listening}",) if listening else ()
 
 
 def _version(facts: Mapping[str, str]) -> str:

@@ -130,4 +130,4 @@ def test_a_replica_that_is_behind_shows_by_how_much(capsys: Captured, folder: Pa
 def test_without_any_replica_it_fails(capsys: Captured, folder: Path) -> None:
     note(folder)
     code, out, _ = run(capsys)
-    assert (code, out) == (1, "no replica has written into the token store lately\n")
+    assert (code, out) == (1, "no replica is running: none has reported to the token store in the last minute\n")

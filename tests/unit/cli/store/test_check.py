@@ -24,10 +24,10 @@ def test_a_store_without_problems_is_described(capsys: Captured, tmp_path: Path)
     assert lines["schema"] == "version 2 of 2"
     assert lines["sessions"] == "2, 0 of them without a token"
     assert lines["tokens"].startswith("4: 2 access, 2 renewal, 0 spent, 0 browser; 0 expired")
-    assert lines["revocations"] == "up to number 1; 1 still refuse logins that began before"
-    assert lines["used"] == "by nobody else, as far as it can tell"
+    assert lines["revocations"] == "the newest is number 1; 1 still refuse logins that began before them"
+    assert lines["used"] == "by no gateway that the store knows of"
     assert lines["objects"] == "none"
-    assert lines["OK:"] == "nothing is wrong"
+    assert lines["OK:"] == "no problems found"
 
 
 def test_objects_are_counted_by_kind(capsys: Captured) -> None:

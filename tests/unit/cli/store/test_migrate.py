@@ -25,8 +25,8 @@ def test_sessions_are_moved_and_what_was_revoked_stays_behind(capsys: Captured) 
     assert code == 0, err
     first, same, not_moved = out.splitlines()
     assert first.startswith("2 sessions written (")
-    assert same == "both stores hold the same: 2 sessions with 4 tokens, revocations up to number 1"
-    assert not_moved == "logins under way, counts and notes of replicas are not moved"
+    assert same == "both stores have the same content: 2 sessions with 4 tokens, revocations up to number 1"
+    assert not_moved == "not moved: logins in progress, rate limit counters, the list of replicas"
     assert "new.db is new: make sure that the user of the gateway can write to it" in err
     assert alive(issued, file="new.db") == [True, False, True]
     assert alive(issued, file="tokens.db") == [True, False, True], "the source stays as it is"
@@ -46,7 +46,7 @@ def test_a_dry_run_changes_nothing(capsys: Captured) -> None:
     issued = sign_in("bob")
     assert run(capsys, "migrate", *PAIR, "--dry-run")[:2] == (
         0,
-        "2 sessions with 4 tokens, revocations up to number 0\n1 to copy\n",
+        "2 sessions with 4 tokens, revocations up to number 0\n1 session to copy\n",
     )
     assert alive(issued, file="new.db") == [False]
     code, said = run_json(capsys, "migrate", *PAIR, "--dry-run")
@@ -93,7 +93,7 @@ def test_objects_are_moved_and_changes_follow(capsys: Captured) -> None:
     code, out, err = run(capsys, "migrate", *PAIR, "--running")
     assert code == 0, err
     assert "2 objects written or deleted\n" in out
-    assert "both stores hold the same: 1 session with 2 tokens, 2 objects, revocations up to number 0" in out
+    assert "both stores have the same content: 1 session with 2 tokens, 2 objects, revocations up to number 0" in out
     put_object("service-account", "a", b"two")
     put_object("service-account", "b")
     assert "2 objects to copy" in run(capsys, "migrate", *PAIR, "--dry-run")[1]
@@ -226,4 +226,4 @@ def test_the_help_says_what_to_do_first(capsys: Captured) -> None:
     code, out, _ = run(capsys, "migrate", "--help")
     assert code == 0
     assert "Stop the gateways." in out
-    assert "Logins under way" in out
+    assert "Logins in progress" in out

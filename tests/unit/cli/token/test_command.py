@@ -44,7 +44,7 @@ def test_a_lifetime_is_a_duration_of_a_second_at_least() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--can", "get pods"), "a rule says where it holds"),
+        (("--can", "get pods"), "the rule names no namespace"),
         (("--can", "get pods -n shop", "--for", "never"), "--for is not a duration"),
         (("--can", "get pods -n shop", "--prefix", "x"), "--prefix must be a path"),
     ],

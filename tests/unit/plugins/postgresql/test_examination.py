@@ -44,7 +44,7 @@ async def test_a_store_without_mistakes_has_facts_alone(store: PostgresqlTokenSt
     await store.revoke(Revocation(RevocationKind.USER, "bob"))
     report = await store.examine()
     facts = dict(report.facts)
-    assert (facts["sessions"], facts["tokens"], facts["synchronous standbys"]) == ("1", "1", "none")
+    assert (facts["sessions"], facts["tokens"], facts["standbys"]) == ("1", "1", "none synchronous")
     assert facts["schema"] == f"version {VERSION} of {VERSION}"
     # The servers of the tests are quick and careless.
     assert report.problems == (FSYNC_OFF,)
@@ -78,7 +78,7 @@ async def test_who_waits_for_revocations_is_known_to_others(
     async with asyncio.timeout(20):
         while not await other.others_using():
             await store.wait_for_revocations(0, 0.05)
-    assert await other.others_using() == ("1 gateway processes that wait for its revocations",)
+    assert await other.others_using() == ("gateway processes that wait for its revocations: 1",)
     await store.close()
     async with asyncio.timeout(20):
         while await other.others_using():

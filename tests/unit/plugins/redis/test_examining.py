@@ -57,7 +57,7 @@ async def test_processes_that_wait_for_revocations_are_seen(store: RedisTokenSto
     await other.wait_for_revocations(await head(other), 0.5)
     while not (using := await store.others_using()):
         await other.wait_for_revocations(await head(other), 0.01)
-    assert using == ("1 gateway processes that wait for its revocations",)
+    assert using == ("gateway processes that wait for its revocations: 1",)
 
 
 async def test_a_probe_says_which_server_answers_and_what_it_lacks(store: RedisTokenStore, server: RedisServer) -> None:

@@ -126,9 +126,7 @@ def token_from_file(path: str) -> str:
 
 
 def no_proof(cause: str, where: str, hint: str) -> CredentialError:
-    return CredentialError(
-        "there is no proof of who this job or pod is", cause=cause, where=where, hint=hint, code=CODE
-    )
+    return CredentialError("no platform token for this job or pod", cause=cause, where=where, hint=hint, code=CODE)
 
 
 def _audiences(claim: object) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class PostgresqlExamination(StorePart):
             ("server", settings.place),
             ("version", f"PostgreSQL {server['version']}"),
             ("schema", f"version {schema['version']} of {VERSION}"),
-            ("synchronous standbys", server["standbys"] or "none"),
+            ("standbys", f"synchronous: {server['standbys']}" if server["standbys"] else "none synchronous"),
             ("sessions", str(contents["sessions"])),
             ("tokens", str(contents["tokens"])),
             ("size", f"{contents['bytes']} bytes"),
@@ -57,7 +57,7 @@ class PostgresqlExamination(StorePart):
 
     async def others_using(self) -> tuple[str, ...]:
         (row,) = await self._database.fetch(_LISTENING, repeatable=True)
-        return (f"{row[0]} gateway processes that wait for its revocations",) if row[0] else ()
+        return (f"gateway processes that wait for its revocations: {row[0]}",) if row[0] else ()
 
     async def probe(self) -> str:
         """For ``ostiary serve --check --online``: creates nothing."""

@@ -57,10 +57,10 @@ async def test_it_is_listed_with_the_sessions_and_ends_there(alice: Browser) -> 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"scope": "get pods"}, "says where it holds"),
+        ({"scope": "get pods"}, "names no namespace"),
         ({"scope": ""}, "a rule is empty"),
         ({"scope": "get pods -n shop", "actor": "a > b"}, "name of the actor"),
-        ({"scope": "<b>get</b> pods -n shop"}, "this is no verb"),
+        ({"scope": "<b>get</b> pods -n shop"}, "not a verb"),
     ],
 )
 async def test_a_mistake_is_told_beside_what_was_written(alice: Browser, fields: dict[str, str], problem: str) -> None:
