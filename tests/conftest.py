@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pty
 import shutil
+import signal
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ Connect = Callable[..., Connection]
 # No test depends on how fast a shared machine is, so no example of a property is too slow.
 hypothesis.settings.register_profile("any machine", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("any machine")
+
+
+# A shell that starts the suite in the background makes it ignore SIGINT, and every program that a test starts with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,7 +27,7 @@ from tests.support.cluster.client import Kubectl
 from tests.support.gateway import SECONDS, Gateway, InProcessGateway, Site, role
 from tests.support.issuer import Issuer
 from tests.support.plugins import write_kubeconfig
-from tests.support.replicas import free_ports
+from tests.support.ports import free_ports
 from tests.support.workloads import SERVICE_ACCOUNT, platform_token
 
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}

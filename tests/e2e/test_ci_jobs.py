@@ -39,7 +39,7 @@ from tests.support.gateway import ServedGateway, Site, role
 from tests.support.issuer import Issuer, public
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.platform_tokens import GitHubActions
-from tests.support.replicas import free_ports
+from tests.support.ports import free_ports
 from tests.support.spiffe_agent import SpiffeAgent
 from tests.support.workload_pages import WorkloadPage
 from tests.support.workloads import GITHUB, GITLAB, JWT_SVID, SERVICE_ACCOUNT, platform_token

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, Site, role
+from tests.support.ports import free_port
 
 NGINX = """
 daemon off;
@@ -89,8 +90,7 @@ def self_signed(folder: Path, name: str) -> str:
 
 @contextmanager
 def nginx(folder: Path, pin: str) -> Iterator[Backend]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
     command = [shutil.which("nginx") or "nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
     process = subprocess.Popen(command, stderr=(folder / "nginx.errors").open("wb"))

@@ -25,7 +25,7 @@ from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.model import Secret
 from tests.support.gateway import Login, ServedGateway, Site
 from tests.support.oidc_provider import installed
-from tests.support.redis import free_port
+from tests.support.ports import free_port
 
 AUDIENCE = "https://prod.example"
 CALLER = "token-of-the-api-server"

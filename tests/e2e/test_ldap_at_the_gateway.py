@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import pytest
 import trustme
 
 from tests.support.gateway import ServedGateway, Site, role
+from tests.support.ports import free_port
 from tests.support.slapd import ACCOUNT, ACCOUNT_PASSWORD, GROUPS_BASE, PASSWORD, PEOPLE_BASE, Slapd, slapd
 
 pytestmark = pytest.mark.needs("slapd", "slapadd")
@@ -80,9 +80,8 @@ def door(directory: Slapd, tmp_path_factory: pytest.TempPathFactory, ca: trustme
         "groupSearch": {"baseDN": GROUPS_BASE},
         "lockout": {"attempts": ATTEMPTS},
     }
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        # Forms are taken from the address that people see, which must be known before the gateway starts.
-        port = free.getsockname()[1]
+    # Forms are taken from the address that people see, which must be known before the gateway starts.
+    port = free_port()
     with site.serving(
         upstreams=[],
         listen={"address": f"127.0.0.1:{port}"},

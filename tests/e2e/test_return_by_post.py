@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 from tests.support.chromium import Chromium
 from tests.support.gateway import Site
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
 
@@ -84,8 +84,7 @@ def running(
     request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"https://localhost:{port}"
     with identity_system() as (page, posts), Chromium.running(request.config) as chromium:
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from ostiary.model import Secret
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, ServedGateway, Site, password, role
 from tests.support.kubectl import find_kubectl, newest_exec_version
+from tests.support.ports import free_port
 
 Captured = pytest.CaptureFixture[str]
 
@@ -35,8 +35,7 @@ def gateway(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     site.groups({"dev": ["alice"]})
     site.policy(role("team", "pods", Group="dev"))
     # The address that people see must be known before the gateway starts.
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with Cluster(ca) as cluster:
         cluster.add_namespace("team")
         with site.serving(

@@ -35,6 +35,7 @@ from tests.support.chromium import DESKTOP, PHONE, Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
 from tests.support.noting_store import NotingStore
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
 
@@ -109,8 +110,7 @@ def running(
         role("", ADMIN, User="staff:root"),
         role("", OWN_TOKENS, User="staff:alice"),
     )
-    with socket.create_server(("127.0.0.1", 8443 if os.environ.get("OSTIARY_PICTURES") else 0)) as free:
-        port = free.getsockname()[1]
+    port = 8443 if os.environ.get("OSTIARY_PICTURES") else free_port()
     url = f"https://localhost:{port}"
     with Cluster(ca) as cluster, Chromium.running(request.config) as chromium, pytest.MonkeyPatch.context() as patch:
         cluster.add_namespace("team")

@@ -33,9 +33,10 @@ from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import GROUPS, ClusterSite
 from tests.interop.support.kubectl import RealKubectl
 from tests.interop.support.people import GROUP_OF
-from tests.interop.support.process import free_port, wait_until
+from tests.interop.support.process import wait_until
 from tests.support.gateway import ServedGateway
 from tests.support.plugins import write_kubeconfig
+from tests.support.ports import free_port
 
 CALLER = "token-of-the-api-server"
 AUDIENCE, OTHER_AUDIENCE = "https://this-cluster.example", "https://other-cluster.example"

@@ -31,6 +31,7 @@ import trustme
 from tests.support import npm
 from tests.support.missing import missing
 from tests.support.network import Host
+from tests.support.ports import free_port
 
 POSTGRESQL_15 = Path("/usr/lib/postgresql/15")
 USER, PASSWORD, DATABASE = "ostiary", "pass'word \\ of the store", "ostiary"
@@ -318,12 +319,6 @@ def pgbouncer(server: PostgresServer, *, mode: str = "transaction", connections:
                     yield pooler
                 finally:
                     process.kill()
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from redis.exceptions import RedisError
 
 from tests.support.missing import missing
 from tests.support.network import Host
+from tests.support.ports import free_port
 
 SECONDS = 20.0
 # The name that the Sentinels have for the primary.
@@ -35,13 +35,6 @@ SENTINEL_NAME = "ostiary"
 DOWN_AFTER_MILLISECONDS = 500
 _QUORUM = 2
 _SLOTS = 16384
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @dataclass

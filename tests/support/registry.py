@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import socket
 import subprocess
 import tarfile
 import threading
@@ -23,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from tests.support.ports import free_port
 from tests.support.serving import serving
 
 ISSUER, SERVICE = "test-issuer", "test-registry"
@@ -33,7 +33,7 @@ class Registry:
 
     def __init__(self, folder: Path, auth: dict[str, Any]) -> None:
         folder.mkdir(exist_ok=True)
-        port = _free_port()
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         config = {
             "version": 0.1,
@@ -67,12 +67,6 @@ class Registry:
             process.wait(30)
             reader.join(30)
             process.stderr.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Passwords:

@@ -27,6 +27,7 @@ import trustme
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, role
 from tests.support.missing import missing
+from tests.support.ports import free_ports
 
 # A recovery takes a second or two; on a busy machine more.
 RECOVERY_SECONDS = 90.0
@@ -50,15 +51,6 @@ backend replicas
     option httpchk GET /readyz
 {servers}
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones, that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 class Front(Gateway):

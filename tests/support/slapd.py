@@ -17,6 +17,7 @@ from pathlib import Path
 import trustme
 
 from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
+from tests.support.ports import free_port
 
 SUFFIX = "dc=example,dc=com"
 PEOPLE_BASE = f"ou=people,{SUFFIX}"
@@ -107,7 +108,7 @@ class Slapd:
 
 @contextmanager
 def slapd(folder: Path, ca: trustme.CA) -> Iterator[Slapd]:
-    server = Slapd(folder, _free_port(), _free_port())
+    server = Slapd(folder, free_port(), free_port())
     _write(server, ca)
     config = str(folder / "slapd.conf")
     subprocess.run(["slapadd", "-f", config, "-l", str(folder / "data.ldif")], check=True, capture_output=True)
@@ -156,13 +157,6 @@ def _entry(dn: str, **attributes: str | tuple[str, ...]) -> str:
     for name, values in attributes.items():
         rows += [f"{name}: {value}" for value in ((values,) if isinstance(values, str) else values)]
     return "\n".join(rows) + "\n"
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _wait(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -23,6 +23,8 @@ from textwrap import dedent
 from types import TracebackType
 from typing import Self
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 PORTS = ("8443", "8444", "8451", "8452", "8453", "8461", "8462", "8463", "9000")
@@ -99,8 +101,7 @@ def _commands(text: str) -> Iterator[Command]:
 
 def on_free_ports(page: str) -> str:
     for port in PORTS:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            page = re.sub(rf"\b{port}\b", str(free.getsockname()[1]), page)
+        page = re.sub(rf"\b{port}\b", str(free_port()), page)
     return page
 
 

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.interop.support.kubectl import RealKubectl
-from tests.interop.support.process import Server, free_port, wait_until
+from tests.interop.support.process import Server, wait_until
 from tests.interop.support.programs import Kubernetes, etcd
 from tests.support.plugins import write_kubeconfig
+from tests.support.ports import free_port
 
 MASTERS = "system:masters"
 FRONT_PROXY = "front-proxy"

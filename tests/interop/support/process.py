@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -67,11 +66,3 @@ def wait_until(
         assert alive(), f"{what} ended\n{told()}"
         assert time.monotonic() < deadline, f"{what}: not after {seconds:.0f} s\n{told()}"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody uses now. kube-apiserver cannot choose one itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -19,7 +19,8 @@ from ostiary.plugins.redis.settings import RedisSettings, RedisTls
 from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import digest_of, make_session, make_token
-from tests.support.redis import RedisServer, free_port, redis_server, write_certificates
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer, redis_server, write_certificates
 
 Open = Callable[..., RedisTokenStore]
 PASSWORD = "canary-9c1f"

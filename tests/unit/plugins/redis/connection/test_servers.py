@@ -18,11 +18,11 @@ from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import digest_of, make_session, make_token
 from ostiary.testing.token_store.samples import head
+from tests.support.ports import free_port
 from tests.support.redis import (
     SENTINEL_NAME,
     RedisServer,
     RedisSite,
-    free_port,
     redis_cluster,
     redis_server,
     redis_with_sentinels,
