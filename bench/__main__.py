@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import client, exchange, gateway, get_token, greedy, idle, narrowed, rbac, registry, stores, tokens
+from bench import backend, client, exchange, gateway, get_token, greedy, idle, narrowed, rbac, registry, stores, tokens
 from bench.table import Row, as_markdown
 
 SUITES = {
@@ -19,6 +19,7 @@ SUITES = {
     "gateway": gateway.run,
     "narrowed": narrowed.run,
     "exchange": exchange.run,
+    "backend": backend.run,
     "idle": idle.run,
     "greedy": greedy.run,
     "get-token": get_token.run,

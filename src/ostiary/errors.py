@@ -14,6 +14,7 @@
     │   └── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
     ├── TransportError           TLS or a proxy cannot be set up as configured
     ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
+    ├── AccessRefused            a request to an API that checks itself is refused; `status` and `body` are the answer
     ├── TooManyRequests          somebody asks more than their share: come again after `retry_after` seconds
     └── ProviderError            a provider, a store or an upstream could not be asked: not a "no", and no "yes"
         └── AuditUnavailable     an event cannot be stored, so what it is about must not happen
@@ -110,6 +111,7 @@ CODES: dict[str, str] = {
     "revocation-not-found": "unknown revocation: it cannot be undone",
     "scope-invalid": "a scope for a token cannot be read, or is wider than that of the token it is made with",
     "decision-not-found": "unknown decision id: it is neither remembered nor recorded",
+    "access-refused": "permission denied: a request to an API that checks tokens and policy itself was refused",
     "usage": "invalid command line",
 }
 
@@ -256,6 +258,29 @@ class LoginRefused(OstiaryError):
         self.www_authenticate = www_authenticate
         self.retry_after = retry_after
         super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class AccessRefused(OstiaryError):
+    """A request to an API that checks tokens and policy itself is refused, or could not be decided.
+
+    `status`, `headers` and `body` are the answer to send: a Kubernetes ``Status`` that tells nothing of the cause. The
+    middleware sends it; a framework that catches exceptions itself needs a handler that does. `cause` is for the log.
+    """
+
+    default_code = "access-refused"
+
+    def __init__(
+        self, summary: str, *, status: int, headers: Sequence[tuple[str, str]], body: bytes, **parts: object
+    ) -> None:
+        self.status = status
+        self.headers = tuple(headers)
+        self.body = body
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+    @property
+    def response(self) -> tuple[bytes, int, list[tuple[str, str]]]:
+        """Body, status and headers, as Flask takes them from a handler."""
+        return self.body, self.status, list(self.headers)
 
 
 class ProviderError(OstiaryError):

@@ -32,6 +32,11 @@ MAY_IMPORT = {
     "client": {"core", "wire", "model", "errors"},
     "plugin": {"core", "wire", "model", "errors"},
     "gateway": {"core", "wire", "interfaces", "model", "errors"},
+    # The gateway's engine as a library, so it takes the steps of a request from there; of the plugins only what they
+    # share: see `test_the_library_knows_no_plugin`.
+    "backend": {"gateway", "plugins", "core", "wire", "interfaces", "model", "errors"},
+    "asgi": {"backend"},
+    "wsgi": {"backend"},
     "testing": {"core", "wire", "interfaces", "model", "errors"},
     "plugins": {"core", "wire", "interfaces", "plugin", "model", "errors"},
     "cli": {"client", "registry", "gateway", "plugin", "core", "wire", "interfaces", "model", "errors"},
@@ -67,6 +72,11 @@ INSIDE = {
         # A setting stands beside what it configures, so the configuration knows the parts below it.
         "config": {"http1", "issuer", "observe"},
         "observe": set(),
+    },
+    "backend": {
+        ".": {"authenticate", "config"},
+        "authenticate": {"config"},
+        "config": set(),
     },
     "client": {
         ".": {"adapters", "auth_provider", "exec", "kubeconfig"},
@@ -194,6 +204,21 @@ def test_imports_point_one_way(name: str) -> None:
     # `from ostiary import __version__` reads the package itself, which every module has imported already.
     imported = {part_of(other) for other in imports()[name] if other != "ostiary"}
     assert imported <= allowed, f"{part} may not import {sorted(imported - allowed)}"
+
+
+def test_the_library_knows_no_plugin() -> None:
+    """Plugins arrive through the catalog; how JWTs are verified and HTTP is spoken is what all of them share."""
+    imported = {other for name in modules() if part_of(name) == "backend" for other in imports()[name]}
+    of_plugins = {name for name in imported if part_of(name) == "plugins"}
+    assert of_plugins
+    assert all(name.startswith("ostiary.plugins.common.") for name in of_plugins)
+
+
+def test_the_library_needs_no_web_framework_and_no_parser_of_heads() -> None:
+    """What ``ostiary[backend]`` does not install: the middleware works with any framework, and needs none."""
+    script = "import sys, ostiary.asgi, ostiary.wsgi; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not set(shown.split()) & {"starlette", "fastapi", "django", "flask", "httptools", "uvloop", "uvicorn"}
 
 
 def folder_imports() -> dict[tuple[str, str], list[str]]:

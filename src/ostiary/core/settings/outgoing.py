@@ -108,7 +108,7 @@ class OutgoingTls:
         Path | None, FilePath("authorities (PEM) of the server", unset="the system's", holds=Holds.CERTIFICATES)
     ] = None
     certificate: Annotated[
-        Path | None, FilePath("what the gateway presents (PEM)", holds=Holds.CERTIFICATES, unset="none")
+        Path | None, FilePath("what is presented to it (PEM)", holds=Holds.CERTIFICATES, unset="none")
     ] = None
     key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
     server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None

@@ -6,9 +6,13 @@ Called by the engine, and by the webhooks for the tokens of their callers. Pure.
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING
 
 from ostiary.gateway.http1.headers import Scanned, websocket_token
-from ostiary.gateway.http1.request_head import RequestHead
+
+if TYPE_CHECKING:
+    # For its type alone: a backend that reads a header needs no parser of heads.
+    from ostiary.gateway.http1.request_head import RequestHead
 
 
 def presented_token(scanned: Scanned, request: RequestHead) -> bytes | None:
@@ -18,7 +22,7 @@ def presented_token(scanned: Scanned, request: RequestHead) -> bytes | None:
     if request.upgrade != b"websocket":
         return None
     encoded = websocket_token(request.headers)
-    return None if encoded is None else _decode(encoded)
+    return None if encoded is None else decode_token(encoded)
 
 
 def bearer(authorization: bytes) -> bytes | None:
@@ -29,7 +33,8 @@ def bearer(authorization: bytes) -> bytes | None:
     return parts[1]
 
 
-def _decode(encoded: bytes) -> bytes | None:
+def decode_token(encoded: bytes) -> bytes | None:
+    """A token as a WebSocket's protocol has it; None if it cannot be read."""
     try:
         return base64.b64decode(encoded + b"=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
     except ValueError:

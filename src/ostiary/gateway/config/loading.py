@@ -98,6 +98,7 @@ def read_sections(
     file = read_settings(GatewayFile, root, directory)
     external_url = sections.external_url(file, root)
     builder = Builder(directory, clock, built, counts, external_url)
+    audit = file.audit or Audit(stdout=True)
     identities = sections.identities(file, builder)
     store = sections.store(file, builder)
     parts = {
@@ -107,7 +108,7 @@ def read_sections(
         "authorization": sections.authorization(file.authorization, builder, identities),
         "upstreams": upstreams(file.upstreams, builder, directory),
         "admission": sections.admission(file, builder),
-        "audit_sinks": sections.audit(file, builder, root),
+        "audit_sinks": sections.audit(audit, builder, root),
     }
     if file.webhooks.callers.names and sections.lacks_client_certificates(file.listen, root):
         reading.add(sections.NO_CLIENT_CERTIFICATES, reading.document.place("webhooks", "callers", "names"))
@@ -120,7 +121,7 @@ def read_sections(
         tokens=file.tokens,
         identity=tuple(provider for provider in identities.values() if provider is not None),
         webhooks=file.webhooks,
-        audit=file.audit or Audit(stdout=True),
+        audit=audit,
         limits=file.limits,
         log=file.log,
         service_accounts=file.service_accounts,

@@ -39,7 +39,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     if config.listen.workers > 1 and not has_trait(config.store.instance, SharedBetweenProcesses):
         message = f'several workers cannot share the store "{config.store.type}": it does not say that processes can'
         problem(message, "store", f"use the type {DEFAULT_STORE_TYPE}, or one worker")
-    needs_identity = bool(config.upstreams) or config.webhooks.token_review
+    needs_identity = bool(config.upstreams) or config.webhooks.token_review or config.webhooks.introspection
     if not config.identity and needs_identity and root.is_right("identity"):
         problem("required: without it nobody can sign in", "identity")
     _check_issuer(config, root)
@@ -52,8 +52,8 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
 def _check_issuer(config: GatewayConfig, root: Fields) -> None:
     if config.webhooks.revocations and config.issuer is None and root.is_right("issuer"):
         root.problem("revocations are told to clusters that verify JWTs, and none are signed", "webhooks", "set issuer")
-    if config.webhooks.revocations and ability(config.store.instance, PortableStore) is None:
-        message = f'the store "{config.store.type}" cannot list its revocations, so clusters cannot be told of them'
+    if config.webhooks.lists_revocations and ability(config.store.instance, PortableStore) is None:
+        message = f'the store "{config.store.type}" cannot list its revocations, so nobody can be told of them'
         root.problem(message, "store", "use a store that `ostiary store migrate` can read")
     stores_keys = config.issuer is not None and config.issuer.keys.secret_file is not None
     if stores_keys and ability(config.store.instance, ObjectStore) is None:

@@ -172,11 +172,8 @@ def admission(file: GatewayFile, builder: Builder) -> tuple[Provider[AdmissionPr
     return tuple(provider for provider in providers if provider is not None)
 
 
-def audit(file: GatewayFile, builder: Builder, root: Fields) -> tuple[Provider[AuditProvider], ...]:
+def audit(configured: Audit, builder: Builder, root: Fields) -> tuple[Provider[AuditProvider], ...]:
     """The providers of audit: of ``log``, ``stdout`` and ``webhook``, and then the others."""
-    configured = file.audit
-    if configured is None:
-        configured = Audit(stdout=True)
     check_unique(configured.sinks)
     providers = [
         *_audit_by_key(configured, builder, root),

@@ -56,19 +56,23 @@ class HttpAnswer:
 
 
 class Outbound:
-    """Asks *system*, as errors call it. Raises `ConfigurationError` if *ca* cannot be used."""
+    """Asks *system*, as errors call it. Raises `ConfigurationError` if *ca* cannot be used.
+
+    *context* takes the place of *ca* for those who present a client certificate.
+    """
 
     def __init__(
         self,
         system: str,
         *,
         ca: str | os.PathLike[str] | None = None,
+        context: ssl.SSLContext | None = None,
         seconds: float = SECONDS,
         concurrency: int = CONCURRENCY,
     ) -> None:
         self._system = system
         # The system's authorities cannot be a mistake in a setting, and take a while to load: at the first call.
-        self._context = None if ca is None else _context(ca)
+        self._context = context if ca is None else _context(ca)
         self._seconds = seconds
         self._turn = asyncio.Semaphore(concurrency)
         self._client: httpx2.AsyncClient | None = None

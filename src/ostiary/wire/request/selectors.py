@@ -2,8 +2,8 @@
 
 Called by `ostiary.wire.request.request_info`. Pure. They are read as Kubernetes reads them
 (``k8s.io/apimachinery``, packages labels and fields), so that a policy about selectors speaks of what the API
-server will select. Conditions that a review cannot express (``>`` and ``<``) are left out: a request with fewer
-conditions asks for more, never for less.
+server will select. Conditions that a review cannot express (``>`` and ``<``) are left out of a decision: a request with
+fewer conditions asks for more, never for less. Whoever selects objects needs them all: `every_label_requirement`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from ostiary.model import Requirement
 
 _IN, _NOT_IN, _EXISTS, _DOES_NOT_EXIST = "In", "NotIn", "Exists", "DoesNotExist"
-_COMPARISONS = {"=": _IN, "==": _IN, "!=": _NOT_IN, ">": "", "<": ""}
+GREATER, LESS = "Gt", "Lt"
+_COMPARISONS = {"=": _IN, "==": _IN, "!=": _NOT_IN, ">": GREATER, "<": LESS}
+_NOT_IN_A_REVIEW = frozenset((GREATER, LESS))
 _SETS = {"in": _IN, "notin": _NOT_IN}
 
 _TOKEN = re.compile(r"[ \t\r\n]*+(==|!=|[=!(),<>]|[^=!(),<> \t\r\n]++)")
@@ -33,13 +35,18 @@ class SelectorError(ValueError):
 
 
 def parse_label_selector(text: str) -> tuple[Requirement, ...]:
-    """The conditions of a label selector, in the order written; raises `SelectorError`."""
+    """The conditions of a label selector that a review can express, in the order written; raises `SelectorError`."""
+    every = every_label_requirement(text)
+    return tuple(requirement for requirement in every if requirement.operator not in _NOT_IN_A_REVIEW)
+
+
+def every_label_requirement(text: str) -> tuple[Requirement, ...]:
+    """All conditions of a label selector, ``>`` (`GREATER`) and ``<`` (`LESS`) too; raises `SelectorError`."""
     tokens = _SelectorTokens(text)
     requirements: list[Requirement] = []
     while tokens.next:
         requirement = _label_requirement(tokens)
-        if requirement.operator:
-            requirements.append(requirement)
+        requirements.append(requirement)
         if tokens.next == "," and tokens.take() and tokens.next:
             continue
         if tokens.next or tokens.last == ",":
@@ -122,8 +129,18 @@ def check_label_values(values: Iterable[str]) -> None:
 
 
 def _check_integer(value: str) -> None:
-    if not _INTEGER.fullmatch(value) or not -_INT64 <= int(value) < _INT64:
+    if not is_int64(value):
         raise SelectorError("what is compared must be a whole number")
+
+
+def is_int64(value: str) -> bool:
+    """Whether Go's ``strconv.ParseInt`` reads it. No such number has more than twenty characters."""
+    if not _INTEGER.fullmatch(value):
+        return False
+    # Zeros at the beginning may be any number; Python refuses to read thousands of digits.
+    digits = value.lstrip("+-").lstrip("0") or "0"
+    number = int(digits) if len(digits) < 20 else _INT64 + 1
+    return -_INT64 <= (-number if value.startswith("-") else number) < _INT64
 
 
 # --- fields ---

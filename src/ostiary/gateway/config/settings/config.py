@@ -139,12 +139,23 @@ class Webhooks:
             " only denies, and the list of revoked credentials"
         ),
     ] = False
+    introspection: Annotated[
+        bool,
+        Flag(
+            "whether [backends that check tokens themselves](../how-to/protect-a-python-api.md) may ask about tokens,"
+            " narrowed ones too, and follow revocations, below `/webhooks`"
+        ),
+    ] = False
     audiences: Annotated[tuple[str, ...], Names("what the gateway's tokens are for")] = ()
     callers: Annotated[Callers, Section("who may ask", Callers)] = Callers()
 
     @property
     def enabled(self) -> bool:
-        return self.token_review or self.subject_access_review or self.revocations
+        return self.token_review or self.subject_access_review or self.revocations or self.introspection
+
+    @property
+    def lists_revocations(self) -> bool:
+        return self.revocations or self.introspection
 
     def check(self, fields: Fields) -> None:
         callers = self.callers

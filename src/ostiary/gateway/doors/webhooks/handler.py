@@ -14,24 +14,28 @@ from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Webhooks
 from ostiary.gateway.doors.webhooks.callers import WebhookCallers
+from ostiary.gateway.doors.webhooks.introspection import TokenIntrospections
 from ostiary.gateway.doors.webhooks.reviews import OnRefused, SubjectAccessReviews, TokenReviews
 from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
 from ostiary.gateway.request.target import path_of
 from ostiary.wire import status
+from ostiary.wire.token_introspection import PATH as TOKEN_INTROSPECTION
 
 log = logging.getLogger("ostiary.gateway")
 
 # Kubernetes sends selectors along; they are bounded by its own limit on a request's head.
 LARGEST_REVIEW = 1024 * 1024
 
-Reviews = TokenReviews | SubjectAccessReviews | RevokedCredentialReviews
+Reviews = TokenReviews | SubjectAccessReviews | RevokedCredentialReviews | TokenIntrospections
 REVOKED_CREDENTIALS = b"/webhooks/revoked-credentials"
 
 
 class WebhookHandler:
-    """What is below ``/webhooks``, for the configured callers. *revocations* are for clusters that trust our issuer.
+    """What is below ``/webhooks``, for the configured callers.
+
+    *deny_revoked* is for clusters that trust our issuer, *revoked_list* for them and for backends.
 
     A cluster calls for every request of its own, so an answer that needs no waiting is sent without a task.
     """
@@ -44,7 +48,8 @@ class WebhookHandler:
         clock: Clock,
         *,
         on_refused: OnRefused,
-        revocations: tuple[RevokedCredentialReviews, RevokedCredentialList] | None = None,
+        deny_revoked: RevokedCredentialReviews | None = None,
+        revoked_list: RevokedCredentialList | None = None,
     ) -> None:
         self._callers = WebhookCallers(configured.callers, clock)
         self._reviews: dict[bytes, Reviews] = {}
@@ -52,9 +57,11 @@ class WebhookHandler:
             self._reviews[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
         if configured.subject_access_review:
             self._reviews[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer, on_refused)
-        self._revoked_list: RevokedCredentialList | None = None
-        if revocations is not None:
-            self._reviews[b"/webhooks/deny-revoked"], self._revoked_list = revocations
+        if configured.introspection:
+            self._reviews[TOKEN_INTROSPECTION.encode()] = TokenIntrospections(authenticator)
+        if deny_revoked is not None:
+            self._reviews[b"/webhooks/deny-revoked"] = deny_revoked
+        self._revoked_list = revoked_list
         # kube-apiserver appends this query to the URL. With any other query the path alone is looked up.
         self._reviews |= {path + b"?timeout=30s": reviews for path, reviews in self._reviews.items()}
 

@@ -1,10 +1,11 @@
 """What clusters that verify our JWTs themselves are told of revocations.
 
     POST /webhooks/deny-revoked          a SubjectAccessReview: denied if the credential was revoked, else no opinion
-    GET  /webhooks/revoked-credentials   the list of what must be refused, for the configuration of an API server
+    GET  /webhooks/revoked-credentials   the list of what must be refused, for API servers and for backends
 
 Called by the webhook handler, for configured callers. The review takes effect at once: it asks what a request to the
-gateway asks. The list serves API servers without the webhook; ``?after=NUMBER`` waits until there is something new.
+gateway asks. The list serves API servers without the webhook, and backends that check tokens themselves.
+``?after=NUMBER`` waits until there is something new, and ``&wait=SECONDS`` says for how long at most.
 """
 
 from __future__ import annotations
@@ -89,10 +90,16 @@ class RevokedCredentialReviews:
 
 
 class RevokedCredentialList:
-    """The list for one issuer, from the log of the token store."""
+    """The list for one gateway, from the log of the token store. *issuer* is None where no JWTs are signed."""
 
     def __init__(
-        self, issuer: JwtIssuer, authenticator: TokenAuthenticator, tokens: Tokens, *, clock: Clock, metrics: Metrics
+        self,
+        issuer: JwtIssuer | None,
+        authenticator: TokenAuthenticator,
+        tokens: Tokens,
+        *,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._issuer = issuer
         self._authenticator = authenticator
@@ -103,10 +110,12 @@ class RevokedCredentialList:
 
     async def answer(self, query: str) -> Answer:
         """*query* is that of the request."""
-        after = _number(parse_qs(query).get("after", [""])[-1])
+        parameters = parse_qs(query)
+        after, wait = (_number(parameters.get(name, [""])[-1]) for name in ("after", "wait"))
+        seconds = LONGEST_WAIT_SECONDS if wait is None else min(wait, LONGEST_WAIT_SECONDS)
         try:
             if after is not None:
-                await self._authenticator.feed.wait_until_applied(after, LONGEST_WAIT_SECONDS)
+                await self._authenticator.feed.wait_until_applied(after, seconds)
             return await self._list()
         except OstiaryError as error:
             log.error("the revoked credentials cannot be listed", extra={"cause": error.cause or error.summary})
@@ -118,8 +127,8 @@ class RevokedCredentialList:
         stored = await store.export_log()
         listed = revoked_credentials(
             [*stored.revocations, *self._tokens.unsaved],
-            issuer=self._issuer.url,
-            audiences=self._issuer.audiences,
+            issuer="" if self._issuer is None else self._issuer.url,
+            audiences=() if self._issuer is None else self._issuer.audiences,
             head=stored.head,
             now=self._clock.now(),
         )

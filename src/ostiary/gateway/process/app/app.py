@@ -69,7 +69,8 @@ class App:
         self._owns_store = shared is None
         counts = counts or ReplicatedCounts(MemoryCounts(clock=clock), clock=clock)
         self.shared = shared or open_shared(config, clock, counts)
-        self.auditor = open_auditor(config, clock)
+        tells_upstream = len(config.upstreams) > 1
+        self.auditor = open_auditor(config.audit, config.audit_sinks, clock, tells_upstream=tells_upstream)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
         self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
@@ -263,19 +264,23 @@ class App:
             self.authorizer,
             self._clock,
             on_refused=refused.record,
-            revocations=self._revocations_for_clusters(),
+            deny_revoked=self._revocations_for_clusters(),
+            revoked_list=self._revoked_list(),
         )
         return OpenPath(handler.handle, repeats=True, records_refusals=False)
 
-    def _revocations_for_clusters(self) -> tuple[RevokedCredentialReviews, RevokedCredentialList] | None:
-        shared = self.shared
+    def _revocations_for_clusters(self) -> RevokedCredentialReviews | None:
         if self.issuer is None or not self.config.webhooks.revocations:
             return None
-        reviews = RevokedCredentialReviews(shared.authenticator, self.issuer.url, shared.metrics)
-        listed = RevokedCredentialList(
+        return RevokedCredentialReviews(self.shared.authenticator, self.issuer.url, self.shared.metrics)
+
+    def _revoked_list(self) -> RevokedCredentialList | None:
+        shared = self.shared
+        if not self.config.webhooks.lists_revocations:
+            return None
+        return RevokedCredentialList(
             self.issuer, shared.authenticator, shared.tokens, clock=self._clock, metrics=shared.metrics
         )
-        return reviews, listed
 
     async def _sweep(self, every: float) -> None:
         while True:

@@ -1,29 +1,33 @@
 """Makes the auditor that the configuration asks for, with its policy and its providers.
 
-Called by the app.
+Called by the app, and by backends that record what they decide themselves.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.batched import BatchedSink
-from ostiary.gateway.config.settings import GatewayConfig, Provider
+from ostiary.gateway.config.settings import Provider
+from ostiary.gateway.config.settings.audit import Audit
 from ostiary.interfaces.audit import AuditProvider, Begins, RecordsAtOnce
 from ostiary.wire.audit import DEFAULT_POLICY, load_policy
 
 
-def open_auditor(config: GatewayConfig, clock: Clock) -> Auditor:
+def open_auditor(
+    configured: Audit, sinks: Sequence[Provider[AuditProvider]], clock: Clock, *, tells_upstream: bool
+) -> Auditor:
     """Raises `AuditUnavailable` if the audit log cannot be opened."""
-    configured = config.audit
     return Auditor(
         DEFAULT_POLICY if configured.policy is None else load_policy(configured.policy),
-        [_sink(provider, blocking=configured.blocking) for provider in config.audit_sinks],
+        [_sink(provider, blocking=configured.blocking) for provider in sinks],
         clock=clock,
         blocking=configured.blocking,
         may_refuse=configured.blocking,
-        tells_upstream=len(config.upstreams) > 1,
+        tells_upstream=tells_upstream,
     )
 
 

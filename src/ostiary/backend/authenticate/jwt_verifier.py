@@ -1,0 +1,76 @@
+"""Verifies JWTs of the gateway's issuer here, by the keys that it publishes.
+
+Called by the authenticator. What was revoked of them, the follower of revocations knows. A JWT of anybody else, for
+another audience, expired or malformed is nobody's; that its keys cannot be had is a `ProviderError`.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from ostiary.backend.config.settings import JwtSettings, TrustedGateway
+from ostiary.core.clock import Clock
+from ostiary.core.settings.outgoing import OutgoingTls, client_context
+from ostiary.model import UserInfo
+from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer
+from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, TokenRules, parse_token, time_of, verify_with
+from ostiary.plugins.common.outbound import Outbound
+from ostiary.wire.token_introspection import TokenDescription
+
+log = logging.getLogger("ostiary.backend")
+
+# What the gateway's issuer signs with.
+ALGORITHMS = frozenset(("ES256",))
+
+
+class JwtVerifier:
+    """For the JWTs of one issuer. Raises `TransportError` if a file of TLS cannot be used."""
+
+    def __init__(self, settings: JwtSettings, gateway: TrustedGateway, clock: Clock) -> None:
+        self.url = settings.issuer or gateway.url
+        is_the_gateway = self.url == gateway.url or self.url.startswith(gateway.url + "/")
+        tls = gateway.tls if is_the_gateway and settings.ca is None else OutgoingTls(ca=settings.ca)
+        self._outbound = Outbound(SYSTEM, context=client_context(tls), seconds=gateway.timeout.total_seconds())
+        self._issuer = Issuer(self.url, self._outbound, clock=clock)
+        self._rules = TokenRules(self.url, frozenset(settings.audiences), algorithms=ALGORITHMS, alone=True)
+        self._now = clock.now
+
+    async def describe(self, token: str) -> TokenDescription | None:
+        """What *token* attests; None if it is not to be believed. Raises `ProviderError` if its keys cannot be had."""
+        try:
+            parsed = parse_token(token)
+            return _description(await verify_with(self._issuer, parsed, self._rules, now=self._now()))
+        except TokenRefused as refused:
+            log.info("a JWT was refused: %s", refused)
+            return None
+
+    async def close(self) -> None:
+        await self._outbound.close()
+
+
+def _description(claims: Claims) -> TokenDescription:
+    """Raises `TokenRefused` if a claim of our issuer is missing: without it no revocation could be noticed."""
+    username, uid, groups = claims.get("username"), claims.get("uid", ""), claims.get("groups")
+    ids = [claims.get(name) for name in ("jti", "sid")]
+    sequence, began_at = claims.get("sequence"), time_of(claims, "auth_time")
+    issued_at, expires_at = time_of(claims, "iat"), time_of(claims, "exp")
+    if not isinstance(username, str) or not username or not isinstance(uid, str) or not _is_texts(groups):
+        raise TokenRefused("it does not name its user")
+    if not _is_texts(ids) or not isinstance(sequence, int) or began_at is None or issued_at is None:
+        raise TokenRefused("it lacks what a revocation names")
+    assert expires_at is not None, "verified"
+    credential_id, session = map(str, ids)
+    return TokenDescription(
+        UserInfo(username, uid, tuple(map(str, groups if isinstance(groups, list) else ()))),
+        datetime.fromtimestamp(expires_at, UTC),
+        credential_id,
+        session,
+        sequence=sequence,
+        began_at=int(began_at),
+        issued_at=int(issued_at),
+    )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

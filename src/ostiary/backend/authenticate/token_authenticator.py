@@ -1,0 +1,96 @@
+"""Token to bearer: in memory, by asking the gateway, or by verifying a JWT.
+
+    recall (at once)  ->  opaque: ask the gateway  |  JWT: verify here, then look at the revocations  ->  remember
+
+Called by the gatekeeper. A remembered token counts until it expires or is revoked, as long as the gateway's revocations
+are followed (`revocation_follower`).
+"""
+
+from __future__ import annotations
+
+from ostiary.backend.authenticate.bearer import RememberedToken, RememberedTokens
+from ostiary.backend.authenticate.gateway_questions import GatewayQuestions
+from ostiary.backend.authenticate.jwt_verifier import JwtVerifier
+from ostiary.backend.authenticate.revocation_follower import RevocationFollower
+from ostiary.core.caching.cache import Cache
+from ostiary.core.clock import Clock
+from ostiary.core.tokens import well_formed
+from ostiary.errors import ProviderError
+
+# A JWT with many groups has a few thousand characters. What is longer is not even hashed.
+LONGEST_TOKEN = 16 * 1024
+
+
+class BackendAuthenticator:
+    """One event loop uses it."""
+
+    def __init__(
+        self, questions: GatewayQuestions, jwts: JwtVerifier | None, *, max_stale: float, clock: Clock
+    ) -> None:
+        self._questions, self._jwts = questions, jwts
+        self._now, self._monotonic = clock.now, clock.monotonic
+        self.remembered = RememberedTokens()
+        self._by_digest = self.remembered.by_digest
+        self.follower = RevocationFollower(
+            questions.fetch_revoked, max_stale=max_stale, clock=clock, on_revoked=self.remembered.forget_revoked
+        )
+        self._look_ups: Cache[bytes, tuple[RememberedToken | None]] = Cache(seconds=0.0, clock=clock)
+
+    def recall(self, token_digest: bytes) -> RememberedToken | None:
+        """The token, if it is in memory and good this very moment."""
+        token = self._by_digest.get(token_digest)
+        if token is None or self._monotonic() >= self.follower.fresh_until:
+            return None
+        if token.expires_at <= self._now():
+            self.remembered.forget(token)
+            return None
+        return token
+
+    async def find(self, token: bytes, token_digest: bytes) -> RememberedToken | None:
+        """The token; None if it is unknown, expired or revoked. Raises `ProviderError` if nobody can say."""
+        is_opaque = well_formed(token)
+        if not is_opaque and (self._jwts is None or token.count(b".") != 2):
+            # No token of ours has this form: nobody need be asked.
+            return None
+        await self.follower.ensure_fresh()
+        text = token.decode("latin-1")
+        (remembered,) = await self._look_ups.fill(
+            token_digest, lambda: self._look_up(text, token_digest, is_opaque=is_opaque)
+        )
+        # It may have been revoked while this caller waited for its turn.
+        return None if remembered is None or remembered.is_revoked else remembered
+
+    async def _look_up(self, token: str, token_digest: bytes, *, is_opaque: bool) -> tuple[RememberedToken | None]:
+        """In a tuple, since a cache keeps no None."""
+        while True:
+            epoch = self.follower.epoch
+            description = await (self._questions.describe(token) if is_opaque else self._verifier.describe(token))
+            if epoch == self.follower.epoch:
+                break
+            # A revocation came while the gateway was asked: its answer may be older than that.
+        if description is None or description.expires_at <= self._now():
+            return (None,)
+        if not is_opaque:
+            self._check_list()
+            if self.follower.tokens.concern(description):
+                return (None,)
+        remembered = RememberedToken(token_digest, description)
+        self.remembered.remember(remembered)
+        return (remembered,)
+
+    @property
+    def _verifier(self) -> JwtVerifier:
+        assert self._jwts is not None, "checked by whoever calls"
+        return self._jwts
+
+    def _check_list(self) -> None:
+        """Raise `ProviderError` if the list of the gateway says nothing about the JWTs that are accepted here."""
+        if self.follower.tokens.issuer != self._verifier.url:
+            cause = f"the gateway's list is not about the issuer {self._verifier.url}"
+            hint = "jwt.issuer must be the issuer of the gateway, which must sign JWTs (issuer)"
+            raise ProviderError("revoked JWTs cannot be told from others", cause=cause, hint=hint)
+
+    async def close(self) -> None:
+        await self._questions.close()
+        if self._jwts is not None:
+            await self._jwts.close()

@@ -1,0 +1,1 @@
+"""The configuration of an API that checks tokens and policy itself: ``backend.yaml``."""

@@ -1,0 +1,45 @@
+"""How the gateway is asked: by whom, and with which certificates."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from ostiary.backend.authenticate.gateway_questions import GatewayQuestions
+from ostiary.backend.config.loading import loads
+from ostiary.errors import ProviderError
+from ostiary.testing import FakeClock
+from tests.support.scripted_gateway import ScriptedGateway
+
+
+async def test_an_authority_that_is_exchanged_counts_from_then_on(tmp_path: Path) -> None:
+    """Certificates are renewed in place; an API is not restarted for that."""
+    ca, other = trustme.CA(), trustme.CA()
+    gateway = ScriptedGateway()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("localhost").configure_cert(context)
+    gateway._http.socket = context.wrap_socket(gateway._http.socket, server_side=True, do_handshake_on_connect=False)
+    gateway.url = gateway.url.replace("http://127.0.0.1", "https://localhost")
+    other.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with gateway.running():
+        settings = gateway.settings(tmp_path, gateway={"tls": {"ca": "ca.pem"}})
+        clock = FakeClock()
+        questions = GatewayQuestions(loads(json.dumps(settings), directory=tmp_path).gateway, clock)
+        token = gateway.add("ann")
+        with pytest.raises(ProviderError) as caught:
+            await questions.describe(token)
+        assert "its certificate is not trusted" in str(caught.value.cause)
+        (tmp_path / "ca.pem").write_text("in the middle of being written")
+        clock.advance(2)
+        with pytest.raises(ProviderError):
+            await questions.describe(token)
+        ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        clock.advance(2)
+        description = await questions.describe(token)
+        assert description is not None
+        assert description.user.username == "ann"
+        await questions.close()

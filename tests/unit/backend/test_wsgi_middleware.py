@@ -1,0 +1,108 @@
+"""From a WSGI environ to a request, and what becomes of the application's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ostiary.backend import SyncGatekeeper
+from ostiary.backend.gatekeeper import Gatekeeper
+from ostiary.backend.wsgi_middleware import Environ, WsgiGatekeeper, request_of
+from tests.support.scripted_gateway import ScriptedGateway
+
+
+def environ(path: str = "/a", **more: str) -> Environ:
+    return {"REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "", **more}
+
+
+def test_what_an_environ_says() -> None:
+    request = request_of(
+        environ(
+            "/a", QUERY_STRING="x=1", HTTP_AUTHORIZATION="Bearer ost_x", REMOTE_ADDR="192.0.2.7", HTTP_USER_AGENT="curl"
+        )
+    )
+    assert (request.target, request.token) == (b"/a?x=1", b"ost_x")
+    assert (request.remote, request.user_agent, request.mistake) == ("192.0.2.7", b"curl", "")
+
+
+def test_the_path_is_the_one_that_the_application_routes_by() -> None:
+    assert request_of(environ("/b", SCRIPT_NAME="/app")).target == b"/app/b"
+    # UTF-8, as PEP 3333 hands it over.
+    assert request_of(environ("/\u00e4".encode().decode("latin-1"))).target == b"/%C3%A4"
+
+
+def test_impersonation_is_refused() -> None:
+    """H5."""
+    assert request_of(environ(HTTP_IMPERSONATE_USER="root")).mistake != ""
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with ScriptedGateway().running() as served:
+        yield served
+
+
+@pytest.fixture
+def gatekeeper(gateway: ScriptedGateway, tmp_path: Path) -> Iterator[SyncGatekeeper]:
+    settings = gateway.settings(tmp_path, openPaths=["/open"], audit={"log": {"path": "audit.log"}})
+    with SyncGatekeeper(lambda: Gatekeeper.from_mapping(settings, directory=tmp_path)) as gatekeeper:
+        yield gatekeeper
+
+
+class Server:
+    """Calls the application as a server does."""
+
+    def __init__(self, app: Callable[..., Any], gatekeeper: SyncGatekeeper) -> None:
+        self._app = WsgiGatekeeper(app, gatekeeper)
+
+    def __call__(self, asked: Environ) -> tuple[str, dict[str, str], bytes]:
+        started: list[tuple[str, dict[str, str]]] = []
+        body = self._app(asked, lambda status, headers, *more: started.append((status, dict(headers))))
+        try:
+            content = b"".join(body)
+        finally:
+            close = getattr(body, "close", None)
+            if close is not None:
+                close()
+        return *started[0], content
+
+
+def greeting(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    user = asked.get("ostiary.user")
+    return [b"nobody" if user is None else user.username.encode()]
+
+
+def test_an_application_knows_the_user(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
+    status, headers, body = Server(greeting, gatekeeper)(environ(HTTP_AUTHORIZATION=f"Bearer {gateway.add('ann')}"))
+    assert (status, body) == ("200 OK", b"ann")
+    assert len(headers["Audit-Id"]) == 36
+
+
+def test_an_open_path_has_no_user_whatever_a_server_sets(gatekeeper: SyncGatekeeper) -> None:
+    assert Server(greeting, gatekeeper)(environ("/open", **{"ostiary.user": "root"}))[2] == b"nobody"
+
+
+def test_a_refusal_of_a_view_is_answered(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
+    def view(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+        raise asked["ostiary"].missing()
+
+    status, headers, _ = Server(view, gatekeeper)(environ(HTTP_AUTHORIZATION=f"Bearer {gateway.add('ann')}"))
+    assert (status, headers["Cache-Control"]) == ("404 Not Found", "no-cache, private")
+
+
+def test_other_failures_are_the_servers_to_answer(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
+    def view(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Server(view, gatekeeper)(environ(HTTP_AUTHORIZATION=f"Bearer {gateway.add('ann')}"))
+
+
+def test_a_head_gets_no_body(gatekeeper: SyncGatekeeper) -> None:
+    status, headers, body = Server(greeting, gatekeeper)(environ(REQUEST_METHOD="HEAD"))
+    assert (status, body) == ("401 Unauthorized", b"")
+    assert int(headers["Content-Length"]) > 0
