@@ -28,7 +28,7 @@ from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGr
 from ostiary.gateway.issuer.deny_list import MOST_LISTED
 from ostiary.model import Secret
 from ostiary.wire.apiserver_config import authentication_configuration
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
 from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import GROUPS, ClusterSite
 from tests.interop.support.kubectl import RealKubectl

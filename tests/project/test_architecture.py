@@ -129,10 +129,11 @@ INSIDE = {
         "store_abilities": {"."},
     },
     "wire": {
-        ".": {"client_authentication", "codec", "request"},
+        ".": {"client_authentication", "codec", "ostiary_dev", "request"},
         "audit": {"rbac"},
         "client_authentication": {"codec"},
         "codec": set(),
+        "ostiary_dev": set(),
         "rbac": {"request"},
         "request": set(),
     },

@@ -167,7 +167,8 @@ def role(namespace: str, *rules: Mapping[str, Any] | str, **subjects: str) -> li
     A rule that is a text are resources of the core group, with all verbs.
     """
     full = [_rule(rule) for rule in rules]
-    name = f"{'-'.join(subjects.values())}-{abs(hash(json.dumps(full)))}".lower().replace(",", "-").replace(":", "-")
+    name = f"{'-'.join(subjects.values())}-{abs(hash(json.dumps(full)))}".lower()
+    name = re.sub("[,:/]", "-", name)
     kind = "Role" if namespace else "ClusterRole"
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     bound = [{"kind": who, "name": called, "apiGroup": RBAC} for who, called in subjects.items()]

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from ostiary.core.tokens import new_token
 from ostiary.model import UserInfo
-from ostiary.wire.revoked_credentials import RevokedCredentials, encode_revoked_credentials
-from ostiary.wire.token_introspection import TokenDescription, decode_question, encode_answer
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, encode_revoked_credentials
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decode_question, encode_answer
 from tests.support.serving import serving
 
 # What is sent in place of an answer; None closes the connection without one.

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from ostiary.backend.access import Admitted, SyncAccess
 from ostiary.backend.authenticate.bearer import Bearer
@@ -143,5 +143,5 @@ class SyncGatekeeper:
         return loop
 
 
-def _wait(asking: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+def _wait(asking: Coroutine[object, None, T], loop: asyncio.AbstractEventLoop) -> T:
     return asyncio.run_coroutine_threadsafe(asking, loop).result(LONGEST_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote_from_bytes
 
 from ostiary.backend.access import SyncAccess
@@ -19,9 +19,11 @@ from ostiary.backend.sync_gatekeeper import SyncGatekeeper
 from ostiary.errors import AccessRefused
 from ostiary.gateway.authenticate.presented_token import bearer
 
-Environ = dict[str, Any]
-StartResponse = Callable[..., Any]
-WsgiApplication = Callable[[Environ, StartResponse], Iterable[bytes]]
+if TYPE_CHECKING:
+    from types import TracebackType
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 # Where views find what they may know.
 ACCESS, USER = "ostiary", "ostiary.user"
@@ -31,13 +33,13 @@ _IN_A_PATH = "/-._~!$&'()*+,=:@"
 class WsgiGatekeeper:
     """Lets through what *gatekeeper* does: one that is made already, or the path of its ``backend.yaml``."""
 
-    def __init__(self, app: WsgiApplication, gatekeeper: SyncGatekeeper | str | os.PathLike[str]) -> None:
+    def __init__(self, app: WSGIApplication, gatekeeper: SyncGatekeeper | str | os.PathLike[str]) -> None:
         self._app = app
         if not isinstance(gatekeeper, SyncGatekeeper):
             gatekeeper = SyncGatekeeper.from_file(gatekeeper)
         self._gatekeeper = gatekeeper
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = request_of(environ)
         # Nobody but us sets them; a server in front of us that does would be believed by views.
         environ.pop(ACCESS, None)
@@ -73,9 +75,11 @@ class _AnswerHead:
         self.access = access
         self.status = 0
 
-    def start(self, status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: ExceptionInfo | None = None, /
+    ) -> Callable[[bytes], object]:
         self.status = int(status.split(" ", 1)[0])
-        return self._start_response(status, [*headers, ("Audit-Id", self.access.request_id)], *more)
+        return self._start_response(status, [*headers, ("Audit-Id", self.access.request_id)], exc_info)
 
 
 class _Body:
@@ -99,7 +103,7 @@ class _Body:
 # --- what an environ says ---
 
 
-def request_of(environ: Environ) -> BackendRequest:
+def request_of(environ: WSGIEnvironment) -> BackendRequest:
     """The request of a WSGI environ. The path is the one that the application routes by, encoded again."""
     # As PEP 3333 has it: bytes, each as one character.
     path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
@@ -121,7 +125,7 @@ def request_of(environ: Environ) -> BackendRequest:
     return request
 
 
-def send_refusal(environ: Environ, start_response: StartResponse, refusal: AccessRefused) -> list[bytes]:
+def send_refusal(environ: WSGIEnvironment, start_response: StartResponse, refusal: AccessRefused) -> list[bytes]:
     phrase = HTTPStatus(refusal.status).phrase
     headers = [*refusal.headers, ("Content-Length", str(len(refusal.body)))]
     start_response(f"{refusal.status} {phrase}", headers)

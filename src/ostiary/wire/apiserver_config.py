@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ostiary.core.config import Json
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
 
 API_VERSION = "apiserver.config.k8s.io/v1"
 # What the user of a JWT has in `extra`. kube-apiserver itself adds the credential id, which is the JWT's `jti`.

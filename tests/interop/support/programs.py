@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "interop-build"
+SPIRE = "spire"
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,16 @@ def etcd() -> Path:
     return listed()["etcd"]["etcd"]
 
 
-def not_built() -> list[str]:
-    """What has to be built first, as in ``kubernetes-1.36/kubectl``."""
+def spire(program: str) -> Path:
+    return listed()[SPIRE][program]
+
+
+def not_built(wanted: Callable[[str], bool]) -> list[str]:
+    """What has to be built first of the modules that are *wanted*, as in ``kubernetes-1.36/kubectl``."""
     return [
         f"{module}/{program}"
         for module, programs in listed().items()
+        if wanted(module)
         for program, path in programs.items()
         if not path.exists()
     ]

@@ -12,8 +12,8 @@ from ostiary.backend.plans import BackendPlan
 from ostiary.backend.request import BackendRequest
 from ostiary.gateway.authorize.ruling import NOTHING_ASKED
 from ostiary.model import RequestInfo, UserInfo
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 from ostiary.wire.request.selectors import SelectorError
-from ostiary.wire.token_introspection import TokenDescription
 
 TOKEN = RememberedToken(b"d" * 32, TokenDescription(UserInfo("ann"), datetime(2999, 1, 1, tzinfo=UTC), "id", "session"))
 OBJECTS = [{"metadata": {"name": name, "labels": {"tier": tier}}} for name, tier in (("a", "web"), ("b", "db"))]

@@ -17,7 +17,7 @@ from ostiary.backend.request import BackendRequest
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.wire.revoked_credentials import RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedSubject
 from tests.support.gateway import role
 from tests.support.scripted_gateway import ScriptedGateway, garbage
 

@@ -9,7 +9,7 @@ from ostiary.backend.plans import LONGEST_TARGET, BackendPlan, BackendPlans
 from ostiary.backend.request import BackendRequest
 from ostiary.gateway.authorize.ruling import NOTHING_ASKED
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 PLAN = BackendPlan((RequestInfo("get", "GET", "/x"),), NOTHING_ASKED, None)
 

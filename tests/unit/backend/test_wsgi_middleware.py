@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 import pytest
 
 from ostiary.backend import SyncGatekeeper
 from ostiary.backend.gatekeeper import Gatekeeper
-from ostiary.backend.wsgi_middleware import Environ, WsgiGatekeeper, request_of
+from ostiary.backend.wsgi_middleware import WsgiGatekeeper, request_of
 from tests.support.scripted_gateway import ScriptedGateway
 
 
-def environ(path: str = "/a", **more: str) -> Environ:
+def environ(path: str = "/a", **more: str) -> WSGIEnvironment:
     return {"REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "", **more}
 
 
@@ -58,9 +59,16 @@ class Server:
     def __init__(self, app: Callable[..., Any], gatekeeper: SyncGatekeeper) -> None:
         self._app = WsgiGatekeeper(app, gatekeeper)
 
-    def __call__(self, asked: Environ) -> tuple[str, dict[str, str], bytes]:
+    def __call__(self, asked: WSGIEnvironment) -> tuple[str, dict[str, str], bytes]:
         started: list[tuple[str, dict[str, str]]] = []
-        body = self._app(asked, lambda status, headers, *more: started.append((status, dict(headers))))
+
+        def start_response(
+            status: str, headers: list[tuple[str, str]], exc_info: object = None, /
+        ) -> Callable[[bytes], object]:
+            started.append((status, dict(headers)))
+            return lambda data: None
+
+        body = self._app(asked, start_response)
         try:
             content = b"".join(body)
         finally:
@@ -70,7 +78,7 @@ class Server:
         return *started[0], content
 
 
-def greeting(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+def greeting(asked: WSGIEnvironment, start_response: Callable[..., Any]) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     user = asked.get("ostiary.user")
     return [b"nobody" if user is None else user.username.encode()]
@@ -87,7 +95,7 @@ def test_an_open_path_has_no_user_whatever_a_server_sets(gatekeeper: SyncGatekee
 
 
 def test_a_refusal_of_a_view_is_answered(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
-    def view(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+    def view(asked: WSGIEnvironment, start_response: Callable[..., Any]) -> list[bytes]:
         raise asked["ostiary"].missing()
 
     status, headers, _ = Server(view, gatekeeper)(environ(HTTP_AUTHORIZATION=f"Bearer {gateway.add('ann')}"))
@@ -95,7 +103,7 @@ def test_a_refusal_of_a_view_is_answered(gateway: ScriptedGateway, gatekeeper: S
 
 
 def test_other_failures_are_the_servers_to_answer(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
-    def view(asked: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+    def view(asked: WSGIEnvironment, start_response: Callable[..., Any]) -> list[bytes]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

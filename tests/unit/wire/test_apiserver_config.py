@@ -15,7 +15,7 @@ from ostiary.wire.apiserver_config import (
     cel_text,
     deny_expressions,
 )
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
 
 ISSUER = "https://gateway.example"
 NOTHING = RevokedCredentials(ISSUER, ("prod",))

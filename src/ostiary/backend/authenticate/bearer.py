@@ -10,7 +10,7 @@ from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
 from ostiary.core.delegation import Delegation, decode
 from ostiary.model import UserInfo
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 SIZE = 32 * 1024 * 1024
 SIZE_PER_USER = 1024 * 1024

@@ -17,9 +17,9 @@ from ostiary.core.settings.outgoing import OutgoingTls, client_context
 from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import TransportError
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
-from ostiary.wire.revoked_credentials import RevokedCredentials, decode_revoked_credentials
-from ostiary.wire.token_introspection import PATH as INTROSPECTION
-from ostiary.wire.token_introspection import TokenDescription, decode_answer, question
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, decode_revoked_credentials
+from ostiary.wire.ostiary_dev.token_introspection import PATH as INTROSPECTION
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decode_answer, question
 
 # What errors call it.
 SYSTEM = "the gateway"

@@ -16,7 +16,7 @@ from ostiary.model import UserInfo
 from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer
 from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, TokenRules, parse_token, time_of, verify_with
 from ostiary.plugins.common.outbound import Outbound
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 log = logging.getLogger("ostiary.backend")
 

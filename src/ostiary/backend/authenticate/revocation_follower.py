@@ -18,7 +18,7 @@ from ostiary.backend.authenticate.revoked_tokens import RevokedTokens
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.errors import OstiaryError
-from ostiary.wire.revoked_credentials import RevokedCredentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials
 
 log = logging.getLogger("ostiary.backend")
 

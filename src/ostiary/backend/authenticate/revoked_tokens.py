@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 K = TypeVar("K", bound=Hashable)
 

@@ -18,7 +18,7 @@ from ostiary.cli.output import print_error, print_note
 from ostiary.cli.token_file import token_text
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, OstiaryError, ProviderError
-from ostiary.wire.revoked_credentials import RevokedCredentials, decode_revoked_credentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, decode_revoked_credentials
 
 PATH = "/webhooks/revoked-credentials"
 # The gateway answers after 25 seconds if nothing happens.

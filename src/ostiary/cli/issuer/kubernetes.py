@@ -16,7 +16,7 @@ from ostiary.core.config import Json, read
 from ostiary.core.config.edit import dump
 from ostiary.errors import ConfigurationError
 from ostiary.wire.apiserver_config import authentication_configuration, authorization_configuration
-from ostiary.wire.revoked_credentials import RevokedCredentials, with_audiences
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, with_audiences
 
 Render = Callable[[RevokedCredentials], str]
 

@@ -13,8 +13,8 @@ from ostiary.gateway.accounts.api_tokens import maker_of, scope_of
 from ostiary.gateway.accounts.service_account import ServiceAccount
 from ostiary.gateway.accounts.service_accounts import AccountPage
 from ostiary.interfaces.token_store import Session
-from ostiary.wire.ostiary_accounts import list_json, time_text
-from ostiary.wire.ostiary_dev import API_VERSION
+from ostiary.wire.ostiary_dev.accounts import list_json, time_text
+from ostiary.wire.ostiary_dev.operators import API_VERSION
 
 
 def account_json(account: ServiceAccount) -> dict[str, object]:

@@ -27,8 +27,8 @@ from ostiary.gateway.accounts.service_account import AccountState
 from ostiary.gateway.accounts.service_accounts import MOST_LISTED, ServiceAccounts
 from ostiary.gateway.doors.account_json import account_json, accounts_json, api_tokens_json, issued_json, revoked_json
 from ostiary.gateway.doors.failures import failure
-from ostiary.wire.ostiary_accounts import AccountRequest, TokenRequest, decode_account_request, decode_token_request
-from ostiary.wire.ostiary_dev import PREFIX, decode_body
+from ostiary.wire.ostiary_dev.accounts import AccountRequest, TokenRequest, decode_account_request, decode_token_request
+from ostiary.wire.ostiary_dev.operators import PREFIX, decode_body
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _IN_NAMESPACE = f"{PREFIX}/namespaces/{{namespace}}/serviceaccounts"

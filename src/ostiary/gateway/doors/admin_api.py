@@ -44,7 +44,7 @@ from ostiary.interfaces.admission import SubjectUsage
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.wire.ostiary_dev import (
+from ostiary.wire.ostiary_dev.operators import (
     API_VERSION,
     PREFIX,
     decode_body,

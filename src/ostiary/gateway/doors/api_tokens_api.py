@@ -16,8 +16,8 @@ from starlette.routing import Route
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.doors.account_json import api_tokens_json, issued_json, revoked_json
 from ostiary.gateway.doors.accounts_api import answering, check_maker
-from ostiary.wire.ostiary_accounts import decode_token_request
-from ostiary.wire.ostiary_dev import PREFIX, decode_body
+from ostiary.wire.ostiary_dev.accounts import decode_token_request
+from ostiary.wire.ostiary_dev.operators import PREFIX, decode_body
 
 
 class ApiTokensApi:

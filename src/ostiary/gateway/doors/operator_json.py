@@ -16,7 +16,7 @@ from ostiary.gateway.replicas.comparison import SeenReplica
 from ostiary.interfaces.admission import SubjectUsage
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import Attributes, Decision
-from ostiary.wire.ostiary_dev import API_VERSION
+from ostiary.wire.ostiary_dev.operators import API_VERSION
 
 
 def attributes_json(attributes: Attributes) -> dict[str, object]:

@@ -21,7 +21,7 @@ from ostiary.gateway.issuer.claims import session_digest
 from ostiary.gateway.issuer.key_ring import CLOCK_SKEW
 from ostiary.gateway.issuer.rotation import LONGEST_LIFETIME
 from ostiary.interfaces.token_store import Revocation, RevocationKind
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
 
 LISTED_FOR = LONGEST_LIFETIME + 2 * CLOCK_SKEW
 # An API server compiles the list whenever it changes, and goes through it for every token that it has not seen lately.

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from ostiary.backend.authenticate.bearer import RememberedToken, RememberedTokens
 from ostiary.backend.authenticate.revoked_tokens import RevokedTokens
 from ostiary.model import UserInfo
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from ostiary.backend.authenticate.revocation_follower import RevocationFollower
 from ostiary.backend.authenticate.revoked_tokens import RevokedTokens
 from ostiary.errors import ProviderError
 from ostiary.testing import FakeClock
-from ostiary.wire.revoked_credentials import RevokedCredentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials
 
 MAX_STALE = 8.0
 

@@ -14,8 +14,8 @@ from ostiary.gateway.issuer.claims import session_digest
 from ostiary.gateway.issuer.deny_list import revoked_credentials
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
-from ostiary.wire.revoked_credentials import RevokedCredentials, RevokedSubject
-from ostiary.wire.token_introspection import TokenDescription
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES, IDS = st.sampled_from(["ann", "bob"]), st.sampled_from(["s1", "s2"])

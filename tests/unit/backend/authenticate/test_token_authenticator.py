@@ -21,7 +21,7 @@ from ostiary.core.delegation import NOTHING, narrow, parse_scope
 from ostiary.core.tokens import digest, new_token
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
-from ostiary.wire.revoked_credentials import RevokedSubject
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedSubject
 from tests.support.scripted_gateway import ScriptedGateway, garbage
 
 

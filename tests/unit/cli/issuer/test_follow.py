@@ -8,7 +8,7 @@ import pytest
 
 from ostiary.cli.issuer.follow import RETRY_SECONDS, WRITTEN_APART_SECONDS, RevokedCredentialsSource, follow
 from ostiary.errors import ConfigurationError, OstiaryError, ProviderError
-from ostiary.wire.revoked_credentials import RevokedCredentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials
 
 AWAY = ProviderError("the gateway is unreachable", code="gateway-unreachable")
 

@@ -12,7 +12,7 @@ from ostiary.gateway.issuer.claims import claims_of, session_digest
 from ostiary.gateway.issuer.deny_list import LISTED_FOR, MOST_LISTED_OF_USER, REPLICA_SKEW, revoked_credentials
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session
 from ostiary.model import UserInfo
-from ostiary.wire.revoked_credentials import RevokedCredentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ANN = UserInfo("ann", "u1", ("dev", "ops"))

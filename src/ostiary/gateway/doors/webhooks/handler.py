@@ -21,7 +21,7 @@ from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
 from ostiary.gateway.request.target import path_of
 from ostiary.wire import status
-from ostiary.wire.token_introspection import PATH as TOKEN_INTROSPECTION
+from ostiary.wire.ostiary_dev.token_introspection import PATH as TOKEN_INTROSPECTION
 
 log = logging.getLogger("ostiary.gateway")
 

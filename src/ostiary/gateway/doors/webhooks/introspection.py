@@ -17,8 +17,8 @@ from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.issuer.claims import session_digest
 from ostiary.wire import status
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decode_question, encode_answer
 from ostiary.wire.status import Answer
-from ostiary.wire.token_introspection import TokenDescription, decode_question, encode_answer
 
 log = logging.getLogger("ostiary.gateway")
 

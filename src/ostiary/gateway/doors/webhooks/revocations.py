@@ -28,7 +28,7 @@ from ostiary.model import Decision, UserInfo, Verdict
 from ostiary.wire import status
 from ostiary.wire.apiserver_config import CREDENTIAL_ID_KEY, ISSUER_KEY
 from ostiary.wire.authorization import SUBJECT, AccessReview, ReviewError, decode_review, encode_status
-from ostiary.wire.revoked_credentials import encode_revoked_credentials
+from ostiary.wire.ostiary_dev.revoked_credentials import encode_revoked_credentials
 from ostiary.wire.status import Answer
 
 log = logging.getLogger("ostiary.gateway")

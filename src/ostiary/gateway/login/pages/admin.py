@@ -28,7 +28,7 @@ from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
-from ostiary.wire.ostiary_dev import PREFIX, decode_subject_search
+from ostiary.wire.ostiary_dev.operators import PREFIX, decode_subject_search
 from ostiary.wire.request.request_info import request_info
 
 MOST_SESSIONS = 200

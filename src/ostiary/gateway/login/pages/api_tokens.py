@@ -26,7 +26,7 @@ from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Attributes, UserInfo
-from ostiary.wire.ostiary_dev import PREFIX
+from ostiary.wire.ostiary_dev.operators import PREFIX
 from ostiary.wire.request.request_info import request_info
 
 MOST_DAYS_DIGITS = 5

@@ -19,8 +19,8 @@ from ostiary.interfaces.token_store import Found
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
+from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decode_answer, question
 from ostiary.wire.status import Answer
-from ostiary.wire.token_introspection import TokenDescription, decode_answer, question
 
 ANN = UserInfo("ann", "u1", ("dev",), (("team", ("a", "b")),))
 

@@ -26,7 +26,7 @@ from ostiary.interfaces.token_store import Found, RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
-from ostiary.wire.revoked_credentials import RevokedCredentials, decode_revoked_credentials
+from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, decode_revoked_credentials
 from ostiary.wire.status import Answer
 
 ANN = UserInfo("ann", "u1", ("dev",))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.wire.ostiary_accounts import AccountRequest, TokenRequest, decode_account_request, decode_token_request
+from ostiary.wire.ostiary_dev.accounts import AccountRequest, TokenRequest, decode_account_request, decode_token_request
 
 
 def test_an_account_is_read() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ostiary.wire.ostiary_dev import API_VERSION
+from ostiary.wire.ostiary_dev.operators import API_VERSION
 
 LONGEST_SECONDS = 100 * 366 * 24 * 3600
 LONGEST_DESCRIPTION = 500

@@ -10,7 +10,7 @@ import pytest
 
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import RequestInfo
-from ostiary.wire.ostiary_dev import decode_body, decode_revocation, decode_subject_search
+from ostiary.wire.ostiary_dev.operators import decode_body, decode_revocation, decode_subject_search
 
 
 def test_a_search_names_a_resource_or_a_path() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.wire.revoked_credentials import (
+from ostiary.wire.ostiary_dev.revoked_credentials import (
     RevokedCredentials,
     RevokedSubject,
     decode_revoked_credentials,

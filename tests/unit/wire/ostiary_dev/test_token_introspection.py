@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostiary.model import UserInfo
-from ostiary.wire.token_introspection import (
+from ostiary.wire.ostiary_dev.token_introspection import (
     TokenDescription,
     decode_answer,
     decode_question,
