@@ -49,6 +49,7 @@ class TokenKind(Enum):
     RENEWAL = "renewal"
     SPENT = "spent"  # a renewal token that was used; kept, so that its second use is noticed
     BROWSER = "browser"  # in a cookie, for the gateway's own pages; it opens nothing else
+    APPLICATION = "application"  # in a cookie, for one web application; it opens nothing else
 
 
 # How long the text `TokenRecord.delegation` is at most, in bytes.

@@ -70,6 +70,15 @@ def unauthorized() -> Answer:
     return _UNAUTHORIZED
 
 
+def sign_in_required() -> Answer:
+    """For the scripts of a web application, whose session has ended."""
+    return failure(401, "Unauthorized", "sign-in required: load a page of the application in the browser")
+
+
+def refused_origin(message: str) -> Answer:
+    return failure(403, "Forbidden", message)
+
+
 def www_authenticate(error: bool, realm: str = "ostiary") -> str:
     """The challenge that goes with a 401 (RFC 6750, section 3): *error* if there was a token, and it is no good."""
     quoted = realm.replace("\\", "\\\\").replace('"', '\\"')

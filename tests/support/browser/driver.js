@@ -38,6 +38,8 @@ const steps = {
   async clipboard() { return page.evaluate(() => navigator.clipboard.readText()); },
   async cookies() { return context.cookies(); },
   async fetched({ path }) { return page.evaluate(async (path) => (await fetch(path)).status, path); },
+  // A function of the page itself, in its own origin, as a script of the page would call it.
+  async run({ script }) { return page.evaluate(`(async () => { ${script} })()`); },
   async width() { return page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]); },
   async picture({ path }) { await page.screenshot({ path, fullPage: true }); },
   async problems() { return problems; },

@@ -62,8 +62,8 @@ _PREFIXED = re.compile(
 )
 # Characters of a token of ours, or of a signed one, need no escaping in JSON, in a URL or in a header.
 _TOKEN_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
-_OWN_TOKEN = re.compile(r"os[trbp]_[A-Za-z0-9_-]{16,}+")
-_TOKEN_STARTS = ("ost_", "osr_", "osb_", "osp_", _JSON_OBJECT_IN_BASE64)
+_OWN_TOKEN = re.compile(r"os[trbpa]_[A-Za-z0-9_-]{16,}+")
+_TOKEN_STARTS = ("ost_", "osr_", "osb_", "osp_", "osa_", _JSON_OBJECT_IN_BASE64)
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]++")
 _CASE_CHANGE = re.compile(r"[a-z][A-Z]")
 _BETWEEN_WORDS = re.compile(r"[+/_=-]")

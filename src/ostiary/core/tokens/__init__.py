@@ -9,6 +9,7 @@ records         what a sign-in remembers meanwhile      moving         from one 
 contents        what a store holds, counted             likeness       whether two stores hold the same
 moving_objects  the same for objects
 program_tokens  for programs: one token, no renewal     allowance      how many of these a user may have
+application_tokens  in the cookies of web applications
 
 An access token is short-lived and unscoped. The cookie of a browser opens the gateway's own pages and nothing else. A
 session lasts as long as a person need not sign in again, and no token outlives it. A renewal token is good for one
@@ -18,6 +19,7 @@ can tell, so the session ends.
 
 from __future__ import annotations
 
+from ostiary.core.tokens.application_tokens import ApplicationTokens
 from ostiary.core.tokens.program_tokens import API_TOKENS_PER_USER, TOKENS_PER_USER, IssuedToken
 from ostiary.core.tokens.revocations import LARGEST_SKEW, check_revocation, ends, ends_token
 from ostiary.core.tokens.storable import (
@@ -33,9 +35,11 @@ from ostiary.core.tokens.storable import (
 from ostiary.core.tokens.token_format import (
     ACCESS_PREFIX,
     API_PREFIX,
+    APPLICATION_PREFIX,
     BROWSER_PREFIX,
     LENGTH,
     RENEWAL_PREFIX,
+    application_digest,
     digest,
     digest_hex,
     new_token,
@@ -51,6 +55,7 @@ from ostiary.core.tokens.tokens import (
     Issued,
     Recheck,
     Tokens,
+    keeping_secret,
     unseal_kept,
 )
 
@@ -58,6 +63,7 @@ __all__ = [
     "ACCESS_PREFIX",
     "API_PREFIX",
     "API_TOKENS_PER_USER",
+    "APPLICATION_PREFIX",
     "BROWSER_PREFIX",
     "CLOCK_TOLERANCE",
     "LARGEST_SKEW",
@@ -68,12 +74,14 @@ __all__ = [
     "SESSIONS_PER_USER",
     "SESSION_LIFETIME",
     "TOKENS_PER_USER",
+    "ApplicationTokens",
     "Attested",
     "BrowserSession",
     "Issued",
     "IssuedToken",
     "Recheck",
     "Tokens",
+    "application_digest",
     "check_object",
     "check_revocation",
     "check_storable",
@@ -84,6 +92,7 @@ __all__ = [
     "digest_hex",
     "ends",
     "ends_token",
+    "keeping_secret",
     "later_of",
     "new_token",
     "too_many_objects",

@@ -16,6 +16,7 @@ from ostiary.model import Secret
 ACCESS_PREFIX = b"ost_"
 RENEWAL_PREFIX = b"osr_"
 BROWSER_PREFIX = b"osb_"
+APPLICATION_PREFIX = b"osa_"
 # Of API tokens, which lie in files and variables for months: scanners must be able to tell them from others.
 API_PREFIX = b"osp_"
 # What a request may present.
@@ -55,6 +56,11 @@ def digest(token: str | bytes) -> bytes:
     operator's command would have to share it. Looking up a digest also needs no comparison in constant time.
     """
     return sha256(as_bytes(token)).digest()
+
+
+def application_digest(token: str | bytes, application: str) -> bytes:
+    """The same for a token that is good for one web application: at any other it is an unknown token."""
+    return sha256(b"ostiary application\0" + application.encode() + b"\0" + as_bytes(token)).digest()
 
 
 def as_bytes(token: str | bytes) -> bytes:

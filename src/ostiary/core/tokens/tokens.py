@@ -6,12 +6,13 @@ a `TokenStore`, which sees digests and never a token; nobody else adds to it.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode as b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.secrets.sealing import seal_text, unseal_text
+from ostiary.core.secrets.sealing import derived_key, seal_text, unseal_text
 from ostiary.core.tokens.program_tokens import (
     API_TOKENS_PER_USER,
     TOKENS_PER_USER,
@@ -154,7 +155,7 @@ class Tokens(ProgramTokens):
         session = self._session(user, provider, sources, client, now, session_lifetime)
         session = replace(session, sequence=await self.sequence())
         secret = new_token(BROWSER_PREFIX)
-        session = _with_kept(session, kept, secret)
+        session = _with_kept(session, kept, keeping_secret(secret))
         record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
         await self.store.add(session, [record])
         await self._end_oldest(session)
@@ -330,6 +331,14 @@ class Tokens(ProgramTokens):
         by = "ostiary: a renewal token was used twice"
         await self.end_session(entry.session, by=by)
         return session_ended("the refresh token was used before")
+
+
+def keeping_secret(secret: Secret) -> Secret:
+    """What seals the things that are kept for the session of a browser with *secret*, and opens nothing else.
+
+    The cookies of web applications hold it, too: they check the same user again, and must not open our own pages.
+    """
+    return Secret(b64encode(derived_key(b"keep", _KEPT, secret.reveal())).decode())
 
 
 def unseal_kept(session: Session, secret: str | bytes) -> Secret | None:

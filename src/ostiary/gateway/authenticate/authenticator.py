@@ -8,17 +8,27 @@ Called by the engine for every request, and by the webhooks. A token is looked u
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import ApplicationTokens, Tokens
 from ostiary.errors import ProviderError
+from ostiary.gateway.authenticate.application_cookie import PresentedCookie
 from ostiary.gateway.authenticate.cut_revoked_streams import OnRevoked, RevokedStreams
 from ostiary.gateway.authenticate.revocation_feed import MAX_STALE_SECONDS, RevocationFeed
 from ostiary.gateway.authenticate.tokens_in_use import TOKEN_BYTES, TOKEN_BYTES_PER_USER, TokenInUse, TokensInUse
 from ostiary.interfaces.token_store import Found, Revocation, SessionKind
+from ostiary.model import Secret
 
 # What is still to be checked about a token of a program that was found: as it may be used, or None if it may not.
 CheckHolder = Callable[[Found], Awaitable[Found | None]]
+
+
+class CheckVisitor(Protocol):
+    """The same about the user of a web application's session; *keeping* opens what is kept for that session."""
+
+    def __call__(self, stored: Found, keeping: Secret | None) -> Awaitable[Found | None]: ...
 
 
 class TokenAuthenticator:
@@ -37,6 +47,8 @@ class TokenAuthenticator:
         self._tokens = tokens
         # Of the configuration at work; a reload puts another one in its place.
         self.check_holder: CheckHolder | None = None
+        self.check_visitor: CheckVisitor | None = None
+        self._application_tokens = ApplicationTokens(tokens, clock)
         self._now, self._monotonic = clock.now, clock.monotonic
         self.in_use = TokensInUse(size=size, size_per_user=size_per_user)
         self._by_digest = self.in_use.by_digest
@@ -78,14 +90,34 @@ class TokenAuthenticator:
             # A revocation came while the store was asked: its answer may be older than that.
         return None if stored is None else self.in_use.remember(stored, ends_at)
 
+    async def find_application(self, cookie: PresentedCookie) -> TokenInUse | None:
+        """The same for the token in the cookie of a web application. Its user is checked again now and then."""
+        await self.feed.ensure_fresh()
+        while True:
+            epoch = self.in_use.epoch
+            stored = await self._application_tokens.find(cookie.digest)
+            ends_at = None if stored is None else stored.token.expires_at
+            if stored is not None and self.check_visitor is not None:
+                stored = await self.check_visitor(stored, cookie.keeping)
+            if epoch == self.in_use.epoch:
+                break
+        if stored is None:
+            return None
+        token = self.in_use.remember(stored, ends_at)
+        token.keeping, token.is_application = cookie.keeping, True
+        return token
+
     async def check_streams(self) -> None:
-        """Look up the programs' tokens that have open streams and whose check is due: whoever is gone is cut.
+        """Look up the tokens of programs and of web applications that have open streams and whose check is due.
+
+        Whoever is gone is cut.
 
         Raises `ProviderError` after all of them, if somebody could not be asked about: their streams go on.
         """
         now, failure = self._now(), None
         for token in self.in_use.every():
-            if token.session.kind is not SessionKind.SIGN_IN and token.streams and token.expires_at <= now:
+            is_checked = token.is_application or token.session.kind is not SessionKind.SIGN_IN
+            if is_checked and token.streams and token.expires_at <= now:
                 try:
                     await self._check_stream(token)
                 except ProviderError as error:
@@ -94,9 +126,14 @@ class TokenAuthenticator:
             raise failure
 
     async def _check_stream(self, token: TokenInUse) -> None:
-        stored = await self._tokens.find_digest(token.digest)
-        if stored is not None and self.check_holder is not None:
-            checked = await self.check_holder(stored)
+        check: CheckHolder | None
+        if token.is_application:
+            stored = await self._application_tokens.find(token.digest)
+            check = None if self.check_visitor is None else partial(self.check_visitor, keeping=token.keeping)
+        else:
+            stored, check = await self._tokens.find_digest(token.digest), self.check_holder
+        if stored is not None and check is not None:
+            checked = await check(stored)
             if checked is None or checked.session.user != token.user:
                 # Gone; or in other groups than those with which its streams were allowed, as after a renewal.
                 self.in_use.forget(token)

@@ -15,7 +15,7 @@ from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
 from ostiary.core.delegation import decode
 from ostiary.interfaces.token_store import Found, Session
-from ostiary.model import UserInfo
+from ostiary.model import Secret, UserInfo
 from ostiary.wire.status import Answer
 
 # What is kept of tokens in use, in bytes.
@@ -58,6 +58,8 @@ class TokenInUse:
         "digest",
         "ends_at",
         "expires_at",
+        "is_application",
+        "keeping",
         "known_user",
         "review_answers",
         "revoked",
@@ -75,6 +77,9 @@ class TokenInUse:
         self.expires_at: datetime = min(stored.token.expires_at, stored.session.expires_at)
         self.ends_at: datetime = self.expires_at if ends_at is None else min(ends_at, stored.session.expires_at)
         self.revoked = False
+        # Of the cookie of a web application, with what opens the things that are kept for its session.
+        self.is_application = False
+        self.keeping: Secret | None = None
         self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability, has_trait
 from ostiary.core.account_names import OWN_NAMES
@@ -12,7 +13,7 @@ from ostiary.core.settings.kinds import short_duration
 from ostiary.core.settings.outgoing import parse_origin
 from ostiary.gateway.config.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, UpstreamConfig
+from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, IdentityMode, UpstreamConfig
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
 from ostiary.interfaces.authorization import AllowsEverything
@@ -46,6 +47,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     _check_prefixes(config.identity, root)
     _check_clusters(config, root)
     _check_routes(config.upstreams, root)
+    _check_applications(config, root)
     _check_policies(config, root)
 
 
@@ -61,6 +63,22 @@ def _check_issuer(config: GatewayConfig, root: Fields) -> None:
         root.problem(message, "store", "use another store, or issuer.keys.files")
     if config.issuer is not None and not config.identity and root.is_right("identity"):
         root.problem("required: without it there is nobody whom a JWT could name", "identity")
+
+
+def _check_applications(config: GatewayConfig, root: Fields) -> None:
+    applications = [upstream for upstream in config.upstreams if upstream.is_application]
+    if applications and not config.owner and root.is_right("externalURL"):
+        root.problem("required: browsers of web applications (auth: browser) sign in there", "externalURL")
+    for upstream in config.upstreams:
+        if upstream.identity is not IdentityMode.ASSERTION:
+            continue
+        if config.issuer is None:
+            if root.is_right("issuer"):
+                root.problem(f'the upstream "{upstream.name}" is told by a JWT, and none are signed', "issuer")
+        elif upstream.name in config.issuer.audiences:
+            # The application could present the JWTs of its users to a cluster that trusts the same issuer.
+            message = f'the upstream "{upstream.name}" has the name of an audience that clusters accept'
+            root.problem(message, "upstreams", "give it another name, or change issuer.audiences")
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:
@@ -89,6 +107,7 @@ def warnings(config: GatewayConfig) -> list[str]:
             " system does not know: name it with externalCA"
         )
     messages += _warnings_of_upstreams(config.upstreams)
+    messages += _warnings_of_applications(config)
     messages += _warnings_of_policies(config)
     if not config.upstreams and not config.webhooks.enabled and config.issuer is None:
         messages.append("there is no upstream and no webhook: this gateway can only sign users in")
@@ -145,6 +164,25 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
         f'identity "{identity.name}" cannot check users again after sign-in: its sessions end after'
         f" {shorter} (tokens.uncheckedSession), and until then nobody notices a disabled account"
     )
+
+
+def _warnings_of_applications(config: GatewayConfig) -> list[str]:
+    """Pages of one host can do everything that other pages of it can."""
+    gateway_host = urlsplit(config.external_url).hostname or ""
+    applications = [upstream for upstream in config.upstreams if upstream.is_application]
+    messages = [
+        f'the web application "{upstream.name}" has the same host as the sign-in pages ({gateway_host}): its scripts'
+        " are not kept apart from them; give it a host of its own (hosts: [...])"
+        for upstream in applications
+        if not upstream.hosts or gateway_host in upstream.hosts
+    ]
+    for first, second in combinations(applications, 2):
+        if shared := set(first.hosts) & set(second.hosts):
+            messages.append(
+                f'the web applications "{first.name}" and "{second.name}" share the host {min(shared)}: the scripts of'
+                " each can use the other as its visitor"
+            )
+    return messages
 
 
 def _warnings_of_upstreams(upstreams: tuple[UpstreamConfig, ...]) -> list[str]:

@@ -65,7 +65,7 @@ RESERVED_NAMES = frozenset(
             "session",
             "sessions",
         ),
-        *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin"),
+        *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin", "application"),
     )
 )
 NO_CLIENT_CERTIFICATES = "no client certificate is checked without listen.tls.clientCA"

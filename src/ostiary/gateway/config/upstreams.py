@@ -32,6 +32,8 @@ def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> Upstre
         **{field.name: getattr(entry, field.name) for field in dataclass_fields(UpstreamSettings)},
     )
     _check_trust(entry, upstream)
+    if attributes is not None:
+        _check_application(entry, upstream)
     return None if attributes is None else upstream
 
 
@@ -77,6 +79,26 @@ def _check_trust(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
     is_told_by_header = upstream.identity is IdentityMode.REQUEST_HEADER
     if not is_told_by_header and "headers" in entry.fields and entry.fields.is_right("identity"):
         problem("it is for identity: requestHeader only", "headers")
+
+
+def _check_application(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
+    problem = entry.fields.problem
+    if upstream.is_application and upstream.is_kubernetes:
+        problem("browsers do not speak to the Kubernetes API", "auth", "use attributes: http for a web application")
+    if upstream.public and (upstream.is_kubernetes or upstream.identity is IdentityMode.IMPERSONATION):
+        # Without a user the upstream would see the gateway itself, which may do everything there.
+        problem("a request without a user would have the gateway's own rights", "public")
+    outside = [path for path in upstream.public if not _is_below(path, upstream.prefix)]
+    if outside and entry.fields.is_right("prefix"):
+        problem(f"an entry is not below the prefix {upstream.prefix}", "public", "write the paths as browsers see them")
+    if upstream.pass_authorization and not upstream.is_application:
+        problem("it is for auth: browser only", "passAuthorization")
+    if upstream.pass_authorization and upstream.token_file is not None:
+        problem("the gateway's own token is sent in the same header", "passAuthorization", "remove tokenFile")
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return prefix == "/" or path == prefix or path.startswith(f"{prefix}/")
 
 
 def _has_credential(upstream: UpstreamConfig) -> bool:

@@ -9,11 +9,31 @@ from datetime import datetime
 from hashlib import sha256
 
 from ostiary.interfaces.token_store import Session
+from ostiary.model import UserInfo
 
 
 def session_digest(session_id: str) -> str:
     """What a JWT calls its session. The id itself is for operators: whoever reads a JWT need not know it."""
     return sha256(b"ostiary session\0" + session_id.encode()).hexdigest()
+
+
+def assertion_of(
+    session: Session, user: UserInfo, *, issuer: str, audience: str, now: datetime, expires_at: datetime
+) -> dict[str, object]:
+    """What an upstream is told about the user of a request. It has no id: nothing is kept of it, and it ends soon."""
+    seconds = int(now.timestamp())
+    return {
+        "iss": issuer,
+        "sub": user.username,
+        "aud": [audience],
+        "exp": int(expires_at.timestamp()),
+        "nbf": seconds,
+        "iat": seconds,
+        "sid": session_digest(session.id),
+        "username": user.username,
+        "uid": user.uid,
+        "groups": list(user.groups),
+    }
 
 
 def claims_of(

@@ -21,13 +21,13 @@ from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
-from ostiary.gateway.issuer.claims import claims_of
+from ostiary.gateway.issuer.claims import assertion_of, claims_of
 from ostiary.gateway.issuer.key_ring import RingKey
 from ostiary.gateway.issuer.key_source import SigningKeySource
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.interfaces.shared_counts import ImmediateCounts
-from ostiary.interfaces.token_store import Found
-from ostiary.model import Secret
+from ostiary.interfaces.token_store import Found, Session
+from ostiary.model import Secret, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -37,6 +37,8 @@ SYSTEM = "system:"
 # whoever signs in once more has a new session.
 JWTS_PER_MINUTE = 60.0
 JWTS_PER_MINUTE_OF_USER = 300.0
+# Of what upstreams are told about the users of their requests.
+ASSERTION_LIFETIME = timedelta(minutes=1)
 # How often the keys are read again, and what is due is done.
 ROTATION_SECONDS = 30.0
 # Whoever asks for the key set gets one that was read within this time, if it can be read.
@@ -139,6 +141,20 @@ class JwtIssuer:
         )
         self._metrics.jwts.inc(audience)
         return SignedToken(Secret(key.private.sign(claims)), issued.expires_at, credential_id)
+
+    def sign_assertion(self, session: Session, user: UserInfo, audience: str) -> str:
+        """A JWT that tells an upstream about *user*, for a minute. Raises `ProviderError` if there is no key.
+
+        *audience* is the upstream, which the configuration keeps apart from the audiences of clusters.
+        """
+        now = self._clock.now()
+        key = self._keys.ring.signing(now)
+        if key is None or key.private is None:
+            raise ProviderError("no JWT can be signed", cause=self.trouble or "no key", code="issuer-key-unusable")
+        expires_at = now + min(ASSERTION_LIFETIME, self._lifetime)
+        claims = assertion_of(session, user, issuer=self.url, audience=audience, now=now, expires_at=expires_at)
+        self._metrics.jwts.inc(audience)
+        return key.private.sign(claims)
 
     async def _signing_key(self) -> RingKey:
         if self._clock.monotonic() - self._read_at >= SIGNING_FRESH_SECONDS:

@@ -27,6 +27,10 @@ class Cookie:
         values = [value for name, value in _cookies(request) if name == self.name]
         return values[0] if len(values) == 1 else ""
 
+    def occurrences(self, request: LoginRequest) -> int:
+        """How often a request has it. More than once: somebody else has set one, perhaps for a whole domain."""
+        return sum(name == self.name for name, _ in _cookies(request))
+
     def set(self, value: str, *, seconds: float) -> tuple[str, str]:
         return "Set-Cookie", f"{self.name}={value}; Max-Age={seconds:.0f}; {self._attributes}"
 

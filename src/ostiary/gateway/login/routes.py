@@ -6,6 +6,7 @@
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
     /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
+    /auth/application, and the hosts of web applications           applications.visits
 
 With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
 pages and a session of their own: a form where a password is asked for, and in the end ``/auth/token``.
@@ -23,7 +24,7 @@ from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
-from ostiary.core.tokens import Attested, Tokens
+from ostiary.core.tokens import ApplicationTokens, Attested, Tokens
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import OnEvent, log_event
@@ -32,6 +33,8 @@ from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.applications.sign_ins import ApplicationSignIns
+from ostiary.gateway.login.applications.visits import ApplicationVisits
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
@@ -55,9 +58,11 @@ from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
+from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Session
+from ostiary.model import Secret
 
 PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
@@ -86,6 +91,7 @@ class Login:
         api_tokens: ApiTokens | None = None,
         find_token: FindToken | None = None,
         counts: ImmediateCounts | None = None,
+        applications: Applications | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -145,6 +151,21 @@ class Login:
             starts=self._starts,
             exchange=self._exchange,
         )
+        self._application_sign_ins = ApplicationSignIns(store, secure=secure, clock=clock)
+        self._visits = (
+            ApplicationVisits(
+                applications,
+                self._application_sign_ins,
+                ApplicationTokens(tokens, clock),
+                browsers=self._browsers,
+                sign_in=self._sign_in,
+                sessions=self._sessions,
+                events=self._events,
+                starts=self._starts,
+            )
+            if applications
+            else None
+        )
         self._pages = Pages(
             self._site,
             tokens=tokens,
@@ -160,6 +181,14 @@ class Login:
             if authorizer is None or api_tokens is None
             else ApiTokenPages(api_tokens, authorizer, self._events),
         )
+
+    @property
+    def applications(self) -> ApplicationSignIns:
+        return self._application_sign_ins
+
+    async def recheck_visitor(self, session: Session, request: LoginRequest, kept: Secret | None) -> Attested:
+        """Who the user of a web application's session is today, as at a renewal."""
+        return await self._providers.recheck(session, request, kept)
 
     async def recheck(self, session: Session) -> Attested:
         """Who the user of *session* is today, as at a renewal; for a session that is not renewed: an API token's."""
@@ -179,6 +208,8 @@ class Login:
         request = visit.request
         match request.path.split("/"):
             case ["", "auth", *path]:
+                if self._visits is not None and (answer := await self._visits.answer(visit, path)) is not None:
+                    return answer
                 foreign = request.method == "POST" and not comes_from(request, self._external_url)
                 if foreign and not self._sign_in.accepts_foreign_form(path):
                     return answers.error(403, "the form was sent from another site")

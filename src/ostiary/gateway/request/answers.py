@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 
 from ostiary.core.delegation import Delegation
 from ostiary.errors import ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Prepared
+from ostiary.gateway.authenticate.browser_request import browser_request
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.accept import prefers_html
@@ -20,6 +22,7 @@ from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage, RequestPlan
+from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import Admission, UpstreamAnswer
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
@@ -32,14 +35,23 @@ _NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
 _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 
 Headers = list[tuple[bytes, bytes]]
+# Status, message, request id, and where the application begins; gives status, headers and body of a page.
+RefusalPage = Callable[[int, str, str, str], tuple[int, Headers, bytes]]
 
 
 class Answers:
     """Sends them for one engine."""
 
     def __init__(
-        self, authorizer: Authorizer, records: RequestRecords, metrics: Metrics, *, realm: str = "ostiary"
+        self,
+        authorizer: Authorizer,
+        records: RequestRecords,
+        metrics: Metrics,
+        *,
+        realm: str = "ostiary",
+        refusal_page: RefusalPage | None = None,
     ) -> None:
+        self._refusal_page = refusal_page
         self._authorizer = authorizer
         self._records = records
         self._metrics = metrics
@@ -69,7 +81,42 @@ class Answers:
         # Who holds a token may know what it is for.
         reason = decision.reason if isinstance(decision, BeyondScope) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
+        upstream = plan.upstream
+        if self._refusal_page is not None and upstream is not None and _shows_page(passage, upstream):
+            message = (
+                f"you are signed in as {plan.user.username}, and have no permission for this page"
+                if code == 403
+                else "page not found"
+            )
+            page_code, headers, page = self._refusal_page(code, message, passage.audit_id, upstream.settings.prefix)
+            self.send_page(passage, page_code, headers, page, plan=plan)
+            return
         self.send(passage, code, body, plan=plan)
+
+    def send_sign_in_required(self, passage: Passage, *, attempted: bool) -> None:
+        """401 to a script of a web application, or to a program: the person has to load a page, and sign in there."""
+        self._metrics.authentications.inc("refused" if attempted else "absent")
+        challenge = self._challenge_invalid if attempted else self._challenge_absent
+        more = [(b"WWW-Authenticate", challenge), (b"X-Ostiary-Sign-In", b"required")]
+        reason = authentication_failed(("cookie",) if attempted else ())
+        self.send(passage, *status.sign_in_required(), more=more, reason=reason)
+
+    def send_cross_site(self, passage: Passage, reason: str) -> None:
+        """403: a page of another site made the browser send this."""
+        self.send(passage, *status.refused_origin(reason), reason=reason)
+
+    def send_page(
+        self,
+        passage: Passage,
+        code: int,
+        headers: Headers,
+        body: bytes,
+        *,
+        plan: RequestPlan | None = None,
+        reason: str = "",
+    ) -> None:
+        """Send a page to a browser, or lead it to one; counted and recorded as any other answer."""
+        self.send(passage, code, body, plan=plan, reason=reason, page=headers)
 
     def send_bad_request(self, passage: Passage, message: str) -> None:
         self.send(passage, *status.bad_request(message), reason=message)
@@ -168,6 +215,13 @@ class Answers:
         self._records.record_end(passage, code, reason, passage.plan)
         _respond(passage, *answer, [])
 
+    def send_unsigned(self, passage: Passage, error: ProviderError) -> None:
+        """503: the upstream cannot be told who the user is."""
+        cause = error.cause or error.summary
+        log.error("no JWT can be signed for an upstream", extra={"request_id": passage.audit_id, "cause": cause})
+        self._records.record_end(passage, 503, f"no JWT can be signed for the upstream: {cause}", passage.plan)
+        _respond(passage, *status.upstream_failed(503), [])
+
     def send_too_many_streams(self, passage: Passage) -> None:
         """429: the answer would be a stream, and the user has too many."""
         self._metrics.rate_limited.inc("streams")
@@ -187,8 +241,12 @@ class Answers:
         more: Headers | None = None,
         reason: str = "",
         message: str = "",
+        page: Headers | None = None,
     ) -> None:
-        """Send an answer, count it and record it. *reason* is for the operator, *message* for the audit event."""
+        """Send an answer, count it and record it. *reason* is for the operator, *message* for the audit event.
+
+        *page* are all headers of a body that is no ``Status``.
+        """
         if passage.exchange.gone:
             return
         now = self._records.count(passage, code, plan)
@@ -199,7 +257,10 @@ class Answers:
             self._records.record_unidentified(passage, code, reason)
         if code >= 400:
             self._records.record_refusal(passage, code, reason, plan)
-        _respond(passage, code, body, more or [])
+        if page is not None:
+            passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode()), *page], body)
+        else:
+            _respond(passage, code, body, more or [])
 
 
 def _respond(passage: Passage, code: int, body: bytes, more: Headers) -> None:
@@ -208,6 +269,14 @@ def _respond(passage: Passage, code: int, body: bytes, more: Headers) -> None:
         # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
         headers.append(_NOSNIFF)
     passage.exchange.respond(code, headers, body)
+
+
+def _shows_page(passage: Passage, upstream: Upstream) -> bool:
+    """Whether a person sees the answer as a page of a web application."""
+    if not upstream.settings.is_application:
+        return False
+    request = passage.exchange.request
+    return browser_request(request.method, request.headers, upgrade=request.upgrade).shows_page
 
 
 def _is_browser_at_the_root(request: RequestHead) -> bool:

@@ -1,6 +1,7 @@
 """The order of the steps of a request. One engine serves the requests of one configuration in a worker.
 
-    identify   who sends it                  authenticate.authenticator, authenticate.presented_token
+    identify   who sends it                  authenticate.authenticator, authenticate.presented_token; of a browser
+                                             at a web application: request.browsers.gate
     question   what is asked, and of whom    request.questions
     decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
     admit      is there room for it          admit.limits, admit.admission_chain
@@ -45,6 +46,9 @@ from ostiary.gateway.http1.request_head import RequestRefused
 from ostiary.gateway.http1.server.connection import ServerConnection
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
+from ostiary.gateway.request.browsers.anonymous import AnonymousRequests
+from ostiary.gateway.request.browsers.gate import BrowserGate
+from ostiary.gateway.request.browsers.pages import BrowserPages
 from ostiary.gateway.request.forwarder import Forwarder
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.object_admission import ObjectAdmission
@@ -60,6 +64,7 @@ from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, Q
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
+from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
 from ostiary.model import Attributes
@@ -90,6 +95,9 @@ class EngineParts:
     ended: EndedRequests | None = None
     # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
     unconfirmed: float = 60.0
+    # Where an upstream is a web application, or has public paths.
+    applications: Applications | None = None
+    pages: BrowserPages | None = None
 
 
 class Engine:
@@ -118,7 +126,13 @@ class Engine:
             trusted_proxies=parts.trusted_proxies,
             ended=parts.ended,
         )
-        self._answers = Answers(parts.authorizer, self._records, parts.metrics, realm=parts.realm)
+        self._answers = Answers(
+            parts.authorizer,
+            self._records,
+            parts.metrics,
+            realm=parts.realm,
+            refusal_page=None if parts.pages is None else parts.pages.refusal,
+        )
         self._plans = Plans()
         self._planner = Planner(
             self._judge, parts.limits, parts.auditor, parts.metrics, has_admission=self._admission is not None
@@ -148,6 +162,33 @@ class Engine:
             self._records,
             self._objects,
         ).forward
+
+        self._browsers = self._browser_gate(parts)
+
+    def _browser_gate(self, parts: EngineParts) -> BrowserGate | None:
+        if parts.applications is None or parts.pages is None:
+            return None
+        anonymous = AnonymousRequests(
+            self._questions,
+            self._planner,
+            parts.limits,
+            self._answers,
+            self._admit,
+            trusted_proxies=parts.trusted_proxies,
+        )
+        return BrowserGate(
+            parts.routes,
+            parts.applications,
+            parts.pages,
+            parts.own_apis,
+            authenticator=parts.authenticator,
+            limits=parts.limits,
+            answers=self._answers,
+            tasks=self._tasks,
+            anonymous=anonymous,
+            ask=self._ask,
+            clock=parts.clock,
+        )
 
     @property
     def busy(self) -> bool:
@@ -225,7 +266,7 @@ class Engine:
         open_path = self._open_paths.find(path_of(request.target, request.host))
         if open_path is not None:
             self._open_paths.serve(open_path, passage)
-        else:
+        elif self._browsers is None or not self._browsers.take(passage):
             self._identify(passage)
 
     # --- identify ---

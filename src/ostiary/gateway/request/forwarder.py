@@ -6,6 +6,7 @@ the answer turns out to be a stream, and when the exchange ends.
 
 from __future__ import annotations
 
+from ostiary.errors import ProviderError
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.authenticate.tokens_in_use import TokensInUse
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
@@ -51,8 +52,16 @@ class Forwarder:
         plan, exchange = passage.plan, passage.exchange
         upstream = plan.upstream
         assert upstream is not None
+        assertion = b""
         try:
             credential = upstream.credential()
+            if upstream.assertions is not None and not plan.public:
+                assertion = upstream.assertions.line(passage.token.session, plan.user)
+        except ProviderError as error:
+            self._records.conclude(passage, 503)
+            self._settle_objects(passage, 0, sent=False)
+            self._answers.send_unsigned(passage, error)
+            return
         except OSError as error:
             self._report_failure(upstream, upstream.credential_failure(error), passage)
             self._records.conclude(passage, 503)
@@ -65,6 +74,7 @@ class Forwarder:
             (
                 plan.head,
                 credential,
+                assertion,
                 passage.scanned.lines,
                 exchange.connection.forwarded_lines,
                 audit_line,

@@ -13,6 +13,7 @@ from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.gateway.request.stages import Handler, OwnApi, Question
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
+from ostiary.gateway.upstream.applications import is_public
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.interfaces.attributes import RequestLine
 
@@ -55,12 +56,13 @@ class Questions:
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
             return Question(info, (), target, handler=self._self_reviews)
+        public = bool(upstream.settings.public) and is_public(path, upstream.settings.public)
         also = upstream.also_required(info)
-        required = (info,) if also is None else (info, also)
+        required = () if public else (info,) if also is None else (info, also)
         long_running = upstream.mapper.long_running(info)
         # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
         stream = long_running or bool(request.upgrade)
-        return Question(info, required, target, upstream, long_running=long_running, stream=stream)
+        return Question(info, required, target, upstream, long_running=long_running, stream=stream, public=public)
 
 
 def _check_name(path: str) -> None:

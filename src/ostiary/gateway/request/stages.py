@@ -120,6 +120,7 @@ class RequestPlan:
     actor: UserInfo | None = None
     impersonation: tuple[RequestInfo, ...] = ()
     delegation: Delegation | None = None
+    public: bool = False
     head: bytes = b""
     at_once: bool = False
     heads: int = 0
@@ -158,3 +159,5 @@ class Question:
     handler: Handler | None = None
     long_running: bool = False
     stream: bool = False
+    # At a public path: forwarded without a user, and nothing has to be allowed.
+    public: bool = False

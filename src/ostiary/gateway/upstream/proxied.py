@@ -18,8 +18,8 @@ from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, Exchange, status_line
 from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.upstream.failures import failure_status, may_repeat
+from ostiary.gateway.upstream.identity.own_credential import REJECTED
 from ostiary.gateway.upstream.kept_body import KeptBody
-from ostiary.gateway.upstream.own_credential import REJECTED
 from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.relayed_answer import RelayedAnswer, is_event_stream
 from ostiary.gateway.upstream.tunnel import UpstreamTunnel

@@ -1,7 +1,7 @@
 """Upstreams: where allowed requests go, and how each is told who the user is.
 
-Built from the configuration; found by `upstream.routes`. An upstream believes what we say
-about the user because of our own credential there: a token or a client certificate (`upstream.own_credential`).
+Built from the configuration; found by `upstream.routes`. An upstream believes what we say about the user because of our
+own credential there: a token or a client certificate (`upstream.identity.own_credential`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.observe.repeated_log import RepeatedLog
-from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
-from ostiary.gateway.upstream.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
+from ostiary.gateway.upstream.identity.assertions import Assertions
+from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
+from ostiary.gateway.upstream.identity.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
 from ostiary.interfaces.attributes import RequiresMore
 from ostiary.model import RequestInfo, UserInfo
 
@@ -56,6 +57,8 @@ class Upstream:
             idle_timeout=configured.timeouts.idle.total_seconds(),
         )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
+        # Set by the app where it is told by a JWT (`upstream.assertions`).
+        self.assertions: Assertions | None = None
         self.failures = 0
         self.credential_rejected = asyncio.Event()
         self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)

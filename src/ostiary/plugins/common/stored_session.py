@@ -12,7 +12,14 @@ from datetime import UTC, datetime, timedelta
 from ostiary.interfaces.token_store import Session, SessionKind, TokenKind, TokenRecord
 from ostiary.model import UserInfo
 
-KINDS = {TokenKind.ACCESS: 0, TokenKind.RENEWAL: 1, TokenKind.SPENT: 2, TokenKind.BROWSER: 3}
+KINDS = {
+    TokenKind.ACCESS: 0,
+    TokenKind.RENEWAL: 1,
+    TokenKind.SPENT: 2,
+    TokenKind.BROWSER: 3,
+    # 4 is `NARROWED`.
+    TokenKind.APPLICATION: 5,
+}
 KIND_OF = {number: kind for kind, number in KINDS.items()}
 # An access token with a delegation. A version that knows none of these does not know the number either, and refuses
 # the token. It would take one for all that its session may do.

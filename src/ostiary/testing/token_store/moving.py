@@ -85,7 +85,7 @@ async def fill(store: TokenStore, clock: FakeClock) -> None:
 async def _begin(store: TokenStore, clock: FakeClock, name: str, session: Session) -> None:
     session = replace(session, id=name)
     minutes = (session.expires_at - clock.now()) / timedelta(minutes=1)
-    kinds = (TokenKind.ACCESS, TokenKind.RENEWAL, TokenKind.BROWSER)
+    kinds = (TokenKind.ACCESS, TokenKind.RENEWAL, TokenKind.BROWSER, TokenKind.APPLICATION)
     tokens = [make_token(session, f"{name} {kind.value}", minutes=minutes, kind=kind) for kind in kinds]
     await store.add(session, [*tokens, make_token(session, f"{name} short", minutes=1)])
 

@@ -23,7 +23,7 @@ def test_a_store_without_problems_is_described(capsys: Captured, tmp_path: Path)
     assert lines["store"] == f"sqlite {tmp_path}/tokens.db"
     assert lines["schema"] == "version 2 of 2"
     assert lines["sessions"] == "2, 0 of them without a token"
-    assert lines["tokens"].startswith("4: 2 access, 2 renewal, 0 spent, 0 browser; 0 expired")
+    assert lines["tokens"].startswith("4: 2 access, 2 renewal, 0 spent, 0 browser, 0 application; 0 expired")
     assert lines["revocations"] == "the newest is number 1; 1 still refuse logins that began before them"
     assert lines["used"] == "by no gateway that the store knows of"
     assert lines["objects"] == "none"

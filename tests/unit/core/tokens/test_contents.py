@@ -21,11 +21,17 @@ async def test_sessions_tokens_and_revocations_are_counted(tmp_path: Path) -> No
     await store.add(empty, [make_token(empty, minutes=0)])
     contents = await count_contents(store, store)
     head = (await store.revocations_after(None)).head
-    kinds = {TokenKind.ACCESS: 5, TokenKind.RENEWAL: 4, TokenKind.SPENT: 1, TokenKind.BROWSER: 4}
+    kinds = {
+        TokenKind.ACCESS: 5,
+        TokenKind.RENEWAL: 4,
+        TokenKind.SPENT: 1,
+        TokenKind.BROWSER: 4,
+        TokenKind.APPLICATION: 4,
+    }
     # Of the session that began last, the short one is an access token that lives for a minute more.
     assert (contents.sessions, contents.sessions_without_tokens, contents.tokens) == (6, 1, kinds)
     assert (contents.head, contents.marks, contents.forgotten) == (head, 4, 1)
-    assert contents.unswept == contents.kept - 14
+    assert contents.unswept == contents.kept - 18
     await store.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ostiary.gateway.authorize.impersonation import MOST_VALUES, requested_user, required_permissions
 from ostiary.gateway.http1.headers import BadHeader, HeaderFilter
-from ostiary.gateway.upstream.identity_headers import impersonation
+from ostiary.gateway.upstream.identity.headers import impersonation
 from ostiary.model import RequestInfo, UserInfo
 
 

@@ -179,3 +179,64 @@ def test_service_accounts_keep_their_names_only_where_they_cannot_be_others(
         assert messages == []
     else:
         assert any(expected in message for message in messages), messages
+
+
+APPLICATION = """
+apiVersion: ostiary.dev/v1
+kind: Gateway
+store: {type: memory}
+listen: {address: "127.0.0.1:8443"}
+%s
+identity: [{name: people, type: single_user}]
+authorization: {chain: [{name: all, type: allow_all}]}
+upstreams:
+- {name: wiki, server: "http://127.0.0.1:9000", attributes: http, %s}
+"""
+EXTERNAL = "externalURL: http://localhost:8443"
+ISSUER = f"{EXTERNAL}\nissuer: {{audiences: [wiki, prod], keys: {{secretFile: secret}}}}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "upstream", "problem"),
+    [
+        ("", "auth: browser", "browsers of web applications"),
+        (EXTERNAL, "auth: browser, attributes: kubernetes", ""),
+        (EXTERNAL, "public: [/]", "everything would be public"),
+        (EXTERNAL, "public: [static]", "not a plain path"),
+        (EXTERNAL, "public: ['/a/../b']", "not a plain path"),
+        (EXTERNAL, "prefix: /wiki, public: [/static/]", "not below the prefix"),
+        (EXTERNAL, "identity: impersonation, tokenFile: t, public: [/x]", "the gateway's own rights"),
+        (EXTERNAL, "passAuthorization: true", "for auth: browser only"),
+        (EXTERNAL, "auth: browser, passAuthorization: true, tokenFile: t", "in the same header"),
+        (EXTERNAL, "identity: assertion", "none are signed"),
+        (ISSUER, "identity: assertion", "audience that clusters accept"),
+    ],
+)
+def test_a_web_application_that_would_not_be_safe_is_refused(
+    tmp_path: Path, settings: str, upstream: str, problem: str
+) -> None:
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "t").write_text("token")
+    text = APPLICATION % (settings, upstream)
+    if "kubernetes" in upstream:
+        text, problem = text.replace("attributes: http, ", ""), "browsers do not speak to the Kubernetes API"
+    (tmp_path / "gateway.yaml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "told"),
+    [
+        ("auth: browser", True),
+        ("auth: browser, hosts: [localhost]", True),
+        ("auth: browser, hosts: [wiki.localhost]", False),
+        ("hosts: [localhost]", False),
+    ],
+)
+def test_an_application_on_the_gateways_own_host_is_warned_of(tmp_path: Path, upstream: str, told: bool) -> None:
+    (tmp_path / "gateway.yaml").write_text(APPLICATION % (EXTERNAL, upstream))
+    config = load(tmp_path / "gateway.yaml")
+    assert any("same host as the sign-in pages" in message for message in warnings(config)) is told

@@ -287,3 +287,22 @@ async def test_nothing_secret_is_shown(issuer: JwtIssuer, tokens: Tokens, caplog
     with caplog.at_level(logging.DEBUG):
         signed = await issuer.sign(await signed_in(tokens), AUDIENCE)
     assert signed.token.reveal() not in f"{signed!r}{caplog.text}"
+
+
+async def test_an_upstream_is_told_about_a_user_by_a_short_jwt_that_the_store_does_not_know(
+    tokens: Tokens, clock: FakeClock
+) -> None:
+    key = SigningKey.generate()
+    keys = FixedKeys(key)
+    issuer = JwtIssuer(URL, [AUDIENCE], timedelta(minutes=10), keys, tokens, clock=clock)
+    session = (await tokens.issue(ANN, provider="staff")).session
+    with pytest.raises(ProviderError):
+        issuer.sign_assertion(session, ANN, "wiki")
+    await issuer.key_set()
+    before = await tokens.store.count()
+    text = issuer.sign_assertion(session, UserInfo("ann", groups=("dev", "ops")), "wiki")
+    claims: dict[str, Any] = dict(jwt.decode(text, KeySet.import_key_set(await issuer.key_set()), ["ES256"]).claims)  # type: ignore[arg-type]
+    assert (claims["iss"], claims["sub"], claims["aud"], claims["groups"]) == (URL, "ann", ["wiki"], ["dev", "ops"])
+    assert claims["exp"] - claims["iat"] == 60
+    assert session.id not in text
+    assert await tokens.store.count() == before

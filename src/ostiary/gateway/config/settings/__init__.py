@@ -18,7 +18,13 @@ from ostiary.gateway.config.settings.config import (
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
 from ostiary.gateway.config.settings.tracing import Parents, Tracing
-from ostiary.gateway.config.settings.upstream import IdentityMode, UpstreamConfig, UpstreamSettings, UpstreamTimeouts
+from ostiary.gateway.config.settings.upstream import (
+    IdentityMode,
+    UpstreamAuth,
+    UpstreamConfig,
+    UpstreamSettings,
+    UpstreamTimeouts,
+)
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
@@ -45,6 +51,7 @@ __all__ = [
     "ServerTls",
     "TokenSettings",
     "Tracing",
+    "UpstreamAuth",
     "UpstreamConfig",
     "UpstreamSettings",
     "UpstreamTimeouts",

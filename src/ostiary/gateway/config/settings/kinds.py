@@ -132,6 +132,20 @@ class Prefix(Text):
         return {"type": "string", "pattern": "^/"}
 
 
+@dataclass(frozen=True)
+class PublicPaths(Names):
+    """Paths; one that ends with a slash stands for everything below it."""
+
+    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+        paths = tuple(super().read(fields, key, directory) or ())
+        for path in paths:
+            if path == "/":
+                fields.problem("everything would be public", key, "list the paths that need no sign-in")
+            elif not re.fullmatch(PLAIN_PATH, path.removesuffix("/")):
+                fields.problem("an entry is not a plain path", key, "write it as in /healthz or /static/")
+        return paths
+
+
 # --- entries that become providers ---
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from ostiary.core.abilities import has_trait
 from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Text
 from ostiary.core.settings.sections import Section
-from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, Prefix
+from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, Prefix, PublicPaths
 from ostiary.gateway.config.settings.listen import ClientTls
 from ostiary.gateway.config.settings.provider import Provider
 from ostiary.gateway.http1.headers import HeaderNames
@@ -24,7 +24,15 @@ class IdentityMode(Enum):
 
     IMPERSONATION = "impersonation"
     REQUEST_HEADER = "requestHeader"
+    ASSERTION = "assertion"
     NONE = "none"
+
+
+class UpstreamAuth(Enum):
+    """How those who send requests to an upstream show who they are."""
+
+    TOKEN = "token"  # noqa: S105
+    BROWSER = "browser"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,36 @@ class UpstreamSettings:
         OneOf(
             "how it learns who asks. `impersonation`: `Impersonate-*` headers, with a `tokenFile` or a client"
             " certificate of the gateway; `requestHeader`: the headers below, over https with a client certificate and"
-            " with `tls.ca` or `tls.pins`; `none`: not at all",
+            " with `tls.ca` or `tls.pins`; `assertion`: a JWT in `X-Ostiary-Assertion`, signed by `issuer`, with the"
+            " name of the upstream as its audience; `none`: not at all",
             IdentityMode,
         ),
     ] = IdentityMode.NONE
+    auth: Annotated[
+        UpstreamAuth,
+        OneOf(
+            "how users show who they are. `token`: with a token of the gateway, as programs do; `browser`: the upstream"
+            " is a web application. Browsers are led to the sign-in page and back, and then have a cookie for it;"
+            " programs still present tokens. Needs `externalURL`",
+            UpstreamAuth,
+        ),
+    ] = UpstreamAuth.TOKEN
+    public: Annotated[
+        tuple[str, ...],
+        PublicPaths(
+            "paths that need no sign-in, as in `/healthz`; with a slash at the end also everything below, as in"
+            " `/static/`. Such requests are forwarded without a user, whoever sends them, and no policy is asked."
+            " Not for Kubernetes",
+            unset="none",
+        ),
+    ] = ()
+    pass_authorization: Annotated[
+        bool,
+        Flag(
+            "with `auth: browser`: requests with the cookie, and those to public paths, may have an `Authorization`"
+            " header of the application's own, which is forwarded. Tokens of the gateway never are"
+        ),
+    ] = False
     headers: Annotated[HeaderNames, Section("header names for `identity: requestHeader`", HeaderNames)] = field(
         default=HeaderNames()
     )
@@ -101,6 +135,11 @@ class UpstreamConfig(UpstreamSettings):
     attributes: Provider[AttributesMapper]
     socket: Path | None = None
     place: Place = field(default=Place(), compare=False)
+
+    @property
+    def is_application(self) -> bool:
+        """Whether it is a web application, where browsers sign in."""
+        return self.auth is UpstreamAuth.BROWSER
 
     @property
     def is_kubernetes(self) -> bool:

@@ -85,6 +85,8 @@ class Pages:
                 return await self._api_tokens.show(visitor, admin=admin)
             case ["device"]:
                 return await self._device(request, visitor, admin=admin)
+            case ["logout"]:
+                return views.sign_out(visitor.session.user.username, visitor.form_token)
             case ["admin", *rest] if self._admin is not None:
                 return await self._admin.answer(rest, request, visitor)
         return answers.error(404, "page not found")

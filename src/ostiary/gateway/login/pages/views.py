@@ -18,7 +18,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
-from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Goal
+from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Goal
 from ostiary.interfaces.token_store import Session
 from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig, kubectl_commands, ostiary_command
 
@@ -111,10 +111,14 @@ def leaving(url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
 def _purpose(goal: Goal) -> str:
     if isinstance(goal, CliGoal):
         return f"{goal.client or 'A command line'} asks you to sign in. "
+    if isinstance(goal, ApplicationGoal):
+        return f"The application {goal.application} asks you to sign in. "
     return "To approve a device, sign in first. " if isinstance(goal, DeviceGoal) else ""
 
 
 def _leads_to(goal: Goal) -> str:
+    if isinstance(goal, ApplicationGoal):
+        return goal.origin
     return f"http://127.0.0.1:{goal.port}" if isinstance(goal, CliGoal) else ""
 
 
@@ -231,6 +235,35 @@ def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, st
         form_token=visitor.form_token,
     )
     return page("Sign in on the command line?", body, headers=headers, forms_lead_to=_leads_to(goal))
+
+
+# --- web applications ---
+
+
+def application_error(answer: LoginAnswer, request_id: str, *, front: str = "/", advice: str = "") -> LoginAnswer:
+    """As `error`, at the host of an application, which begins at *front*.
+
+    With *advice* the request itself was refused, whoever the person is.
+    """
+    text = answer.message[:1].upper() + answer.message[1:]
+    heading = "The request was refused" if advice else _HEADINGS.get(answer.status, "Something went wrong")
+    # Somebody else may have the permission that the person lacks.
+    may_sign_out = answer.status == 403 and not advice
+    body = fill(
+        "application_error.html",
+        heading=heading,
+        text=f"{text}.",
+        what_to_do=advice or _WHAT_TO_DO.get(answer.status, "Start again."),
+        front=front,
+        sign_out=fill("application_sign_out.html") if may_sign_out else NOTHING,
+        reference=fill("reference.html", id=request_id) if request_id else NOTHING,
+    )
+    headers = [(name, value) for name, value in answer.headers if name == "Retry-After"]
+    return page(heading, body, status=answer.status, headers=headers)
+
+
+def sign_out(username: str, form_token: str) -> LoginAnswer:
+    return page("Sign out?", fill("sign_out.html", user=printable(username), form_token=form_token))
 
 
 # --- plain messages ---

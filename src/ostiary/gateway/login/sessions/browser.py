@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Attested, Tokens, unseal_kept
+from ostiary.core.tokens import Attested, Tokens, keeping_secret, unseal_kept
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.sessions.lengths import SessionLengths
@@ -36,10 +36,20 @@ class Visitor:
     has_api_tokens: bool = False
 
     @property
+    def keeping(self) -> Secret:
+        """What opens the things that are kept for this session."""
+        return keeping_secret(self.secret)
+
+    @property
     def form_token(self) -> str:
         """A hidden field in each form of this session; no other site can know it."""
-        code = hmac.digest(self.secret.reveal().encode(), b"ostiary form", sha256)
-        return base64.urlsafe_b64encode(code).decode().rstrip("=")
+        return form_token(self.secret)
+
+
+def form_token(secret: Secret) -> str:
+    """What the forms of a browser with *secret* hold, which is in one of its cookies."""
+    code = hmac.digest(secret.reveal().encode(), b"ostiary form", sha256)
+    return base64.urlsafe_b64encode(code).decode().rstrip("=")
 
 
 class BrowserSessions:
@@ -96,12 +106,13 @@ class BrowserSessions:
             session = visitor.session
             lasts = self._lengths.of(session.provider, kept=False)
             ends = session.expires_at if lasts is None else session.created_at + lasts
-            await self._tokens.keep(session, visitor.secret.reveal(), None, expires_at=ends)
+            await self._tokens.keep(session, visitor.keeping.reveal(), None, expires_at=ends)
         return attested
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
-        stored = unseal_kept(session, visitor.secret.reveal())
+        # Sessions of an earlier version were sealed with the cookie itself.
+        stored = unseal_kept(session, visitor.keeping.reveal()) or unseal_kept(session, visitor.secret.reveal())
         if self._clock.now() - session.created_at < self._tokens.lifetime:
             return Attested(session.user, session.sources, stored)
         try:
@@ -115,8 +126,7 @@ class BrowserSessions:
                 await self.end(session, "ostiary: refused by the identity provider at refresh")
             raise
         if attested.kept is not None:
-            secret = visitor.secret.reveal()
-            await self._tokens.keep(session, secret, attested.kept, expires_at=session.expires_at)
+            await self._tokens.keep(session, visitor.keeping.reveal(), attested.kept, expires_at=session.expires_at)
         return attested
 
     def forget(self) -> tuple[str, str]:

@@ -44,7 +44,16 @@ class DeviceGoal:
     user_code: str
 
 
-Goal = CliGoal | DeviceGoal | None
+@dataclass(frozen=True, slots=True)
+class ApplicationGoal:
+    """The person opened a web application. `request` is the id of what it was for: see `login.applications`."""
+
+    request: str
+    application: str
+    origin: str
+
+
+Goal = CliGoal | DeviceGoal | ApplicationGoal | None
 """What a login is for; None: a token, or the page where there is one."""
 
 
@@ -176,6 +185,8 @@ def _to_json(flow: Flow) -> Value:
         value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
     elif isinstance(goal, DeviceGoal):
         value["device"] = goal.user_code
+    elif isinstance(goal, ApplicationGoal):
+        value["application"] = [goal.request, goal.application, goal.origin]
     return value
 
 
@@ -185,6 +196,8 @@ def _from_json(value: Value) -> Flow:
         goal = CliGoal(*value["cli"])
     elif "device" in value:
         goal = DeviceGoal(value["device"])
+    elif "application" in value:
+        goal = ApplicationGoal(*value["application"])
     return Flow(
         identity=value["identity"],
         state=value["state"],

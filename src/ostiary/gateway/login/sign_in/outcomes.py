@@ -18,7 +18,7 @@ from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.programs.command_line import Codes, callback
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.lengths import SessionLengths
-from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, Goal
+from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flows, Goal
 from ostiary.gateway.login.sign_in.providers import Elsewhere, Outcome, SignedIn
 from ostiary.gateway.login.visit import AddressLimit, Visit, client_text
 from ostiary.gateway.observe.tracing.trace import traced_step
@@ -57,6 +57,8 @@ class SignInOutcomes:
         url = "/auth/token"
         if isinstance(goal, DeviceGoal):
             url = f"/auth/device?code={goal.user_code}"
+        elif isinstance(goal, ApplicationGoal):
+            url = f"/auth/application?request={goal.request}"
         elif isinstance(goal, CliGoal):
             code = await self._codes.issue(goal, outcome, visit.request)
             url = callback(goal, code=code)

@@ -23,7 +23,7 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.views import Site
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
-from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
+from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
 from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
@@ -87,7 +87,7 @@ class SignInPaths:
 
     # --- a sign-in begins ---
 
-    async def begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None) -> LoginAnswer:
+    async def begin(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal, name: str | None) -> LoginAnswer:
         """Sign in for *goal*, with the provider *name*. Without a name, the person chooses if there are several."""
         if name is None and len(self._people) > 1:
             try:
@@ -97,7 +97,7 @@ class SignInPaths:
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
 
-    async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal) -> LoginAnswer:
+    async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal) -> LoginAnswer:
         if not visit.html:
             return answers.error(400, "there are several identity providers: choose one with provider=")
         if wait := self._starts.wait(visit.request):

@@ -41,7 +41,7 @@ from ostiary.gateway.login.sign_in.checked_answers import (
 from ostiary.gateway.login.sign_in.flows import Flow, Goal, state_of
 from ostiary.gateway.login.sign_in.groups import Away, ContractBroken, GroupChecks, ProviderUser, attest
 from ostiary.gateway.observe.tracing.trace import traced_step
-from ostiary.gateway.upstream.identity_headers import identity_lines
+from ostiary.gateway.upstream.identity.headers import identity_lines
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import (
     AsksAgain,

@@ -20,7 +20,7 @@ from ostiary.gateway.audit.sign_ins import SignInRecorder
 from ostiary.gateway.authenticate.revocation_file import RevocationFile
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.providers import close_all
-from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.config.settings import GatewayConfig, IdentityMode
 from ostiary.gateway.doors.admin_api import AdminApi
 from ostiary.gateway.doors.issuer_documents import IssuerDocuments
 from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
@@ -36,12 +36,15 @@ from ostiary.gateway.process.app.object_counting import quota_usage, show_figure
 from ostiary.gateway.process.app.programs import Programs
 from ostiary.gateway.process.app.shared import Shared, open_shared
 from ostiary.gateway.process.app.tracing_setup import open_tracing
+from ostiary.gateway.process.app.visitors import Visitors
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.siblings import messages as sibling_news
+from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.health import watch_credential, watch_health
+from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.own_requests import OwnRequests
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
@@ -53,6 +56,9 @@ CONFIRMING_OWNER = "confirming whose the token store is"
 
 class App:
     """One configuration at work."""
+
+    # Made with the sign-in routes, before the engine.
+    visitors: Visitors
 
     def __init__(
         self,
@@ -78,9 +84,13 @@ class App:
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
+        self.applications = Applications(self.routes, config.external_url)
         self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
         self.tracing = open_tracing(config, clock, self.shared.metrics)
         self.issuer = open_issuer(config, self.shared, clock)
+        for upstream in self.routes.upstreams:
+            if self.issuer is not None and upstream.settings.identity is IdentityMode.ASSERTION:
+                upstream.assertions = Assertions(upstream.name, self.issuer.sign_assertion, clock)
         self.engine = Engine(self._parts(), loop) if self.tracing is None else self.tracing.engine(self._parts(), loop)
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
@@ -98,6 +108,7 @@ class App:
             for writer in shared.note_writers:
                 self._background.keep_running("writing refusals for other replicas", writer.run)
         self.programs.start(self._background.keep_running)
+        self.visitors.start()
         self._background.keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
@@ -190,6 +201,7 @@ class App:
         refusals = EveryRefusal(self.authorizer, lambda: shared.siblings, store)
         ended = EveryEndedRequest(shared.ended, lambda: shared.siblings, store)
         open_paths = {b"/auth": self._sign_in(refusals, ended)}
+        visitors = self.visitors
         if config.webhooks.enabled:
             open_paths[b"/webhooks"] = self._webhooks()
         if self.issuer is not None and config.issuer is not None:
@@ -224,6 +236,8 @@ class App:
             trusted_proxies=config.listen.trusted_proxies,
             ended=shared.ended,
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
+            applications=self.applications if visitors.pages is not None else None,
+            pages=visitors.pages,
         )
 
     def _header_filter(self) -> HeaderFilter:
@@ -250,9 +264,11 @@ class App:
             api_tokens=self.programs.api_tokens,
             find_token=self.programs.find_token,
             counts=shared.counts,
+            applications=self.applications,
             clock=self._clock,
             on_event=SignInRecorder(self.auditor, shared.metrics, shared.ended, clock=self._clock).record,
         )
+        self.visitors = Visitors(config, shared, self.applications, login, self._clock)
         handler = LoginHandler(login, config.listen.trusted_proxies)
         return OpenPath(handler.handle, repeats=False, records_refusals=True)
 

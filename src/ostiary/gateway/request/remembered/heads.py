@@ -35,6 +35,9 @@ class RememberedHeads:
 
     def remember_plan(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
         request = passage.exchange.request
+        if token.is_application:
+            # When its session ends, the headers say whether the browser can be led to sign in: they must be there.
+            return
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             plan.heads += 1
             request.known_owner, request.known_size = token.user.username, plan.size

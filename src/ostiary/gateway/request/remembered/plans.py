@@ -106,11 +106,12 @@ class Planner:
             actor=actor,
             impersonation=impersonation,
             delegation=delegation,
+            public=question.public,
         )
         if upstream is not None and ruling.allowed:
             plan.at_once = not (question.stream or self._has_admission or _begins_record(audit) or plan.reviews_token)
             line = request.method + b" " + upstream.forwarded_target(question.target) + b" HTTP/1.1\r\n"
-            plan.head = line + upstream.host_line + upstream.identity(user)
+            plan.head = line + upstream.host_line + (b"" if question.public else upstream.identity(user))
         return plan
 
     def is_current(self, plan: RequestPlan, token: TokenInUse, now: float) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from ostiary.wire.codec.protobuf import decode
 from tests.support.http1 import chunked, upstream
 from tests.unit.gateway.request.test_engine import Served, at, configured, served
-from tests.unit.gateway.upstream.test_own_credential import credential
+from tests.unit.gateway.upstream.identity.test_own_credential import credential
 
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 JSON = "Content-Type: application/json"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ostiary.core.implied_groups import complete_impersonated
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
-from ostiary.gateway.upstream.identity_headers import identity_lines, impersonation
+from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
 from ostiary.model import UserInfo
 
 

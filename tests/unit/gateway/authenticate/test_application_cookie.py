@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from ostiary.core.tokens import APPLICATION_PREFIX, BROWSER_PREFIX, application_digest, new_token
+from ostiary.gateway.authenticate.application_cookie import cookie_name, cookie_value, presented_cookie
+from ostiary.model import Secret
+
+TOKEN = new_token(APPLICATION_PREFIX)
+NAME = "__Host-ostiary-app-wiki"
+KEEPING = Secret("k" * 43 + "=")
+
+
+def test_the_token_among_other_cookies_and_several_headers() -> None:
+    headers = [(b"cookie", b"a=1"), (b"Cookie", f"b=2; {NAME}={TOKEN.reveal()};c".encode())]
+    cookie = presented_cookie(headers, "wiki", secure=True)
+    assert cookie is not None
+    assert (cookie.digest, cookie.keeping) == (application_digest(TOKEN.reveal(), "wiki"), None)
+
+
+def test_what_is_set_is_what_is_read() -> None:
+    for secure in (True, False):
+        name = cookie_name("wiki", secure=secure)
+        cookie = presented_cookie(
+            [(b"Cookie", f"{name}={cookie_value(TOKEN, KEEPING)}".encode())], "wiki", secure=secure
+        )
+        assert cookie is not None
+        assert cookie.token.reveal() == TOKEN.reveal()
+        assert cookie.keeping is not None
+        assert cookie.keeping.reveal() == KEEPING.reveal()
+        assert TOKEN.reveal() not in repr(cookie)
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        "",
+        NAME,
+        f"{NAME}=",
+        f"{NAME}=TOKENx",
+        f"{NAME}=TOKEN.short",
+        f"{NAME}=TOKEN.",
+        f"{NAME}=BROWSER",
+        f"{NAME}=ACCESS",
+        f"{NAME.lower()}=TOKEN",
+        "ostiary-app-wiki=TOKEN",
+        "__Host-ostiary-app-board=TOKEN",
+        f"{NAME}=TOKEN; {NAME}=TOKEN",
+        f"{NAME}=TOKEN; {NAME}=",
+        f'{NAME}="TOKEN"',
+    ],
+)
+def test_anything_else_is_no_token(cookies: str) -> None:
+    others = {"TOKEN": TOKEN, "BROWSER": new_token(BROWSER_PREFIX), "ACCESS": new_token()}
+    for name, token in others.items():
+        cookies = cookies.replace(name, token.reveal())
+    assert presented_cookie([(b"Cookie", cookies.encode())], "wiki", secure=True) is None

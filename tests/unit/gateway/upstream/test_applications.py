@@ -1,0 +1,69 @@
+"""Which host and path belong to a web application, and which origin it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.gateway.config.settings import UpstreamAuth
+from ostiary.gateway.upstream.applications import Applications, is_public
+from ostiary.gateway.upstream.routes import Routes
+from tests.unit.gateway.upstream.test_routes import upstream
+
+BROWSER = UpstreamAuth.BROWSER
+
+
+@pytest.fixture
+async def applications() -> Applications:
+    routes = Routes(
+        [
+            upstream("wiki", hosts=("wiki.test", "[2001:db8::1]"), auth=BROWSER),
+            upstream("api", hosts=("wiki.test",), prefix="/api"),
+            upstream("home", prefix="/home", auth=BROWSER),
+        ]
+    )
+    return Applications(routes, "https://gateway.test:8443")
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "name"),
+    [
+        ("wiki.test:8443", "/", "wiki"),
+        ("WIKI.test:8443", "/x", "wiki"),
+        ("[2001:db8::1]:8443", "/x", "wiki"),
+        ("wiki.test:8443", "/api/x", ""),
+        ("gateway.test:8443", "/home", "home"),
+        ("gateway.test:8443", "/other", ""),
+        ("wiki.test", "/", ""),
+        ("wiki.test:443", "/", ""),
+        ("evil.test:8443", "/home", ""),
+        ("", "/home", ""),
+    ],
+)
+async def test_only_hosts_of_the_configuration_have_applications(
+    applications: Applications, host: str, path: str, name: str
+) -> None:
+    found = applications.find(host, path)
+    assert (found.name if found is not None else "") == name
+
+
+async def test_the_origin_is_what_a_browser_writes(applications: Applications) -> None:
+    assert applications.origin("WIKI.test:8443") == "https://wiki.test:8443"
+    assert applications.origin("evil.test:8443") == ""
+    assert applications.is_gateways_own("Gateway.test:8443")
+    assert not applications.is_gateways_own("wiki.test:8443")
+    assert Applications(Routes([]), "https://gateway.test").origin("gateway.test") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "public"),
+    [
+        ("/healthz", True),
+        ("/healthz/", False),
+        ("/static/", True),
+        ("/static/a/b", True),
+        ("/static", False),
+        ("/", False),
+    ],
+)
+def test_a_public_path_is_an_exact_one_or_below_one_with_a_slash(path: str, public: bool) -> None:
+    assert is_public(path, ("/healthz", "/static/")) is public
