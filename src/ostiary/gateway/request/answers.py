@@ -48,15 +48,14 @@ class Answers:
         records: RequestRecords,
         metrics: Metrics,
         *,
-        realm: str = "ostiary",
         refusal_page: RefusalPage | None = None,
     ) -> None:
         self._refusal_page = refusal_page
         self._authorizer = authorizer
         self._records = records
         self._metrics = metrics
-        self._challenge_absent = status.www_authenticate(False, realm).encode()
-        self._challenge_invalid = status.www_authenticate(True, realm).encode()
+        self._challenge_absent = status.www_authenticate(False).encode()
+        self._challenge_invalid = status.www_authenticate(True).encode()
 
     # --- refusals ---
 

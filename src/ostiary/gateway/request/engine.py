@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ostiary.core.abilities import ability
@@ -84,17 +84,16 @@ class EngineParts:
     metrics: Metrics
     clock: Clock
     headers: HeaderFilter
-    admission: Sequence[AdmissionProvider] = ()
+    admission: Sequence[AdmissionProvider]
     # For admission providers that ask upstreams themselves.
-    upstream_api: UpstreamApi | None = None
-    own_apis: Sequence[OwnApi] = ()
-    self_reviews: Handler | None = None
-    open_paths: dict[bytes, OpenPath] = field(default_factory=dict)
-    trusted_proxies: Sequence[Network] = ()
-    realm: str = "ostiary"
-    ended: EndedRequests | None = None
+    upstream_api: UpstreamApi
+    own_apis: Sequence[OwnApi]
+    self_reviews: Handler
+    open_paths: dict[bytes, OpenPath]
+    trusted_proxies: Sequence[Network]
+    ended: EndedRequests
     # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
-    unconfirmed: float = 60.0
+    unconfirmed: float
     # Where an upstream is a web application, or has public paths.
     applications: Applications | None = None
     pages: BrowserPages | None = None
@@ -130,7 +129,6 @@ class Engine:
             parts.authorizer,
             self._records,
             parts.metrics,
-            realm=parts.realm,
             refusal_page=None if parts.pages is None else parts.pages.refusal,
         )
         self._plans = Plans()
@@ -150,7 +148,7 @@ class Engine:
         counting = [each for each in (ability(admission, CountsObjects) for admission in parts.admission) if each]
         self._objects = (
             ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck)
-            if counting and parts.upstream_api is not None
+            if counting
             else None
         )
         self._forward = Forwarder(

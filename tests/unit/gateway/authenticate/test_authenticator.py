@@ -445,3 +445,147 @@ async def test_when_the_clock_is_set_back_a_token_in_use_gets_the_corrected_time
         timedelta(hours=24),
         timedelta(minutes=15),
     )
+
+
+# --- programs: whether the holder of a token is still somebody ---
+
+
+class Holders:
+    """Says who holds the tokens of programs. Each answer is good for a quarter of an hour."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.asked: list[str] = []
+        self.gone: set[str] = set()
+        self.unknown: set[str] = set()
+        self.groups: tuple[str, ...] = ("dev",)
+
+    async def check(self, stored: Found) -> Found | None:
+        username = stored.session.user.username
+        self.asked.append(username)
+        if username in self.unknown:
+            raise ProviderError("the identity provider cannot be asked")
+        if username in self.gone:
+            return None
+        token = replace(stored.token, expires_at=self._clock.now() + timedelta(minutes=15))
+        return replace(stored, token=token, session=replace(stored.session, user=UserInfo(username, "", self.groups)))
+
+
+@pytest.fixture
+def holders(authenticator: TokenAuthenticator, clock: FakeClock) -> Holders:
+    holders = Holders(clock)
+    authenticator.check_holder = holders.check
+    return holders
+
+
+async def program(authenticator: TokenAuthenticator, tokens: Tokens, name: str = "job") -> TokenInUse:
+    """A token of a program in use, which lasts for days."""
+    user = UserInfo(name, "", ("dev",))
+    issued = await tokens.issue_token(user, provider="ldap", name="key", lifetime=timedelta(days=30))
+    live = await authenticator.find(digest(issued.token.reveal()))
+    assert live is not None
+    return live
+
+
+async def test_the_holder_of_a_programs_token_is_checked_when_it_is_looked_up_and_a_sign_in_is_not(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders
+) -> None:
+    await sign_in(authenticator, tokens)
+    assert holders.asked == []
+    live = await program(authenticator, tokens)
+    assert authenticator.recall(live.digest) is live
+    assert holders.asked == ["job"]
+    assert live.expires_at == clock.now() + timedelta(minutes=15), "it is looked up again when the check is due"
+    assert live.ends_at == clock.now() + timedelta(days=30)
+
+
+async def test_without_anybody_to_check_holders_a_programs_token_is_good_for_as_long_as_it_lasts(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock
+) -> None:
+    live = await program(authenticator, tokens)
+    assert live.expires_at == clock.now() + timedelta(days=30)
+
+
+async def test_a_programs_token_is_no_good_after_its_holder_is_gone_and_when_nobody_can_tell(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders
+) -> None:
+    live = await program(authenticator, tokens)
+    clock.advance(minutes=15)
+    assert authenticator.recall(live.digest) is None
+    holders.unknown.add("job")
+    with pytest.raises(ProviderError):
+        await authenticator.find(live.digest)
+    holders.unknown.clear()
+    holders.gone.add("job")
+    assert await authenticator.find(live.digest) is None
+    assert authenticator.size == 0
+
+
+@pytest.mark.parametrize("change", ["nothing", "gone", "other groups"])
+async def test_a_programs_stream_is_cut_at_the_next_check_if_its_holder_is_gone_or_another(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders, change: str
+) -> None:
+    live = await program(authenticator, tokens)
+    stream = stream_of(authenticator, live)
+    holders.asked.clear()
+    if change == "gone":
+        holders.gone.add("job")
+    elif change == "other groups":
+        holders.groups = ("ops",)
+    clock.advance(minutes=15, seconds=-1)
+    await authenticator.check_streams()
+    assert (holders.asked, stream.cuts) == ([], 0), "the check is not due"
+    clock.advance(1)
+    await authenticator.check_streams()
+    assert holders.asked == ["job"]
+    assert (stream.cuts, authenticator.open_streams) == ((0, 1) if change == "nothing" else (1, 0))
+    assert live.revoked == (change != "nothing")
+    assert authenticator.size == (1 if change == "nothing" else 0)
+    await authenticator.check_streams()
+    assert holders.asked == ["job"], "not again before the next check is due"
+
+
+async def test_only_programs_with_open_streams_are_checked_in_between(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders
+) -> None:
+    await program(authenticator, tokens)
+    person = stream_of(authenticator, await sign_in(authenticator, tokens))
+    holders.asked.clear()
+    holders.gone.update(("job", "ann"))
+    clock.advance(minutes=15)
+    await authenticator.check_streams()
+    assert (holders.asked, person.cuts) == ([], 0)
+
+
+async def test_a_holder_that_nobody_can_be_asked_about_keeps_its_stream_and_no_other_from_being_checked(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders
+) -> None:
+    names = [f"job-{number}" for number in range(8)]
+    streams = [stream_of(authenticator, await program(authenticator, tokens, name)) for name in names]
+    holders.unknown.update(names[:4])
+    holders.gone.update(names[4:])
+    clock.advance(minutes=15)
+    with pytest.raises(ProviderError):
+        await authenticator.check_streams()
+    assert [stream.cuts for stream in streams] == [0] * 4 + [1] * 4
+    holders.unknown.clear()
+    await authenticator.check_streams()
+    assert [stream.cuts for stream in streams] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("without", ["anybody to ask", "the token in the store"])
+async def test_a_stream_that_cannot_be_checked_is_left_to_the_revocations(
+    authenticator: TokenAuthenticator, tokens: Tokens, clock: FakeClock, holders: Holders, without: str
+) -> None:
+    live = await program(authenticator, tokens)
+    stream = stream_of(authenticator, live)
+    holders.asked.clear()
+    if without == "anybody to ask":
+        authenticator.check_holder = None
+    else:
+        await tokens.revoke(RevocationKind.SESSION, live.session.id)
+    clock.advance(minutes=15)
+    await authenticator.check_streams()
+    assert (holders.asked, stream.cuts) == ([], 0)
+    await authenticator.feed.confirm()
+    assert stream.cuts == (0 if without == "anybody to ask" else 1)

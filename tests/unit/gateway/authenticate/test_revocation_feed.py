@@ -15,6 +15,7 @@ from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
 from tests.support.bounded import bytes_of_owner
+from tests.support.http1 import turn
 
 ANN = UserInfo("ann", groups=("dev",))
 
@@ -253,3 +254,50 @@ async def test_a_token_that_has_expired_or_ended_takes_no_room_any_more(tokens: 
         assert (authenticator.in_use.by_digest.held, bytes_of_owner(authenticator.in_use.by_digest, "ann")) == (0, 0), (
             ended
         )
+
+
+# --- those who tell others of revocations ---
+
+
+async def test_whoever_waits_for_a_revocation_goes_on_when_it_is_in_force_and_not_before(
+    authenticator: TokenAuthenticator, tokens: Tokens
+) -> None:
+    feed = authenticator.feed
+    await feed.confirm()
+    assert feed.applied is not None
+    waiting = asyncio.ensure_future(feed.wait_until_applied(feed.applied, 3600))
+    await turn()
+    await feed.confirm()
+    await turn()
+    assert not waiting.done(), "nothing is new"
+    await tokens.revoke(RevocationKind.USER, "ann")
+    await turn()
+    assert not waiting.done(), "it is written down, and not in force here"
+    await feed.confirm()
+    await turn()
+    assert waiting.done()
+
+
+async def test_nobody_waits_for_a_revocation_that_is_in_force_already(
+    authenticator: TokenAuthenticator, tokens: Tokens
+) -> None:
+    before = await tokens.sequence()
+    await tokens.revoke(RevocationKind.USER, "ann")
+    await authenticator.feed.confirm()
+    waiting = asyncio.ensure_future(authenticator.feed.wait_until_applied(before, 3600))
+    await turn()
+    assert waiting.done()
+
+
+async def test_whoever_waits_before_the_first_look_goes_on_after_it(authenticator: TokenAuthenticator) -> None:
+    waiting = asyncio.ensure_future(authenticator.feed.wait_until_applied(0, 3600))
+    await turn()
+    assert not waiting.done()
+    await authenticator.feed.confirm()
+    await turn()
+    assert waiting.done()
+
+
+async def test_nobody_waits_for_longer_than_they_said(authenticator: TokenAuthenticator) -> None:
+    await authenticator.feed.confirm()
+    await authenticator.feed.wait_until_applied(0, 0)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.http1 import get, upstream
-from tests.unit.gateway.request.gateways import DENY, Gateway, ImmediatePolicy, at, configured, serving
+from ostiary.gateway.config.settings import Provider
+from ostiary.interfaces.admission import Admission
+from ostiary.model import Attributes
+from tests.support.http1 import Upstreamed, connected, get, until, upstream
+from tests.unit.gateway.request.gateways import DENY, Gateway, ImmediatePolicy, at, configured, kubernetes, serving
+from tests.unit.gateway.request.test_request_tasks import Broken
 
 NOWHERE = "http://127.0.0.1:1"
 BLOCKING = {"blocking": True, "log": {"path": "audit.log"}}
@@ -23,6 +29,8 @@ def fill_the_disk(site: Gateway) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, sink._file)
     os.close(full)
+    # On a slow machine it would look for a rotated file meanwhile, and open its own anew.
+    sink._look_again_at = float("inf")
 
 
 def lost_events(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -68,3 +76,63 @@ async def test_a_remembered_head_takes_of_the_memory_of_its_user(tmp_path: Path)
         (head,) = site.worker._http.known._heads.values()
         assert head.known_owner == "alice"
         assert head.known_size > 1000, "its plan is part of it"
+
+
+async def test_a_watch_goes_on_if_the_disk_is_full_when_it_begins_and_each_lost_event_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def held(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        await release.wait()
+        connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        await connection.rest()
+
+    async with upstream(held) as made:
+        config = configured(tmp_path, at(made), upstreams=kubernetes(at(made)), audit=BLOCKING)
+        async with serving(config) as site:
+            async with connected(site.port) as client:
+                client.send(site.request("/api/v1/pods?watch=1"))
+                await until(lambda: bool(made.requests))
+                fill_the_disk(site)
+                release.set()
+                assert (await client.head()).status == 200
+                assert await client.exactly(10) == b"5\r\nfirst\r\n"
+                assert len(lost_events(caplog)) == 1
+            await until(lambda: site.streams == 0)
+            assert len(lost_events(caplog)) == 2
+
+
+async def test_a_failure_inside_whose_event_cannot_be_stored_is_logged_and_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(configured(tmp_path, NOWHERE, audit=BLOCKING), admission=(Provider("broken", "broken", Broken()),))
+    async with serving(config, may_fail_inside=True) as site:
+        fill_the_disk(site)
+        assert (await site.ask()).status == 500
+    assert len(lost_events(caplog)) == 2, "of the failure, and of its answer"
+
+
+async def test_an_admission_provider_is_told_once_how_each_request_ended_that_it_admitted(tmp_path: Path) -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.settlements: list[tuple[str, str, int]] = []
+
+        def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
+            return Admission(attributes.request.path != "/full", "the quota is used up")
+
+        def settled(self, attributes: Attributes, *, status: int) -> None:
+            self.settlements.append((attributes.user.username, attributes.request.path, status))
+
+    async def conflicts(connection: Upstreamed) -> None:
+        while True:
+            await connection.request()
+            connection.send(b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n")
+
+    provider = Noting()
+    async with upstream(conflicts) as made:
+        config = replace(configured(tmp_path, at(made)), admission=(Provider("quota", "quota", provider),))
+        async with serving(config) as site:
+            assert [(await site.ask(path)).status for path in ("/x", "/full", "/x")] == [409, 403, 409]
+            assert provider.settlements == [("alice", "/x", 409)] * 2

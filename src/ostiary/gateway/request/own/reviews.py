@@ -104,5 +104,5 @@ def bounded_warnings(texts: Sequence[str]) -> list[str]:
 
 def _quote(text: str) -> str:
     """A warning names fields as they were written; whatever a header cannot carry is dropped."""
-    plain = "".join(character for character in text if character.isprintable() and ord(character) < 0x7F)
+    plain = "".join(character for character in text if character.isascii() and character.isprintable())
     return plain.replace("\\", "\\\\").replace('"', '\\"')

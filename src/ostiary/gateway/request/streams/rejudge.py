@@ -49,8 +49,7 @@ class Rejudge:
         self._start = start
         self._generation = judge.generation
         self._due = self._monotonic() + self._interval
-        self._is_running = False
-        self._must_run_again = False
+        self._is_running = self._must_run_again = False
         # Since when nobody could say whether these are still allowed.
         self._unconfirmed_since: dict[OpenExchange, float] = {}
 

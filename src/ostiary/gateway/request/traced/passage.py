@@ -62,8 +62,8 @@ class RequestTraces:
     """Finishes the traces of one engine."""
 
     tracer: Tracer
-    trusted_proxies: Sequence[Network] = ()
-    user_names: bool = False
+    trusted_proxies: Sequence[Network]
+    user_names: bool
 
     def finish(self, passage: Passage, trace: Trace, code: int, plan: RequestPlan) -> None:
         method = _method(passage)

@@ -390,3 +390,67 @@ async def test_what_has_ended_while_nobody_could_be_asked_is_not_kept(tmp_path: 
         await until(lambda: len(site.worker.app.engine.open_exchanges) == 1)
         await site.tick(21)
         await until(lambda: len(rejudge._unconfirmed_since) == 1)
+
+
+async def test_a_slow_provider_is_asked_one_question_at_a_time_however_often_its_policy_changes(
+    tmp_path: Path,
+) -> None:
+    class Revised(Policy):
+        revision = 1
+
+    policy = Revised()
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site, opened(site):
+        assert len(policy.asked) == 1
+        policy.gate.clear()
+        for revision in range(2, 6):
+            policy.revision = revision
+            await site.tick(1)
+            assert len(policy.asked) == 2, "the first question has not been answered yet"
+        policy.gate.set()
+        await until(lambda: not site.worker.app.engine._rejudge._is_running)
+        assert len(policy.asked) == 3, "once more, for all that has changed meanwhile"
+
+
+async def test_what_was_cut_because_nobody_could_confirm_it_is_not_kept(tmp_path: Path) -> None:
+    policy = Policy()
+    async with (
+        upstream(endless) as made,
+        serving(configured(tmp_path, at(made), policy)) as site,
+        opened(site) as client,
+    ):
+        rejudge = site.worker.app.engine._rejudge
+        policy.fails = True
+        await site.tick(10)
+        await until(lambda: len(rejudge._unconfirmed_since) == 1)
+        await site.tick(60)
+        await cut(client)
+        await until(lambda: not site.worker.app.engine.busy)
+        assert not rejudge._unconfirmed_since, "also if nothing is opened after it"
+
+
+async def test_decisions_that_live_for_less_than_a_second_are_asked_for_once_a_second(tmp_path: Path) -> None:
+    policy = Policy()
+    async with upstream(endless) as made:
+        config = configured(tmp_path, at(made), policy)
+        config = replace(config, authorization=replace(config.authorization, cache_ttl=timedelta(seconds=0.2)))
+        async with serving(config) as site, opened(site):
+            before = len(policy.asked)
+            await site.tick(0.5)
+            assert len(policy.asked) == before
+            await site.tick(0.5)
+            assert len(policy.asked) == before + 1
+
+
+async def test_each_record_has_the_reason_that_counted_when_its_stream_was_opened(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site:
+        async with opened(site):
+            policy.rule = Decision(Verdict.ALLOW, "for another reason")
+            policy.revision += 1
+            await site.tick(1)
+            async with opened(site):
+                pass
+            await until(lambda: len(site.worker.app.engine.open_exchanges) == 1)
+        await until(lambda: not site.worker.app.engine.busy)
+        reasons = [event["annotations"]["authorization.k8s.io/reason"] for event in await site.events()]
+        assert reasons == ["for another reason", "because"]

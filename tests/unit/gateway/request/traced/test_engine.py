@@ -467,3 +467,16 @@ async def test_a_request_that_a_reload_overtakes_is_sent_by_the_next_configurati
                     await site.worker.reload(replace(second, store=site.worker.app.config.store))
                 attributes, _ = await only_request(collector)
                 assert attributes["url.path"] == "/ended"
+
+
+async def test_a_body_that_cannot_be_read_is_refused_with_the_id_that_its_trace_has(tmp_path: Path) -> None:
+    with collecting() as collector:
+        async with upstream() as made, serving(configured(tmp_path, at(made), tracing=traced(collector))) as site:
+            async with connected(site.port) as client:
+                client.send(site.request("/x", "Transfer-Encoding: chunked", method="POST"))
+                await until(lambda: site.seats == 1)
+                client.send(b"broken\r\n")
+                answer = await client.answer()
+            attributes, _ = await only_request(collector)
+    assert answer.status == 400
+    assert attributes["ostiary.audit_id"] == (answer.one("Audit-Id") or b"").decode()
