@@ -7,7 +7,21 @@ import platform
 import sys
 from pathlib import Path
 
-from bench import backend, client, exchange, gateway, get_token, greedy, idle, narrowed, rbac, registry, stores, tokens
+from bench import (
+    backend,
+    client,
+    doors,
+    exchange,
+    gateway,
+    get_token,
+    greedy,
+    idle,
+    narrowed,
+    rbac,
+    registry,
+    stores,
+    tokens,
+)
 from bench.table import Row, as_markdown
 
 SUITES = {
@@ -17,6 +31,7 @@ SUITES = {
     "tokens": tokens.run,
     "stores": stores.run,
     "gateway": gateway.run,
+    "doors": doors.run,
     "narrowed": narrowed.run,
     "exchange": exchange.run,
     "backend": backend.run,

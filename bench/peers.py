@@ -99,15 +99,19 @@ def _plain_nginx(folder: Path, upstream: int) -> Iterator[Peer]:
 
 
 def _nginx(folder: Path, name: str, port: int, server: str, *, before: str = "") -> list[str]:
+    return nginx_command(folder, name, f"{before}\nserver {{ listen 127.0.0.1:{port} backlog=2048; {server} }}")
+
+
+def nginx_command(folder: Path, name: str, servers: str, *, modules: str = "") -> list[str]:
+    """How to start nginx with these *servers*, in a folder of its own."""
     home = folder / name
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     temporary = " ".join(f"{kind}_temp_path {home};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     config = home / "nginx.conf"
     config.write_text(
-        f"daemon off; worker_processes 1; pid {home}/pid; error_log {home}/error.log;\n"
+        f"{modules} daemon off; worker_processes 1; pid {home}/pid; error_log {home}/error.log;\n"
         "events { worker_connections 4096; }\n"
-        f"http {{ access_log off; keepalive_requests 1000000000; {temporary} {before}\n"
-        f"server {{ listen 127.0.0.1:{port} backlog=2048; {server} }} }}\n"
+        f"http {{ access_log off; keepalive_requests 1000000000; {temporary} {servers} }}\n"
     )
     return ["nginx", "-c", str(config)]
 

@@ -99,6 +99,7 @@ INSIDE = {
         "accounts": {".", "gateway"},
         "agent": {".", "accounts", "gateway", "signin"},
         "completion": {"."},
+        "door": {".", "gateway"},
         "exec": {"."},
         "gateway": {".", "signin"},
         "issuer": {".", "gateway"},

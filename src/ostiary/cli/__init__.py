@@ -24,6 +24,10 @@ COMMANDS = {
     "tokens": ("ostiary.cli.accounts.api_tokens", "API tokens for programs: create, list and revoke them"),
     "store": ("ostiary.cli.store.command", "move all sessions to another token store; check a store; after a restore"),
     "issuer": ("ostiary.cli.issuer.command", "let clusters trust the gateway's JWTs; list and rotate its signing keys"),
+    "door": (
+        "ostiary.cli.door.command",
+        "print the configuration of nginx, Traefik, Caddy, Envoy that asks the gateway",
+    ),
     "impersonation-role": (
         "ostiary.cli.policy.impersonation_role",
         "print the smallest role that the gateway needs in a cluster",

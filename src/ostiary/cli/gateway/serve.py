@@ -18,7 +18,7 @@ from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ostiary.gateway.config.file_checks import FileChecks
+    from ostiary.gateway.config.named_files.checks import FileChecks
     from ostiary.gateway.config.settings import GatewayConfig
     from ostiary.gateway.process.online_check import OnlineCheckResult
     from ostiary.interfaces.authorization import Finding
@@ -101,7 +101,7 @@ def _check(path: Path | None, *, online: bool) -> int:
 def _file_checks(path: Path | None) -> FileChecks | None:
     from ostiary.core.clock import SYSTEM_CLOCK
     from ostiary.core.config import read
-    from ostiary.gateway.config.file_checks import check_files
+    from ostiary.gateway.config.named_files.checks import check_files
 
     return None if path is None else check_files(read(path), path.absolute().parent, now=SYSTEM_CLOCK.now())
 

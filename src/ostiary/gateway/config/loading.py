@@ -15,6 +15,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Reading, parse, read
 from ostiary.core.settings.declare import read_settings
 from ostiary.gateway.config import sections
+from ostiary.gateway.config.doors import check_doors
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.rules import check
 from ostiary.gateway.config.settings import GatewayConfig
@@ -101,17 +102,20 @@ def read_sections(
     audit = file.audit or Audit(stdout=True)
     identities = sections.identities(file, builder)
     store = sections.store(file, builder)
+    served = upstreams(file.upstreams, builder, directory)
+    admission = sections.admission(file, builder)
     parts = {
         "external_url": external_url,
         "authorities_pem": sections.authorities_pem(file),
         "groups": sections.groups(file, builder, identities),
         "authorization": sections.authorization(file.authorization, builder, identities),
-        "upstreams": upstreams(file.upstreams, builder, directory),
-        "admission": sections.admission(file, builder),
+        "upstreams": served,
+        "admission": admission,
         "audit_sinks": sections.audit(audit, builder, root),
     }
     if file.webhooks.callers.names and sections.lacks_client_certificates(file.listen, root):
         reading.add(sections.NO_CLIENT_CERTIFICATES, reading.document.place("webhooks", "callers", "names"))
+    check_doors(file, served, admission)
     if store is None:
         return None
     config = GatewayConfig(
@@ -121,6 +125,7 @@ def read_sections(
         tokens=file.tokens,
         identity=tuple(provider for provider in identities.values() if provider is not None),
         webhooks=file.webhooks,
+        doors=file.doors,
         audit=audit,
         limits=file.limits,
         log=file.log,

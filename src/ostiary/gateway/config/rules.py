@@ -11,7 +11,7 @@ from ostiary.core.config import Fields
 from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
 from ostiary.core.settings.outgoing import parse_origin
-from ostiary.gateway.config.certificates import is_from_a_known_authority
+from ostiary.gateway.config.named_files.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, IdentityMode, UpstreamConfig
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE

@@ -17,13 +17,14 @@ from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.core.settings.declare import settings_of
 from ostiary.core.settings.sections import ProviderFlag, ProviderSettings
-from ostiary.gateway.config.certificates import certificates, own_authorities
-from ostiary.gateway.config.file_checks import DEFAULT_STORE_FILE
+from ostiary.gateway.config.named_files.certificates import certificates, own_authorities
+from ostiary.gateway.config.named_files.checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (
     Authorization,
     AuthorizationSettings,
     DecisionSettings,
+    DoorSettings,
     Groups,
     Identity,
     Provider,
@@ -46,7 +47,9 @@ from ostiary.interfaces.identity import NeedsClientCertificate
 from ostiary.model import Place
 
 T = TypeVar("T")
-NamedEntry = IdentityEntry | GroupEntry | AuthorizationEntry | AdmissionEntry | AuditEntry | UpstreamEntry
+NamedEntry = (
+    IdentityEntry | GroupEntry | AuthorizationEntry | AdmissionEntry | AuditEntry | UpstreamEntry | DoorSettings
+)
 # The identity providers by name; None stands for one that could not be built, which has been noted.
 IdentitiesByName = Mapping[str, Identity | None]
 # /auth/<name> is where a provider's users go; these are other places below /auth, now or soon.

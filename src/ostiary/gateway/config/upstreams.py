@@ -13,6 +13,9 @@ from ostiary.gateway.config.sections import check_unique
 from ostiary.gateway.config.settings import IdentityMode, Provider, UpstreamConfig, UpstreamSettings
 from ostiary.gateway.config.settings.gateway_file import UpstreamEntry
 
+# The settings of an upstream that are about our own requests to it.
+FOR_SERVERS = ("identity", "headers", "tls", "tokenFile", "health", "connections", "queue", "timeouts", "insecure")
+
 
 def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[UpstreamConfig, ...]:
     check_unique(entries)
@@ -23,6 +26,8 @@ def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: P
 def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> UpstreamConfig | None:
     attributes = _attributes(entry, builder)
     server, socket = _server(entry, directory)
+    if "server" not in entry.fields:
+        _check_without_server(entry)
     upstream = UpstreamConfig(
         name=entry.name,
         server=server,
@@ -60,9 +65,18 @@ def _server(entry: UpstreamEntry, directory: Path) -> tuple[str, Path | None]:
     return url.geturl(), None
 
 
+def _check_without_server(entry: UpstreamEntry) -> None:
+    """Another proxy carries the requests: what is about our own connections there would be without effect."""
+    for key in FOR_SERVERS:
+        if key in entry.fields:
+            entry.fields.problem("it is without effect: the upstream has no server", key, "set server, or remove it")
+
+
 def _check_trust(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
     """The upstream must be able to tell us from others, and we it: it believes us who asks."""
     problem = entry.fields.problem
+    if not upstream.server:
+        return
     if upstream.server.startswith("http://") and upstream.socket is None:
         if not is_loopback(parse_origin(upstream.server).hostname or "") and not entry.insecure:
             problem("requests would cross the network in plain text", "server", "use https, or say insecure: true")

@@ -79,6 +79,7 @@ OVERRIDES = frozenset(
         b"x-http-method",
         b"x-http-method-override",
         b"x-method-override",
+        b"x-original-host",
         b"x-original-method",
         b"x-original-url",
         b"x-original-uri",
@@ -154,14 +155,14 @@ class HeaderFilter:
         self._prefixes = list(IDENTITY_PREFIXES)
         for name in drop:
             if name.endswith("*"):
-                self._prefixes.append(_normal(name[:-1].encode()))
+                self._prefixes.append(normal_name(name[:-1].encode()))
             else:
-                self._identity.add(_normal(name.encode()))
+                self._identity.add(normal_name(name.encode()))
         for configured in names:
             self._identity.update(
-                _normal(name.encode()) for name in (configured.user, configured.group, configured.uid)
+                normal_name(name.encode()) for name in (configured.user, configured.group, configured.uid)
             )
-            self._prefixes.append(_normal(configured.extra_prefix.encode()))
+            self._prefixes.append(normal_name(configured.extra_prefix.encode()))
         self._actions: dict[bytes, Action] = {}
 
     def action(self, name: bytes) -> Action:
@@ -172,8 +173,9 @@ class HeaderFilter:
                 self._actions[bytes(name)] = action
         return action
 
-    def is_protected(self, normal_name: bytes) -> bool:
-        return normal_name in self._identity or normal_name.startswith(tuple(self._prefixes))
+    def is_protected(self, name: bytes) -> bool:
+        """Whether a header of this name, which is a `normal_name`, is a claim of the client that never passes."""
+        return name in self._identity or name.startswith(tuple(self._prefixes))
 
     def scan(self, headers: Headers) -> Scanned:
         """What a request's headers say to us, and the lines of them that go on to the upstream."""
@@ -204,20 +206,20 @@ class HeaderFilter:
             elif action is Action.FORWARDED_FOR:
                 scanned.forwarded_for = [*scanned.forwarded_for, value]
         if listed:
-            lines = [line for line in lines if _normal(line.partition(b":")[0]) not in listed]
+            lines = [line for line in lines if normal_name(line.partition(b":")[0]) not in listed]
         scanned.lines = b"".join(lines)
         return scanned
 
     def _listed_names(self, value: bytes) -> set[bytes]:
         """The names that ``Connection`` lists; raises `BadHeader` if one of them is ours to set."""
-        names = {_normal(part.strip()) for part in value.split(b",")} - {b"", b"close", b"keep-alive", b"upgrade"}
+        names = {normal_name(part.strip()) for part in value.split(b",")} - {b"", b"close", b"keep-alive", b"upgrade"}
         for name in names:
             if self.is_protected(name) or name in REBUILT or name in (b"cookie", b"content-type"):
                 raise BadHeader("Connection names a header that must reach the upstream as it is")
         return names
 
     def _classify(self, name: bytes) -> Action:
-        normal = _normal(name)
+        normal = normal_name(name)
         if normal == b"connection":
             return Action.CONNECTION
         if normal == b"cookie":
@@ -265,7 +267,8 @@ def websocket_token(headers: Headers) -> bytes | None:
 _ALIKE = bytes(byte if chr(byte).isalnum() and byte < 0x80 else ord("-") for byte in range(256))
 
 
-def _normal(name: bytes) -> bytes:
+def normal_name(name: bytes) -> bytes:
+    """A name as programs read it that make variables of headers."""
     return name.lower().translate(_ALIKE)
 
 

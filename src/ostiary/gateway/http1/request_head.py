@@ -19,7 +19,7 @@ from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 # Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
 # CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
-_NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
+NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
 # Heads are small, and few clients make most of the requests. All in bytes, with what was worked out from them.
 KNOWN_BYTES = 32 * 1024 * 1024
 KNOWN_BYTES_PER_OWNER = 4 * 1024 * 1024
@@ -120,7 +120,7 @@ class RequestHead:
         if len(self.headers) > limits.headers:
             raise RequestRefused(431, "the request has too many headers")
         self.keep_alive = parser.should_keep_alive()
-        if self.method in _NOT_SERVED:
+        if self.method in NOT_SERVED:
             raise RequestRefused(405, "this method is not served")
         if self.upgrade:
             self._settle_upgrade(parser)

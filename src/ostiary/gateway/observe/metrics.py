@@ -140,6 +140,9 @@ class Metrics:
         self.logins = Counter(
             "logins_total", "Visits to /auth by identity provider and result.", ("provider", "result")
         )
+        self.door_questions = Counter(
+            "door_questions_total", "Questions of other proxies, by door and what became of them.", ("door", "result")
+        )
         self.jwts = Counter("issuer_jwts_total", "JWTs that the issuer has signed, by audience.", ("audience",))
         self.issuer_failing = Gauge(
             "issuer_failing", "1 while the signing keys cannot be read or rotated, or no key can sign.", merging="max"

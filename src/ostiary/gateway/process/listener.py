@@ -13,7 +13,7 @@ from ostiary.core.clock import Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
-from ostiary.gateway.config.certificates import certificates
+from ostiary.gateway.config.named_files.certificates import certificates
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
 

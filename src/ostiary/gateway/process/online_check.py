@@ -57,6 +57,9 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
                 instances.add(id(probing))
                 questions[f'{section} "{provider.name}"'] = probing.probe()
     for upstream in config.upstreams:
+        # One without a server is reached by other proxies only.
+        if not upstream.server:
+            continue
         questions[f'upstream "{upstream.name}"'] = _ask_upstream(upstream)
     return list(await asyncio.gather(*(_probe(what, asking, seconds) for what, asking in questions.items())))
 

@@ -62,7 +62,7 @@ class Worker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.app = App(config, self._loop, clock=clock, counts=counts)
-        self._http = Server(self.app.engine.handle, server_limits(config.listen), self._loop)
+        self._http = Server(self.app.handle, server_limits(config.listen), self._loop)
         self._http.on_refused = self.app.engine.record_unreadable
         self._connections = self._http.connections
         self._old: list[App] = []
@@ -100,7 +100,7 @@ class Worker:
         self._http.limits = server_limits(config.listen)
         await old.stop_background()
         self.app = new
-        self._http.handle = new.engine.handle
+        self._http.handle = new.handle
         self._http.on_refused = new.engine.record_unreadable
         # The next configuration may read the remembered heads differently.
         self._http.known.clear()
@@ -291,7 +291,7 @@ class Worker:
 
     async def _retire(self) -> None:
         """Close old configurations whose last request has ended."""
-        idle = [app for app in self._old if not app.engine.busy]
+        idle = [app for app in self._old if not app.busy]
         for app in idle:
             # Closed first: that may drop events, too. What is counted must never become less.
             await app.close(keep_shared=True)

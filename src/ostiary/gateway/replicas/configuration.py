@@ -20,7 +20,7 @@ from ostiary.core.clock import Clock
 from ostiary.core.config import MAX_BYTES, Json
 from ostiary.core.settings.kinds import Holds
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
-from ostiary.gateway.config.file_checks import named_files
+from ostiary.gateway.config.named_files.checks import named_files
 from ostiary.gateway.config.settings import GatewayConfig
 
 # Where a replica listens, and with how many processes, is a matter of its machine.

@@ -49,8 +49,10 @@ class Answers:
         metrics: Metrics,
         *,
         refusal_page: RefusalPage | None = None,
+        leads_to_sign_in: bool = True,
     ) -> None:
         self._refusal_page = refusal_page
+        self._leads_to_sign_in = leads_to_sign_in
         self._authorizer = authorizer
         self._records = records
         self._metrics = metrics
@@ -62,7 +64,7 @@ class Answers:
     def send_unauthorized(self, passage: Passage, *, attempted: bool) -> None:
         """401, the same for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
-        if not attempted and _is_browser_at_the_root(passage.exchange.request):
+        if not attempted and self._leads_to_sign_in and _is_browser_at_the_root(passage.exchange.request):
             # A person who typed the gateway's address is led to where people sign in.
             self.send(
                 passage, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="redirected to /auth"

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from ostiary.core.abilities import ability
@@ -40,10 +41,9 @@ from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import requested_user
 from ostiary.gateway.authorize.ruling import Ruling
-from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.exchange import ClientConnection, Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
 from ostiary.gateway.http1.request_head import RequestRefused
-from ostiary.gateway.http1.server.connection import ServerConnection
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.browsers.anonymous import AnonymousRequests
@@ -71,6 +71,8 @@ from ostiary.model import Attributes
 
 log = logging.getLogger("ostiary.gateway")
 
+AnswerAllowed = Callable[[RequestRecords, Passage], None]
+
 
 @dataclass(slots=True)
 class EngineParts:
@@ -88,7 +90,7 @@ class EngineParts:
     # For admission providers that ask upstreams themselves.
     upstream_api: UpstreamApi
     own_apis: Sequence[OwnApi]
-    self_reviews: Handler
+    self_reviews: Handler | None
     open_paths: dict[bytes, OpenPath]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
@@ -97,6 +99,10 @@ class EngineParts:
     # Where an upstream is a web application, or has public paths.
     applications: Applications | None = None
     pages: BrowserPages | None = None
+    # Done with an allowed request in the place of forwarding it, where another proxy carries it (`doors.forward`).
+    answer_allowed: AnswerAllowed | None = None
+    # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
+    leads_to_sign_in: bool = True
 
 
 class Engine:
@@ -130,6 +136,7 @@ class Engine:
             self._records,
             parts.metrics,
             refusal_page=None if parts.pages is None else parts.pages.refusal,
+            leads_to_sign_in=parts.leads_to_sign_in,
         )
         self._plans = Plans()
         self._planner = Planner(
@@ -151,7 +158,7 @@ class Engine:
             if counting
             else None
         )
-        self._forward = Forwarder(
+        forwarder = Forwarder(
             parts.authenticator.in_use,
             self._open,
             parts.auditor,
@@ -159,7 +166,10 @@ class Engine:
             self._answers,
             self._records,
             self._objects,
-        ).forward
+        )
+        self._forward = (
+            forwarder.forward if parts.answer_allowed is None else partial(parts.answer_allowed, self._records)
+        )
 
         self._browsers = self._browser_gate(parts)
 
@@ -213,7 +223,7 @@ class Engine:
         self._plans.clear()
 
     def record_unreadable(
-        self, connection: ServerConnection, exchange: Exchange | None, refusal: RequestRefused
+        self, connection: ClientConnection, exchange: Exchange | None, refusal: RequestRefused
     ) -> bytes:
         """Record a request that the connection could not read to its end; returns the header line with its id."""
         audit_id = (exchange.audit_id if exchange is not None else "") or self._audit_id()

@@ -102,7 +102,8 @@ class RequestPlan:
     user's if there is no actor. `delegation` is what makes the token less than its owner. `at_once`: it is allowed, and
     can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its beginning, and takes no seat.
     `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
-    heads with this plan, and `size` is about how many bytes it takes.
+    heads with this plan, and `size` is about how many bytes it takes. `identity` is what the proxy of a door is told
+    about the user; empty until it is first asked for.
     """
 
     ruling: Ruling
@@ -125,6 +126,7 @@ class RequestPlan:
     at_once: bool = False
     heads: int = 0
     size: int = 0
+    identity: bytes = b""
 
 
 # The plan of a request that has not been decided on yet.

@@ -37,6 +37,18 @@ class Routes:
             upstream.pool.close()
 
 
+class RoutesTo(Routes):
+    """For a proxy that carries requests to *only*: a host or path that another upstream of its serves has no route."""
+
+    def __init__(self, upstreams: Sequence[Upstream], only: Upstream) -> None:
+        super().__init__(upstreams)
+        self._only = only
+
+    def find(self, host: str, path: str) -> Upstream | None:
+        upstream = super().find(host, path)
+        return upstream if upstream is self._only else None
+
+
 def _is_below(path: str, prefix: str) -> bool:
     return prefix == "/" or path == prefix or path.startswith(prefix + "/")
 

@@ -37,8 +37,11 @@ class Upstream:
 
     `is_kubernetes` tells whether questions about oneself are answered from our policy, as the Kubernetes API answers
     them.
+    `pool` is there only if it has a server: without one, other proxies carry the requests, and only ask us about them.
     `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
     """
+
+    pool: Pool
 
     def __init__(self, configured: settings.UpstreamConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.settings = configured
@@ -47,15 +50,15 @@ class Upstream:
         self.is_kubernetes = configured.is_kubernetes
         self._requires_more = ability(self.mapper, RequiresMore)
         self.response_timeout = configured.timeouts.response.total_seconds()
-        address = _address(configured)
-        self.pool = Pool(
-            address,
-            loop,
-            limit=configured.connections,
-            queue=configured.queue,
-            connect_timeout=configured.timeouts.connect.total_seconds(),
-            idle_timeout=configured.timeouts.idle.total_seconds(),
-        )
+        if configured.server:
+            self.pool = Pool(
+                _address(configured),
+                loop,
+                limit=configured.connections,
+                queue=configured.queue,
+                connect_timeout=configured.timeouts.connect.total_seconds(),
+                idle_timeout=configured.timeouts.idle.total_seconds(),
+            )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
         # Set by the app where it is told by a JWT (`upstream.assertions`).
         self.assertions: Assertions | None = None

@@ -196,7 +196,7 @@ def test_the_example_of_the_reference_loads_and_fits_the_schema(directory: Path)
     path = directory / "gateway.yaml"
     path.write_text(EXAMPLE)
     config = load(path)
-    assert [upstream.name for upstream in config.upstreams] == ["cluster", "shop"]
+    assert [upstream.name for upstream in config.upstreams] == ["cluster", "shop", "orders"]
     assert warnings(config) == []
     validate(yaml.safe_load(EXAMPLE))
 

@@ -6,15 +6,16 @@ the sections together.
 
 from ostiary.core.settings.outgoing import OutgoingTls
 from ostiary.gateway.config.settings.audit import Audit
+from ostiary.gateway.config.settings.callers import Callers
 from ostiary.gateway.config.settings.config import (
     AuthorizationSettings,
-    Callers,
     DecisionSettings,
     GatewayConfig,
     Log,
     TokenSettings,
     Webhooks,
 )
+from ostiary.gateway.config.settings.door import DoorSettings, ProxyKind
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
 from ostiary.gateway.config.settings.tracing import Parents, Tracing
@@ -36,6 +37,7 @@ __all__ = [
     "Callers",
     "ClientTls",
     "DecisionSettings",
+    "DoorSettings",
     "GatewayConfig",
     "Groups",
     "Identity",
@@ -48,6 +50,7 @@ __all__ = [
     "OutgoingTls",
     "Parents",
     "Provider",
+    "ProxyKind",
     "ServerTls",
     "TokenSettings",
     "Tracing",

@@ -17,6 +17,8 @@ from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary.gateway.config.settings.audit import Audit
+from ostiary.gateway.config.settings.callers import Callers
+from ostiary.gateway.config.settings.door import DoorSettings
 from ostiary.gateway.config.settings.listen import Listen
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, Provider
 from ostiary.gateway.config.settings.tracing import Tracing
@@ -116,19 +118,6 @@ class AuthorizationSettings(DecisionSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Callers:
-    """Who may ask the webhooks: client certificates with these names, or whoever has the token in the file."""
-
-    names: Annotated[
-        tuple[str, ...],
-        Names("common names of client certificates that may ask; needs `listen.tls.clientCA`"),
-    ] = ()
-    token_file: Annotated[
-        Path | None, FilePath("a file with the token that callers present", holds=Holds.SECRET, unset="none")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
 class Webhooks:
     token_review: Annotated[bool, Flag("whether TokenReview is answered, below `/webhooks`")] = False
     subject_access_review: Annotated[bool, Flag("whether SubjectAccessReview is answered, below `/webhooks`")] = False
@@ -147,7 +136,7 @@ class Webhooks:
         ),
     ] = False
     audiences: Annotated[tuple[str, ...], Names("what the gateway's tokens are for")] = ()
-    callers: Annotated[Callers, Section("who may ask", Callers)] = Callers()
+    callers: Annotated[Callers, Section("who may ask", Callers)] = field(default=Callers())
 
     @property
     def enabled(self) -> bool:
@@ -182,6 +171,7 @@ class GatewayConfig:
     authorization: AuthorizationSettings
     upstreams: tuple[UpstreamConfig, ...] = ()
     webhooks: Webhooks = Webhooks()
+    doors: tuple[DoorSettings, ...] = ()
     audit: Audit = field(default=Audit())
     audit_sinks: tuple[Provider[AuditProvider], ...] = ()
     limits: LimitSettings = field(default=LimitSettings())

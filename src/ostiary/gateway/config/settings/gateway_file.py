@@ -22,6 +22,7 @@ from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary.gateway.config.settings.audit import Audit
+from ostiary.gateway.config.settings.door import DoorSettings
 from ostiary.gateway.config.settings.kinds import (
     EntryName,
     PolicyUpstreams,
@@ -133,7 +134,14 @@ class AdmissionEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamEntry(UpstreamSettings):
     name: Annotated[str, EntryName(_NAME)]
-    server: Annotated[str, Text("`https://host:port`, `http://host:port`, `unix:/path`; no path")]
+    server: Annotated[
+        str,
+        Text(
+            "`https://host:port`, `http://host:port`, `unix:/path`; no path. Left out: other proxies carry the requests"
+            " to it, and ask at one of `doors`",
+            unset="none",
+        ),
+    ] = ""
     insecure: Annotated[bool, Flag("plain HTTP is for the loopback only, unless this is `true`")] = False
     attributes: Annotated[
         str | Fields,
@@ -220,6 +228,10 @@ class GatewayFile:
     ] = ()
     authorization: Annotated[AuthorizationFile, Section("who decides", AuthorizationFile)]
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
+    doors: Annotated[
+        tuple[DoorSettings, ...],
+        Sections("proxies that carry requests themselves and ask the gateway about each", DoorSettings, "One proxy."),
+    ] = ()
     webhooks: Annotated[Webhooks, Section("the gateway as a webhook of Kubernetes", Webhooks)]
     issuer: Annotated[
         JwtIssuerSettings | None,

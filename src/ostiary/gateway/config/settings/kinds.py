@@ -20,8 +20,10 @@ from ostiary.gateway.config.values import Address, Network, collapse, parse_addr
 S = TypeVar("S")
 # In place of a list of upstreams: a policy that is meant for all of them.
 ALL_UPSTREAMS = "all"
+# Where other proxies ask about the requests that they carry.
+DOORS_PREFIX = "/doors"
 # Where the gateway answers itself.
-RESERVED_PREFIXES = ("/auth", "/webhooks", "/apis/ostiary.dev")
+RESERVED_PREFIXES = ("/auth", "/webhooks", DOORS_PREFIX, "/apis/ostiary.dev")
 PLAIN_PATH = r"/|(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+"
 NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 

@@ -52,8 +52,8 @@ class UpstreamSettings:
     prefix: Annotated[
         str,
         Prefix(
-            "this path and everything below it; not below `/auth`, `/webhooks`, `/apis/ostiary.dev`, where the gateway"
-            " answers itself"
+            "this path and everything below it; not below `/auth`, `/webhooks`, `/doors`, `/apis/ostiary.dev`, where"
+            " the gateway answers itself"
         ),
     ] = "/"
     strip_prefix: Annotated[bool, Flag("the upstream gets the path without the prefix")] = False
@@ -127,7 +127,8 @@ class UpstreamSettings:
 class UpstreamConfig(UpstreamSettings):
     """Where requests go. The longest `prefix` wins, and an upstream with the host over one without.
 
-    `server` is scheme and authority without a path; `socket` is set in its place for a Unix socket.
+    `server` is scheme and authority without a path; `socket` is set in its place for a Unix socket. Without a server
+    it is reached through other proxies only, which ask at a door.
     """
 
     name: str

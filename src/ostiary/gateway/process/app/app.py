@@ -31,6 +31,7 @@ from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.app.audit_setup import open_auditor
 from ostiary.gateway.process.app.background import BackgroundTasks
+from ostiary.gateway.process.app.doors import Doors
 from ostiary.gateway.process.app.issuer_setup import open_issuer
 from ostiary.gateway.process.app.object_counting import quota_usage, show_figures
 from ostiary.gateway.process.app.programs import Programs
@@ -78,7 +79,8 @@ class App:
         tells_upstream = len(config.upstreams) > 1
         self.auditor = open_auditor(config.audit, config.audit_sinks, clock, tells_upstream=tells_upstream)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
-        self.routes = Routes([Upstream(upstream, loop, clock) for upstream in config.upstreams])
+        self._upstreams = [Upstream(upstream, loop, clock) for upstream in config.upstreams]
+        self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
         self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
         self.programs = Programs(config, self.shared, clock)
@@ -88,10 +90,14 @@ class App:
         self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
         self.tracing = open_tracing(config, clock, self.shared.metrics)
         self.issuer = open_issuer(config, self.shared, clock)
-        for upstream in self.routes.upstreams:
+        for upstream in self._upstreams:
             if self.issuer is not None and upstream.settings.identity is IdentityMode.ASSERTION:
                 upstream.assertions = Assertions(upstream.name, self.issuer.sign_assertion, clock)
-        self.engine = Engine(self._parts(), loop) if self.tracing is None else self.tracing.engine(self._parts(), loop)
+        self.doors = Doors(config, self._upstreams, self.shared.metrics, clock)
+        parts = self._parts()
+        self.doors.open(parts, self._engine)
+        self.engine = self._engine(parts)
+        self.handle = self.doors.handle_before(self.engine)
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
 
@@ -135,6 +141,7 @@ class App:
         self._owns_store = True
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
+        old.doors.hand_over(self.doors, self.engine)
         self.programs.adopt(old.programs)
         if old.tracing is not None and self.tracing is not None:
             old.tracing.exporter.hand_over(self.tracing.exporter)
@@ -193,7 +200,15 @@ class App:
                 return None if request is None else sibling_news.ended_json(request)
         return None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request that it let through has not ended yet."""
+        return self.engine.busy or self.doors.busy
+
     # --- building ---
+
+    def _engine(self, parts: EngineParts) -> Engine:
+        return Engine(parts, self._loop) if self.tracing is None else self.tracing.engine(parts, self._loop)
 
     def _parts(self) -> EngineParts:
         config, shared = self.config, self.shared

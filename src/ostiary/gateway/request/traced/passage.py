@@ -126,6 +126,9 @@ def _method(passage: Passage) -> str:
 def _upstream_attributes(plan: RequestPlan, method: str, code: int) -> dict[str, AttributeValue]:
     upstream = plan.upstream
     assert upstream is not None
+    if not upstream.settings.server:
+        # Another proxy carries it: nothing was sent from here.
+        return {"http.request.method": method, "ostiary.upstream": upstream.name, **_status(code, failed=code >= 400)}
     address = upstream.pool.address
     return {
         "http.request.method": method,

@@ -23,20 +23,20 @@ def impersonation(user: UserInfo) -> bytes:
 
 def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
     """The lines that tell an upstream who the user is; raises `BadHeader` for a name that a header cannot carry."""
-    lines = [_line(names.user, user.username)]
+    lines = [header_line(names.user, user.username)]
     if user.uid:
-        lines.append(_line(names.uid, user.uid))
-    lines.extend(_line(names.group, group) for group in user.groups)
+        lines.append(header_line(names.uid, user.uid))
+    lines.extend(header_line(names.group, group) for group in user.groups)
     for key, values in user.extra:
         name = names.extra_prefix + _escape_key(key)
-        lines.extend(_line(name, value) for value in values)
+        lines.extend(header_line(name, value) for value in values)
     return b"".join(lines)
 
 
 _CONTROL, _SURROGATE = re.compile(rb"[\x00-\x1f\x7f]"), re.compile("[\ud800-\udfff]")
 
 
-def _line(name: str, value: str) -> bytes:
+def header_line(name: str, value: str) -> bytes:
     text = value.encode("utf-8", "surrogatepass")
     # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
     # somebody else's name.

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ostiary.core.tokens import digest
 from ostiary.gateway.config.settings import Callers
-from ostiary.gateway.doors.webhooks.callers import CALLERS_SECONDS, WebhookCallers, common_name
+from ostiary.gateway.doors.known_callers import CALLERS_SECONDS, common_name
+from ostiary.gateway.doors.webhooks.callers import WebhookCallers
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.testing import FakeClock
 

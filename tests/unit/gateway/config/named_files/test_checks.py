@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.config import parse
-from ostiary.gateway.config.file_checks import FileChecks, check_files
+from ostiary.gateway.config.named_files.checks import FileChecks, check_files
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

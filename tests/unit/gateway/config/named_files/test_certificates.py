@@ -7,7 +7,7 @@ from pathlib import Path
 import trustme
 
 from ostiary.gateway.config import loads, warnings
-from ostiary.gateway.config.certificates import is_from_a_known_authority, own_authorities
+from ostiary.gateway.config.named_files.certificates import is_from_a_known_authority, own_authorities
 
 CONFIG = """
 apiVersion: ostiary.dev/v1

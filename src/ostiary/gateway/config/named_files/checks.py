@@ -21,7 +21,7 @@ from ostiary.core.settings.declare import settings_of
 from ostiary.core.settings.kinds import FilePath, FilePaths, Holds
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.sections import ProviderSettings, Section, Sections
-from ostiary.gateway.config.certificates import certificates
+from ostiary.gateway.config.named_files.certificates import certificates
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.gateway.config.settings.kinds import ProviderEntries, ProviderEntry, TypeOrEntry
 from ostiary.model import Place, Problem

@@ -1,0 +1,106 @@
+"""The configuration of Caddy, which asks by ``forward_auth``. Pure; called by `printing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.cli.door.claim_patterns import prefixes
+from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+
+_HEAD = """\
+# {title}.
+# It holds the secret of the door: chmod 600. It is a whole Caddyfile; the sites can also be put into another one. For
+# HTTPS, write the names of the sites without "http://" and the port, and leave out auto_https.
+{{
+	auto_https off
+	admin off
+}}
+"""
+_SITE = """\
+http://{host}:{port} {{
+	bind {bind}
+{handles}	handle {{
+		respond 404
+	}}
+}}
+"""
+_OTHER_HOSTS = """\
+# No upstream has this host.
+http://:{port} {{
+	bind {bind}
+	respond 421
+}}
+"""
+_HANDLE = """\
+	@{name} path {paths}
+	handle @{name} {{
+		# In this order, and not in that of Caddy's own.
+		route {{
+			# What a client could claim to be. Impersonate-* and Authorization are for the gateway, and go afterwards.
+{claims}			forward_auth {gateway} {{
+				uri {path}
+{proof}				# Who the user is, from the answer, in the place of what the client claims.
+				copy_headers {identity}
+			}}
+			request_header -Impersonate*
+			request_header -Authorization
+			# The path passes as the client wrote it, which is what was decided on.
+			reverse_proxy {backend}
+		}}
+	}}
+"""
+
+
+def configuration(layout: Layout) -> str:
+    sites = [_site(layout, host, backends) for host, backends in layout.sites().items()]
+    if ANY_HOST not in layout.sites():
+        sites.append(_OTHER_HOSTS.format(port=layout.listen_port, bind=layout.listen_host))
+    return "\n".join([_HEAD.format(title=layout.title), *sites])
+
+
+def _site(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
+    handles = "".join(_handle(layout, backend) for backend in backends)
+    return _SITE.format(host=host, port=layout.listen_port, bind=layout.listen_host, handles=handles)
+
+
+def _handle(layout: Layout, backend: Backend) -> str:
+    paths = "/*" if backend.prefix == "/" else f"{backend.prefix} {backend.prefix}/*"
+    return _HANDLE.format(
+        name=backend.name,
+        paths=paths,
+        claims="".join(f"\t\t\trequest_header -{name}\n" for name in _claims(layout)),
+        gateway=layout.gateway.geturl(),
+        path=layout.question_path(backend),
+        proof="".join(f"\t\t\t\t{line}\n" for line in _proof(layout)),
+        identity=" ".join(layout.identity_headers),
+        backend=backend.url.geturl(),
+    )
+
+
+def _claims(layout: Layout) -> list[str]:
+    """Names to delete before the gateway is asked; a star at the end is a prefix."""
+    beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
+    for_gateway = ("authorization", "impersonate", *beginnings)
+    return [
+        *(f"{prefix}*" for prefix in beginnings),
+        *(name for name in layout.cleared if not name.startswith(for_gateway)),
+    ]
+
+
+def _proof(layout: Layout) -> list[str]:
+    """How Caddy proves itself to the gateway, and the gateway to Caddy."""
+    lines = []
+    if layout.secret is not None:
+        lines.append(f'header_up X-Ostiary-Door "{layout.secret.reveal()}"')
+    # Caddy itself tells the method and the path. A switch of protocols the gateway is only told of.
+    lines += [
+        "header_up X-Original-Host {http.request.hostport}",
+        "header_up X-Original-Upgrade {http.request.header.Upgrade}",
+        "header_up -Upgrade",
+    ]
+    lines += ["transport http {", "\tdial_timeout 2s", "\tresponse_header_timeout 15s"]
+    if layout.gateway.scheme == "https":
+        lines.append(f"\ttls_trust_pool file {layout.ca}")
+    if layout.certificate is not None:
+        lines.append(f"\ttls_client_auth {layout.certificate} {layout.key}")
+    return [*lines, "}"]

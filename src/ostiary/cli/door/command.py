@@ -1,0 +1,75 @@
+"""``ostiary door``: print the configuration of nginx, Traefik, Caddy, Envoy or the Gateway API for a door."""
+
+from __future__ import annotations
+
+import argparse
+
+from ostiary.cli.gateway.choice import add_config
+
+DESCRIPTION = """\
+Print the configuration with which {title} asks the gateway about each request, for a door of gateway.yaml.
+
+It is complete: it presents the secret of the door, tells the upstream who the user is, takes out what a client could
+claim to be, answers refusals as the gateway does, and lets nobody in while the gateway cannot be asked. It holds the
+secret of the door: write it to a file that only the proxy can read.
+"""
+EPILOG = """\
+examples:
+  ostiary door {proxy} --config gateway.yaml --backend shop=http://10.0.0.5:9000 > {file}
+"""
+# What each kind is called, and the file that its configuration is usually written to.
+PROXIES = {
+    "nginx": ("nginx", "ostiary.conf"),
+    "traefik": ("Traefik", "ostiary.yaml"),
+    "caddy": ("Caddy", "Caddyfile"),
+    "envoy": ("Envoy", "envoy.yaml"),
+    "gateway-api": ("a Kubernetes Gateway", "routes.yaml"),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="|".join(PROXIES))
+    for proxy, (title, file) in PROXIES.items():
+        verb = verbs.add_parser(
+            proxy,
+            help=f"the configuration of {title}",
+            description=DESCRIPTION.format(title=title),
+            epilog=EPILOG.format(proxy=proxy, file=file),
+        )
+        _add_options(verb)
+        if proxy == "nginx":
+            verb.add_argument(
+                "--cache",
+                metavar="DURATION",
+                help="let nginx use an allowing answer again for so long, as in 5s; revocations wait as long",
+            )
+            verb.add_argument(
+                "--key-script", action="store_true", help="print the script of njs that --cache needs, and nothing else"
+            )
+        verb.set_defaults(run=_print, proxy=proxy, cache=None, key_script=False)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--door", metavar="NAME", help="which door, if there are several for this kind of proxy")
+    parser.add_argument(
+        "--listen", metavar="ADDRESS", default="0.0.0.0:8080", help="where the proxy listens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="UPSTREAM=URL",
+        help="where the proxy finds an upstream, if not at its server in gateway.yaml; may be repeated",
+    )
+    parser.add_argument("--gateway", metavar="URL", help="where the proxy finds the gateway (default: listen.address)")
+    parser.add_argument("--ca", metavar="FILE", help="the CA certificate of the gateway, as the proxy finds it")
+    parser.add_argument("--certificate", metavar="FILE", help="the client certificate of the proxy, as it finds it")
+    parser.add_argument("--key", metavar="FILE", help="the key of the client certificate")
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    # What is slow to import stands there: --help must not wait for it.
+    from ostiary.cli.door.printing import run
+
+    return run(arguments)

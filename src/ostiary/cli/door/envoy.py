@@ -1,0 +1,196 @@
+"""The configuration of Envoy, which asks by the filter ``ext_authz`` over HTTP. Pure; called by `printing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.cli.door.claim_patterns import prefixes
+from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+
+# What a client gets of a refusal, besides its status and its body.
+REFUSAL_HEADERS = (
+    *("audit-id", "cache-control", "content-type", "retry-after", "www-authenticate", "x-content-type-options"),
+)
+_FILTERS = "type.googleapis.com/envoy.extensions.filters"
+_LISTENER = """\
+# {title}.
+# It holds the secret of the door: chmod 600.
+static_resources:
+  listeners:
+  - name: ostiary
+    address: {{socket_address: {{address: '{host}', port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          '@type': {filters}.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: ostiary
+          use_remote_address: true
+          # What is decided on is what is forwarded: one form of each path, and none that has two readings.
+          normalize_path: true
+          merge_slashes: true
+          path_with_escaped_slashes_action: REJECT_REQUEST
+          # X_Remote_User is X-Remote-User to many programs.
+          common_http_protocol_options: {{headers_with_underscores_action: DROP_HEADER}}
+          # Without upgrade_configs no connection switches protocols: the gateway would not be told.
+          http_filters:
+          # What a client could claim to be. Impersonate-* and Authorization are for the gateway, and go afterwards.
+          - name: ostiary-claims
+            typed_config:
+              '@type': {filters}.http.header_mutation.v3.HeaderMutation
+              mutations:
+                request_mutations:
+{claims}"""
+_QUESTION = """\
+          - name: ostiary-{name}
+            typed_config:
+              '@type': {filters}.http.ext_authz.v3.ExtAuthz
+              # Nobody is let in while the gateway cannot be asked.
+              failure_mode_allow: false
+              status_on_error: {{code: ServiceUnavailable}}
+              # What the gateway sees beside Host, method, path and Authorization.
+              allowed_headers:
+                patterns:
+                - {{exact: user-agent}}
+                - {{prefix: impersonate}}
+              http_service:
+                server_uri: {{uri: '{gateway}', cluster: ostiary-gateway, timeout: 15s}}
+                path_prefix: {path}
+                authorization_request:
+                  headers_to_add:
+                  - {{key: x-original-address, value: '%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%'}}
+{secret}                authorization_response:
+                  # Who the user is.
+                  allowed_upstream_headers:
+                    patterns:
+{identity}                  allowed_client_headers:
+                    patterns:
+{refusals}"""
+_PROOF = """\
+                  - {{key: x-ostiary-door, value: '{secret}'}}
+"""
+_AFTERWARDS = """\
+          - name: ostiary-credentials
+            typed_config:
+              '@type': {filters}.http.header_mutation.v3.HeaderMutation
+              mutations:
+                request_mutations:
+                - {{remove: authorization}}
+                - {{remove_on_match: {{key_matcher: {{prefix: impersonate}}}}}}
+          - name: envoy.filters.http.router
+            typed_config: {{'@type': {filters}.http.router.v3.Router}}
+          route_config:
+            virtual_hosts:
+{hosts}  clusters:
+{clusters}"""
+_HOST = """\
+            - name: '{name}'
+              domains: [{domains}]
+              routes:
+{routes}"""
+_ROUTE = """\
+              - match: {{{match}}}
+                route: {{cluster: ostiary-to-{name}, timeout: 0s}}
+{others}"""
+_CLUSTER = """\
+  - name: {name}
+    type: LOGICAL_DNS
+    dns_lookup_family: ALL
+    connect_timeout: 2s
+    load_assignment:
+      cluster_name: {name}
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{address: {{socket_address: {{address: '{host}', port_value: {port}}}}}}}
+"""
+_TLS = """\
+    transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config:
+        '@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: {host}
+        common_tls_context:
+          validation_context:
+{trust}{proof}"""
+
+
+def configuration(layout: Layout) -> str:
+    parts = [
+        _LISTENER.format(
+            title=layout.title,
+            host=layout.listen_host,
+            port=layout.listen_port,
+            filters=_FILTERS,
+            claims=_claims(layout),
+        )
+    ]
+    parts += [_question(layout, backend) for backend in layout.backends]
+    hosts = "".join(_virtual_host(layout, host, backends) for host, backends in layout.sites().items())
+    parts.append(_AFTERWARDS.format(filters=_FILTERS, hosts=hosts, clusters=_clusters(layout)))
+    return "".join(parts)
+
+
+def _claims(layout: Layout) -> str:
+    beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
+    for_gateway = ("authorization", "impersonate", *beginnings)
+    lines = [f"- {{remove_on_match: {{key_matcher: {{prefix: {prefix}}}}}}}" for prefix in beginnings]
+    lines += [f"- {{remove: {name}}}" for name in layout.cleared if not name.startswith(for_gateway)]
+    return "".join(f"                {line}\n" for line in lines)
+
+
+def _question(layout: Layout, backend: Backend) -> str:
+    identity = "".join(f"                    - {{exact: {name.lower()}}}\n" for name in layout.identity_headers)
+    refusals = "".join(f"                    - {{exact: {name}}}\n" for name in REFUSAL_HEADERS)
+    return _QUESTION.format(
+        filters=_FILTERS,
+        name=backend.name,
+        gateway=layout.gateway.geturl(),
+        path=layout.question_path(backend),
+        secret="" if layout.secret is None else _PROOF.format(secret=layout.secret.reveal()),
+        identity=identity,
+        refusals=refusals,
+    )
+
+
+def _virtual_host(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
+    # With any port, and without.
+    domains = "'*'" if host == ANY_HOST else f"'{host}', '{host}:*'"
+    routes = "".join(_route(layout, backend) for backend in backends)
+    return _HOST.format(name=host or "any", domains=domains, routes=routes)
+
+
+def _route(layout: Layout, backend: Backend) -> str:
+    match = "prefix: /" if backend.prefix == "/" else f"path_separated_prefix: {backend.prefix}"
+    # Each upstream has its own question. A route that switches none of them off must pass them all.
+    others = [each.name for each in layout.backends if each is not backend]
+    per_route = f"{{'@type': {_FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
+    off = "".join(f"                  ostiary-{name}: {per_route}\n" for name in others)
+    header = "                typed_per_filter_config:\n" if others else ""
+    return _ROUTE.format(match=match, name=backend.name, others=header + off)
+
+
+def _clusters(layout: Layout) -> str:
+    gateway = layout.gateway
+    host, _, port = layout.gateway_address.rpartition(":")
+    parts = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port)]
+    if gateway.scheme == "https":
+        trust = f"            trusted_ca: {{filename: '{layout.ca}'}}\n"
+        trust += (
+            f"            match_typed_subject_alt_names: [{{san_type: {_san(host)}, matcher: {{exact: '{host}'}}}}]\n"
+        )
+        proof = ""
+        if layout.certificate is not None:
+            pair = f"certificate_chain: {{filename: '{layout.certificate}'}}, private_key: {{filename: '{layout.key}'}}"
+            proof = f"          tls_certificates: [{{{pair}}}]\n"
+        parts.append(_TLS.format(host=host, trust=trust, proof=proof))
+    for backend in layout.backends:
+        host, _, port = backend.address.rpartition(":")
+        parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port))
+        if backend.url.scheme == "https":
+            trust = "            trusted_ca: {filename: /etc/ssl/certs/ca-certificates.crt}\n"
+            parts.append(_TLS.format(host=host, trust=trust, proof=""))
+    return "".join(parts)
+
+
+def _san(host: str) -> str:
+    return "IP_ADDRESS" if host.replace(".", "").isdigit() or ":" in host else "DNS"

@@ -1,0 +1,85 @@
+"""Routes of the Kubernetes Gateway API, whose filter ``ExternalAuth`` asks over HTTP. Pure; called by `printing`.
+
+The filter is in the experimental channel since version 1.4. It sends Host, method, path and Authorization of the
+request, and other headers only if they are listed. Without a list it copies every header of an allowing answer.
+"""
+
+from __future__ import annotations
+
+from ostiary.cli.door.layout import Backend, Layout, port_of
+
+# What the gateway looks at besides; the filter can list names, and no patterns.
+ALLOWED_HEADERS = (
+    *("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "User-Agent", "X-Forwarded-For", "X-Ostiary-Door"),
+)
+REMOVED_HEADERS = ("Authorization", "Impersonate-User", "Impersonate-Group", "Impersonate-Uid")
+_HEAD = """\
+# {title}.
+# It holds the secret of the door: let nobody read the routes who may not know it, or use a client certificate of the
+# Gateway (spec.tls.backend.clientCertificateRef) and callers.names in place of the secret.
+# The filter ExternalAuth is in the experimental channel of the Gateway API.
+# An upstream must not believe X_Remote_User, or X-Remote-* beyond the names of the answer: no filter takes them out.
+"""
+_ROUTE = """\
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: {name}
+spec:
+  parentRefs:
+  - name: {parent}
+{hosts}  rules:
+  - matches:
+    - path: {{type: PathPrefix, value: {prefix}}}
+    filters:
+{secret}    - type: ExternalAuth
+      externalAuth:
+        protocol: HTTP
+        backendRef: {{name: {gateway}, port: {port}}}
+        http:
+          path: {path}
+          allowedHeaders:
+{allowed}          # In the place of what the client claims. An empty list would copy all headers of the answer, with
+          # Content-Length: what the client sends would then be read as two requests.
+          allowedResponseHeaders:
+{answered}    # The token, and whom it asks to be, are for the gateway only.
+    - type: RequestHeaderModifier
+      requestHeaderModifier:
+        remove: [{removed}]
+    backendRefs:
+    - {{name: {backend}, port: {backend_port}}}
+"""
+_PROOF = """\
+    # Goes to the gateway, whose answer overwrites it, so that the upstream does not see it.
+    - type: RequestHeaderModifier
+      requestHeaderModifier:
+        set: [{{name: X-Ostiary-Door, value: '{secret}'}}]
+"""
+
+
+def configuration(layout: Layout) -> str:
+    return _HEAD.format(title=layout.title) + "".join(_route(layout, backend) for backend in layout.backends)
+
+
+def _route(layout: Layout, backend: Backend) -> str:
+    allowed = [name for name in ALLOWED_HEADERS if layout.secret is not None or name != "X-Ostiary-Door"]
+    return _ROUTE.format(
+        name=backend.name,
+        parent="gateway",
+        hosts=f"  hostnames: [{', '.join(backend.hosts)}]\n" if backend.hosts else "",
+        prefix=backend.prefix,
+        secret="" if layout.secret is None else _PROOF.format(secret=layout.secret.reveal()),
+        gateway=layout.gateway.hostname,
+        port=port_of(layout.gateway),
+        path=layout.question_path(backend),
+        allowed="".join(f"          - {name}\n" for name in allowed),
+        answered="".join(f"          - {name}\n" for name in _answered(layout)),
+        removed=", ".join(REMOVED_HEADERS),
+        backend=backend.url.hostname,
+        backend_port=port_of(backend.url),
+    )
+
+
+def _answered(layout: Layout) -> list[str]:
+    return [*layout.identity_headers, *(() if layout.secret is None else ("X-Ostiary-Door",))]

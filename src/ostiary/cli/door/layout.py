@@ -1,0 +1,94 @@
+"""What the configuration of any proxy is made of: the door, its upstreams, and where everything is. Pure.
+
+Made by `printing` from ``gateway.yaml`` and the command line, and written out by the module of each proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import SplitResult
+
+from ostiary.gateway.config.settings import DoorSettings
+from ostiary.gateway.doors.forward.claims import cleared
+from ostiary.gateway.doors.forward.identity import answer_names
+from ostiary.model import Secret
+
+ANY_HOST = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An upstream, as the proxy reaches it."""
+
+    name: str
+    hosts: tuple[str, ...]
+    prefix: str
+    url: SplitResult
+
+    @property
+    def address(self) -> str:
+        return f"{self.url.hostname}:{port_of(self.url)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One door. `secret` is None where the proxy proves itself by `certificate` and `key`."""
+
+    door: DoorSettings
+    source: str
+    listen_host: str
+    listen_port: int
+    gateway: SplitResult
+    backends: tuple[Backend, ...]
+    secret: Secret | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    cache: str | None = None
+    drop_headers: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f'Printed by "ostiary door {self.door.proxy.value}" for the door "{self.door.name}" of {self.source}'
+
+    @property
+    def gateway_address(self) -> str:
+        return f"{self.gateway.hostname}:{port_of(self.gateway)}"
+
+    @property
+    def cleared(self) -> list[str]:
+        return cleared(self.drop_headers)
+
+    @property
+    def identity_headers(self) -> list[str]:
+        return answer_names(self.door.extra)
+
+    def question_path(self, backend: Backend) -> str:
+        return f"{self.door.path}/{backend.name}"
+
+    def sites(self) -> dict[str, list[Backend]]:
+        """By host, what is served there, the longest prefix first; `ANY_HOST` stands for every other host."""
+        hosts = sorted({host for backend in self.backends for host in backend.hosts})
+        sites = {host: _served_at(host, self.backends) for host in hosts}
+        anywhere = _longest_first(backend for backend in self.backends if not backend.hosts)
+        return {**sites, **({ANY_HOST: anywhere} if anywhere else {})}
+
+
+def port_of(url: SplitResult) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _served_at(host: str, backends: Sequence[Backend]) -> list[Backend]:
+    """As the gateway routes: what names the host goes first, and an upstream for any host serves what is left."""
+    with_host = [backend for backend in backends if host in backend.hosts]
+    others = [backend for backend in backends if not backend.hosts and not _is_covered(backend.prefix, with_host)]
+    return _longest_first([*with_host, *others])
+
+
+def _is_covered(prefix: str, by: Sequence[Backend]) -> bool:
+    return any(each.prefix == "/" or f"{prefix}/".startswith(f"{each.prefix}/") for each in by)
+
+
+def _longest_first(backends: Iterable[Backend]) -> list[Backend]:
+    return sorted(backends, key=lambda backend: (-len(backend.prefix), backend.name))

@@ -1,0 +1,253 @@
+"""The configuration of nginx, which asks by ``auth_request``. Pure; called by `printing`.
+
+nginx takes nothing of an answer but 200, 401 and 403. So the gateway sends any other status, and the body, in headers,
+and the printed ``error_page`` makes of them what the client gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.gateway.doors.forward.handler import NO_DOOR
+
+KEY_SCRIPT = """\
+// Printed by "ostiary door nginx --key-script": what the key of a cached answer says of a token.
+import crypto from 'crypto';
+
+function digest(request) {
+    return crypto.createHash('sha256').update(request.variables.http_authorization || '').digest('hex');
+}
+
+export default {digest};
+"""
+# Every status that a refusal can have besides 401 and 403, which nginx understands by itself.
+STATUSES = (400, 404, 405, 429, 500, 503)
+# With a cache the gateway does not see every request, and could not refuse a claim in a header that nobody thought of.
+# So only these pass, and what the application needs besides must be added.
+PASSED_WITH_CACHE = (
+    *("Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language"),
+    *("Content-Type", "Cookie", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
+    *("Origin", "Prefer", "Range", "Referer", "Sec-WebSocket-Extensions", "Sec-WebSocket-Key"),
+    *("Sec-WebSocket-Protocol", "Sec-WebSocket-Version", "User-Agent", "X-Requested-With", "Traceparent", "Tracestate"),
+)
+_HEAD = """\
+# {title}.
+# It holds the secret of the door: chmod 600. Include it in the http block of nginx.conf:
+#     include /etc/nginx/ostiary.conf;
+
+# The gateway, which is asked about each request.
+upstream ostiary_gateway {{
+    server {gateway};
+    keepalive 64;
+}}
+# Only WebSocket passes: any other protocol would open a way behind the decision.
+map $http_upgrade $ostiary_upgrade {{
+    default   "";
+    websocket websocket;
+}}
+map $ostiary_upgrade $ostiary_connection {{
+    default   "";
+    websocket upgrade;
+}}
+# A body without an announced length, as in chunks or in HTTP/2, may have any.
+map $server_protocol:$http_transfer_encoding $ostiary_no_length {{
+    default        unknown;
+    ~^HTTP/1\\.[01]:$ 0;
+}}
+map $content_length $ostiary_length {{
+    default $content_length;
+    ""      $ostiary_no_length;
+}}
+proxy_headers_hash_max_size    2048;
+proxy_headers_hash_bucket_size 128;
+"""
+_CACHE = """\
+# Allowing answers are used again for {cache}: so long can a revocation, or a change of the policy, go unnoticed.
+# The key of a cached answer is written to its file, so the token is hashed. That takes the module njs: load_module
+# modules/ngx_http_js_module.so; and its script beside this file: ostiary door nginx --key-script > ostiary.js
+js_import ostiary from ostiary.js;
+js_set $ostiary_token ostiary.digest;
+proxy_cache_path /dev/shm/ostiary-{door} keys_zone=ostiary_{zone}:16m max_size=64m inactive=1m use_temp_path=off;
+"""
+_BACKEND = """\
+# The upstream "{name}".
+upstream ostiary_to_{zone} {{
+    server {address};
+    keepalive 64;
+}}
+"""
+_QUESTION = """\
+    location = /_ostiary/{name} {{
+        internal;
+        proxy_pass {scheme}://ostiary_gateway{path};
+        proxy_http_version 1.1;
+        proxy_pass_request_body off;
+        proxy_connect_timeout 2s;
+        proxy_read_timeout 15s;
+        # Room for users with many groups.
+        proxy_buffer_size 64k;
+        proxy_buffers 4 64k;
+        proxy_set_header Host {host};
+        proxy_set_header Connection "";
+        proxy_set_header Content-Length "";
+{proof}        # What is asked about. Each line overwrites what the client may have sent under this name.
+        proxy_set_header X-Original-Method $request_method;
+        proxy_set_header X-Original-URI $request_uri;
+        proxy_set_header X-Original-Host $http_host;
+        proxy_set_header X-Original-Upgrade $ostiary_upgrade;
+        proxy_set_header X-Original-Content-Length $ostiary_length;
+        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+{cache}    }}
+"""
+_QUESTION_CACHE = """\
+        proxy_cache ostiary_{zone};
+        proxy_cache_key $request_method:$http_host:$ostiary_upgrade:$ostiary_length:$request_uri:$ostiary_token;
+        proxy_cache_methods GET HEAD;
+        proxy_cache_valid 200 {cache};
+        proxy_ignore_headers Cache-Control Expires Set-Cookie Vary X-Accel-Expires;
+        # One question for all who wait for the same answer.
+        proxy_cache_lock on;
+        # Requests in the name of another are always asked about.
+        proxy_cache_bypass $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
+        proxy_no_cache $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
+"""
+_LOCATION = """\
+    location {prefix} {{
+        auth_request /_ostiary/{name};
+{told}        auth_request_set $ostiary_status $upstream_http_x_ostiary_status;
+        auth_request_set $ostiary_body $upstream_http_x_ostiary_body;
+        auth_request_set $ostiary_audit_id $upstream_http_audit_id;
+        auth_request_set $ostiary_retry_after $upstream_http_retry_after;
+        auth_request_set $ostiary_nosniff $upstream_http_x_content_type_options;
+        error_page 401 = @ostiary_unauthorized;
+        error_page 403 = @ostiary_refused;
+        # The gateway could not be asked, or its answer was none: nobody is let in.
+        error_page 500 = @ostiary_unavailable;
+
+        # Without a path here the request is passed as the client wrote it, which is what was decided on.
+        proxy_pass {scheme}://ostiary_to_{zone};
+        proxy_http_version 1.1;
+        proxy_set_header Host $http_host;
+        proxy_set_header Connection $ostiary_connection;
+        proxy_set_header Upgrade $ostiary_upgrade;
+        proxy_set_header X-Forwarded-For $remote_addr;
+        proxy_set_header X-Forwarded-Host $http_host;
+        proxy_set_header X-Forwarded-Port $server_port;
+        proxy_set_header X-Forwarded-Proto $scheme;
+        proxy_set_header X-Real-IP $remote_addr;
+        # Who the user is, in the place of what the client claims.
+{identity}{passed}    }}
+"""
+_REFUSALS = """\
+    default_type application/json;
+    location @ostiary_unauthorized {{
+        # nginx itself adds WWW-Authenticate.
+        add_header Audit-Id $ostiary_audit_id always;
+        add_header Cache-Control "no-cache, private" always;
+        add_header X-Content-Type-Options $ostiary_nosniff always;
+        return 401 "$ostiary_body\\n";
+    }}
+    location @ostiary_refused {{
+        add_header Audit-Id $ostiary_audit_id always;
+        add_header Cache-Control "no-cache, private" always;
+        add_header Retry-After $ostiary_retry_after always;
+        add_header X-Content-Type-Options $ostiary_nosniff always;
+{statuses}        return 403 "$ostiary_body\\n";
+    }}
+    location @ostiary_unavailable {{
+        add_header Cache-Control "no-cache, private" always;
+        return 503 '{unavailable}\\n';
+    }}
+"""
+
+
+def configuration(layout: Layout) -> str:
+    parts = [_HEAD.format(title=layout.title, gateway=layout.gateway_address)]
+    if layout.cache:
+        parts.append(_CACHE.format(cache=layout.cache, door=layout.door.name, zone=_zone(layout.door.name)))
+    parts += [_BACKEND.format(name=each.name, zone=_zone(each.name), address=each.address) for each in layout.backends]
+    sites = layout.sites()
+    if ANY_HOST not in sites:
+        parts.append(_server(layout, "", "    # No upstream has this host.\n    return 421;\n"))
+    for host, backends in sites.items():
+        parts.append(_server(layout, host, _site(layout, backends)))
+    return "\n".join(parts)
+
+
+def _server(layout: Layout, host: str, inside: str) -> str:
+    listen = f"[{layout.listen_host}]" if ":" in layout.listen_host else layout.listen_host
+    default = "" if host else " default_server"
+    name = f"    server_name {host};\n" if host else ""
+    buffers = "    large_client_header_buffers 4 32k;\n"
+    return f"server {{\n    listen {listen}:{layout.listen_port}{default};\n{name}{buffers}\n{inside}}}\n"
+
+
+def _site(layout: Layout, backends: Sequence[Backend]) -> str:
+    parts = [_question(layout, each) for each in backends]
+    parts += [_location(layout, each) for each in backends]
+    if all(backend.prefix != "/" for backend in backends):
+        parts.append("    location / {\n        return 404;\n    }\n")
+    statuses = "".join(
+        f'        if ($ostiary_status = {code}) {{ return {code} "$ostiary_body\\n"; }}\n' for code in STATUSES
+    )
+    parts.append(_REFUSALS.format(statuses=statuses, unavailable=NO_DOOR.body.decode().strip()))
+    return "\n".join(parts)
+
+
+def _question(layout: Layout, backend: Backend) -> str:
+    cache = _QUESTION_CACHE.format(zone=_zone(layout.door.name), cache=layout.cache) if layout.cache else ""
+    return _QUESTION.format(
+        name=backend.name,
+        scheme=layout.gateway.scheme,
+        path=layout.question_path(backend),
+        host=layout.gateway.netloc,
+        proof=_proof(layout),
+        cache=cache,
+    )
+
+
+def _proof(layout: Layout) -> str:
+    """How nginx proves itself to the gateway, and the gateway to nginx."""
+    lines = []
+    if layout.secret is not None:
+        lines.append(f'proxy_set_header X-Ostiary-Door "{layout.secret.reveal()}";')
+    if layout.gateway.scheme == "https":
+        lines += [
+            "proxy_ssl_verify on;",
+            f"proxy_ssl_trusted_certificate {layout.ca};",
+            "proxy_ssl_server_name on;",
+            f"proxy_ssl_name {layout.gateway.hostname};",
+        ]
+    if layout.certificate is not None:
+        lines += [f"proxy_ssl_certificate {layout.certificate};", f"proxy_ssl_certificate_key {layout.key};"]
+    return "".join(f"        {line}\n" for line in lines)
+
+
+def _location(layout: Layout, backend: Backend) -> str:
+    variables = [(name, f"$ostiary_{_zone(name)}", f"$upstream_http_{_zone(name)}") for name in layout.identity_headers]
+    return _LOCATION.format(
+        prefix=backend.prefix,
+        name=backend.name,
+        zone=_zone(backend.name),
+        scheme=backend.url.scheme,
+        told="".join(f"        auth_request_set {variable} {source};\n" for _, variable, source in variables),
+        identity="".join(f"        proxy_set_header {name} {variable};\n" for name, variable, _ in variables),
+        passed=_passed(layout),
+    )
+
+
+def _passed(layout: Layout) -> str:
+    """What becomes of the client's other headers."""
+    if not layout.cache:
+        cleared = "".join(f'        proxy_set_header {name.title()} "";\n' for name in layout.cleared)
+        return f"        # What a client could claim to be. The gateway refuses requests with other claims.\n{cleared}"
+    passed = "".join(f"        proxy_set_header {name} $http_{_zone(name)};\n" for name in PASSED_WITH_CACHE)
+    return (
+        "        # The gateway does not see each request, so only these headers of the client pass; add your own.\n"
+        f"        proxy_pass_request_headers off;\n{passed}"
+    )
+
+
+def _zone(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -1,0 +1,150 @@
+"""Makes a `Layout` of ``gateway.yaml`` and the command line, and prints it in the language of the proxy."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import SplitResult
+
+from ostiary.cli.arguments import UsageError
+from ostiary.cli.door import caddy, envoy, gateway_api, nginx, traefik
+from ostiary.cli.door.layout import Backend, Layout
+from ostiary.cli.exit_codes import OK
+from ostiary.cli.gateway.choice import config_path, load
+from ostiary.cli.output import print_note
+from ostiary.core.settings.outgoing import parse_origin
+from ostiary.errors import ConfigurationError
+from ostiary.gateway.config.doors import upstreams_of
+from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, ProxyKind, UpstreamConfig
+from ostiary.gateway.config.values import Address, parse_address
+from ostiary.model import Secret
+
+WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
+    ProxyKind.NGINX: nginx.configuration,
+    ProxyKind.TRAEFIK: traefik.configuration,
+    ProxyKind.CADDY: caddy.configuration,
+    ProxyKind.ENVOY: envoy.configuration,
+    ProxyKind.GATEWAY_API: gateway_api.configuration,
+}
+# What has no other meaning in any of the five languages.
+_SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
+_DURATION = re.compile(r"[1-9][0-9]*(ms|s|m)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.key_script:
+        sys.stdout.write(nginx.KEY_SCRIPT)
+        return OK
+    kind = ProxyKind(arguments.proxy)
+    config = load(arguments)
+    layout = _layout(arguments, config, _door(config, kind, arguments))
+    sys.stdout.write(WRITERS[kind](layout))
+    if layout.secret is not None and not sys.stdout.isatty():
+        print_note("what was printed holds the secret of the door: only the proxy should be able to read it")
+    return OK
+
+
+def _door(config: GatewayConfig, kind: ProxyKind, arguments: argparse.Namespace) -> DoorSettings:
+    doors = [door for door in config.doors if door.proxy is kind and arguments.door in (None, door.name)]
+    if len(doors) == 1:
+        return doors[0]
+    where = config_path(arguments)
+    if doors:
+        names = ", ".join(door.name for door in doors)
+        raise UsageError(f"there are several doors for {kind.value}", where=where, hint=f"choose with --door: {names}")
+    suffix = "" if arguments.door is None else f' called "{arguments.door}"'
+    raise ConfigurationError(
+        f"there is no door for {kind.value}{suffix}",
+        where=where,
+        hint=f"add one: doors: [{{name: edge, proxy: {kind.value}, callers: {{tokenFile: edge-secret}}}}]",
+        code="config-invalid",
+    )
+
+
+def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSettings) -> Layout:
+    listen = _listen(arguments.listen)
+    urls = _backend_urls(arguments.backend)
+    backends = [_backend(upstream, urls.pop(upstream.name, None)) for upstream in upstreams_of(door, config.upstreams)]
+    if urls:
+        raise UsageError(f'the door has no upstream "{next(iter(urls))}"', where="--backend")
+    if (arguments.certificate is None) != (arguments.key is None):
+        raise UsageError("--certificate and --key go together")
+    if arguments.cache is not None and not _DURATION.fullmatch(arguments.cache):
+        raise UsageError("--cache is not a duration", hint="write it as in 5s")
+    if door.callers.token_file is None and arguments.certificate is None:
+        raise UsageError("this door takes client certificates only", hint="say where they are: --certificate, --key")
+    return Layout(
+        door=door,
+        source=config_path(arguments),
+        listen_host=listen.host,
+        listen_port=listen.port,
+        gateway=_gateway(arguments, config),
+        backends=tuple(backends),
+        secret=None if door.callers.token_file is None else _secret(door.callers.token_file),
+        ca=arguments.ca,
+        certificate=arguments.certificate,
+        key=arguments.key,
+        cache=arguments.cache,
+        drop_headers=config.listen.drop_headers,
+    )
+
+
+def _listen(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except ValueError as mistake:
+        raise UsageError(f"--listen: {mistake}", hint="write it as in 0.0.0.0:8080") from None
+
+
+def _backend_urls(words: list[str]) -> dict[str, SplitResult]:
+    urls: dict[str, SplitResult] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        urls[name] = _origin(text, f"--backend {name}")
+    return urls
+
+
+def _origin(text: str, where: str) -> SplitResult:
+    try:
+        return parse_origin(text)
+    except ValueError as mistake:
+        raise UsageError(str(mistake), where=where, hint="write it as in http://10.0.0.5:9000") from None
+
+
+def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
+    if url is None and (not upstream.server or upstream.socket is not None):
+        hint = f"--backend {upstream.name}=http://10.0.0.5:9000"
+        raise UsageError(f'where does the proxy find the upstream "{upstream.name}"?', hint=hint)
+    return Backend(upstream.name, upstream.hosts, upstream.prefix, url or parse_origin(upstream.server))
+
+
+def _gateway(arguments: argparse.Namespace, config: GatewayConfig) -> SplitResult:
+    scheme = "http" if config.listen.tls is None else "https"
+    if arguments.gateway is not None:
+        gateway = _origin(arguments.gateway, "--gateway")
+    elif config.listen.address.host in ("0.0.0.0", "::") or config.listen.address.port == 0:  # noqa: S104
+        raise UsageError("where does the proxy find the gateway?", hint="--gateway https://10.0.0.4:8443")
+    else:
+        gateway = parse_origin(f"{scheme}://{config.listen.address}")
+    if gateway.scheme == "https" and arguments.ca is None:
+        raise UsageError("the proxy needs the CA certificate of the gateway", hint="--ca /etc/ssl/ostiary-ca.pem")
+    return gateway
+
+
+def _secret(file: Path) -> Secret:
+    try:
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError("the secret of the door cannot be read", cause=error.strerror, where=file) from None
+    if not _SAFE_SECRET.fullmatch(secret):
+        hint = f"openssl rand -hex 32 > {file}"
+        raise ConfigurationError(
+            "the secret of the door cannot be written into the configuration of every proxy",
+            cause="it is empty, or has other characters than letters, digits and . _ ~ + / = -",
+            where=file,
+            hint=hint,
+        )
+    return Secret(secret.decode())

@@ -1,0 +1,66 @@
+"""What the ``doors`` of ``gateway.yaml`` must agree on with the rest; called by `gateway.config.loading`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.core.abilities import ability
+from ostiary.gateway.config.sections import NO_CLIENT_CERTIFICATES, check_unique, lacks_client_certificates
+from ostiary.gateway.config.settings import DoorSettings, Provider, UpstreamConfig
+from ostiary.gateway.config.settings.gateway_file import GatewayFile
+from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
+
+
+def check_doors(
+    file: GatewayFile, upstreams: Sequence[UpstreamConfig], admission: Sequence[Provider[AdmissionProvider]]
+) -> None:
+    """Note what does not go together, each at its place."""
+    check_unique(file.doors)
+    for door in file.doors:
+        _check_upstreams(door, [entry.name for entry in file.upstreams])
+        _check_object_counts(door, upstreams, admission)
+        _check_web_applications(door, upstreams)
+        if door.callers.names and lacks_client_certificates(file.listen, door.fields):
+            door.fields.problem(NO_CLIENT_CERTIFICATES, "callers")
+    _check_reachable(file, upstreams)
+
+
+def upstreams_of(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> list[UpstreamConfig]:
+    """The upstreams that the proxy of *door* carries requests to."""
+    return [upstream for upstream in upstreams if not door.upstreams or upstream.name in door.upstreams]
+
+
+def _check_upstreams(door: DoorSettings, names: Sequence[str]) -> None:
+    hint = f"there are: {', '.join(names)}" if names else "there are no upstreams"
+    for name in door.upstreams:
+        if name not in names:
+            door.fields.problem(f'unknown upstream "{name}"', "upstreams", hint)
+    if not names:
+        door.fields.problem("there is no upstream to carry requests to", None, "configure upstreams")
+
+
+def _check_object_counts(
+    door: DoorSettings, upstreams: Sequence[UpstreamConfig], admission: Sequence[Provider[AdmissionProvider]]
+) -> None:
+    """Objects are counted by reading the body and the upstream's answer, and neither passes through a door."""
+    counting = next((each for each in admission if ability(each.instance, CountsObjects) is not None), None)
+    kubernetes = next((each for each in upstreams_of(door, upstreams) if each.is_kubernetes), None)
+    if counting is not None and kubernetes is not None:
+        message = f'"{counting.name}" counts objects, which it cannot do for requests that another proxy carries'
+        door.fields.problem(message, "upstreams", f'leave "{kubernetes.name}" to the built-in proxy')
+
+
+def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> None:
+    """The built-in proxy alone reads the cookies of web applications, and decides which paths are public."""
+    for upstream in upstreams_of(door, upstreams):
+        if upstream.is_application or upstream.public:
+            key = "auth: browser" if upstream.is_application else "public"
+            message = f'"{upstream.name}" has {key}, which needs the built-in proxy'
+            door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
+
+
+def _check_reachable(file: GatewayFile, upstreams: Sequence[UpstreamConfig]) -> None:
+    reached = {upstream.name for door in file.doors for upstream in upstreams_of(door, upstreams)}
+    for entry in file.upstreams:
+        if "server" not in entry.fields and entry.name not in reached:
+            entry.fields.problem("no request can reach it", "server", "set server, or name it in one of doors")

@@ -1,0 +1,82 @@
+"""The settings of a door: a proxy that carries requests itself, and asks the gateway about each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
+
+from ostiary.core.config import Fields
+from ostiary.core.settings.declare import Itself
+from ostiary.core.settings.kinds import Names, OneOf, Texts
+from ostiary.core.settings.sections import Section
+from ostiary.gateway.config.settings.callers import Callers
+from ostiary.gateway.config.settings.kinds import DOORS_PREFIX, EntryName
+
+# What every proxy can carry as a part of a header's name, and nginx as a part of a variable's.
+EXTRA_KEY = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
+class ProxyKind(Enum):
+    """The proxies that can ask. Each has its own way to tell what it was asked for: see `doors.forward.dialects`."""
+
+    NGINX = "nginx"
+    TRAEFIK = "traefik"
+    CADDY = "caddy"
+    ENVOY = "envoy"
+    GATEWAY_API = "gateway-api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    """One door. It is asked at ``/doors/<name>/<upstream>``."""
+
+    name: Annotated[
+        str,
+        EntryName("small letters, digits and dashes; unique in its list. The proxy asks at `/doors/<name>/<upstream>`"),
+    ]
+    proxy: Annotated[
+        ProxyKind,
+        OneOf(
+            "which proxy asks: nginx `auth_request`, Traefik `ForwardAuth`, Caddy `forward_auth`, Envoy `ext_authz`"
+            " (HTTP), Gateway API `ExternalAuth` (HTTP). The request is read as this proxy tells it, in no other way",
+            ProxyKind,
+        ),
+    ]
+    upstreams: Annotated[
+        tuple[str, ...],
+        Names(
+            "the upstreams that the proxy carries requests to",
+            unset="all",
+            empty_list="a door to no upstream is never opened",
+            empty_list_hint="leave it out if all are meant",
+        ),
+    ] = ()
+    callers: Annotated[
+        Callers,
+        Section(
+            "how the proxy proves itself: by the token, in the header `X-Ostiary-Door`, or by a client certificate",
+            Callers,
+        ),
+    ] = field(default=Callers())
+    extra: Annotated[
+        tuple[str, ...],
+        Texts(
+            "keys of the users' extra fields that the upstream is told, each in a header of its own",
+            pattern=EXTRA_KEY,
+            mistake="it is not a key of small letters, digits and dashes: others cannot pass every proxy",
+            repeated="duplicate entry in the list",
+            unset="none",
+        ),
+    ] = ()
+    fields: Annotated[Fields, Itself] = field(compare=False)
+
+    @property
+    def path(self) -> str:
+        return f"{DOORS_PREFIX}/{self.name}"
+
+    def check(self, fields: Fields) -> None:
+        callers = self.callers
+        if not callers.names and callers.token_file is None and fields.is_right("callers"):
+            hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
+            fields.problem("without authentication, anybody could look up any permission", "callers", hint)

@@ -1,0 +1,117 @@
+"""A request that another proxy carries, as the engine sees it; and the engine's answer, as the proxy gets it.
+
+Made by the handler for each question. To the engine it is an exchange like any other: its request is the one that the
+proxy will forward, its connection comes from the proxy's client, and its answer goes to the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ostiary.gateway.doors.forward.dialects import ProxyDialect
+from ostiary.gateway.doors.forward.identity import identity_answer
+from ostiary.gateway.http1.exchange import Account, ClientConnection, Exchange, Tunnel
+from ostiary.gateway.http1.outbox import OutgoingTransport
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.request.records import RequestRecords
+from ostiary.gateway.request.stages import Passage
+
+STATUS_HEADER, BODY_HEADER = b"X-Ostiary-Status", b"X-Ostiary-Body"
+# The upstream's own answer is not known here: this is what the proxy was told.
+ALLOWED = 200
+
+
+class CarriedConnection:
+    """The connection of a proxy's client, as far as the gateway can know it. Nothing can be done to it from here."""
+
+    __slots__ = ("account", "loop", "remote_address", "transport")
+
+    # Of all of them; a certificate that the proxy presents says nothing about its clients.
+    forwarded_lines: bytes = b""
+    peer_certificate: bytes | None = None
+    draining: bool = False
+    tunnel: Tunnel | None = None
+
+    def __init__(self, proxy: ClientConnection, address: str) -> None:
+        self.transport: OutgoingTransport = proxy.transport
+        self.loop: asyncio.AbstractEventLoop = proxy.loop
+        self.remote_address = address or proxy.remote_address
+        self.account: Account | None = None
+
+    @property
+    def write_paused(self) -> bool:
+        return False
+
+    def charge(self, account: Account) -> None:
+        """Many users share the connections of a proxy, and those of its clients are its own to count."""
+
+    def finish(self, exchange: Exchange) -> None: ...
+
+    def expect_body(self, exchange: Exchange) -> None: ...
+
+    def hold_reading(self) -> None: ...
+
+    def read_on(self) -> None: ...
+
+    def must_read_within(self, seconds: float) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def close_soon(self) -> None: ...
+
+
+class CarriedExchange(Exchange):
+    """The request that a proxy asks about, and the answer to its question."""
+
+    __slots__ = ("_dialect", "_question")
+
+    def __init__(self, question: Exchange, request: RequestHead, address: str, dialect: ProxyDialect) -> None:
+        super().__init__(CarriedConnection(question.connection, address), request)
+        self._question = question
+        self._dialect = dialect
+        # No body comes here, whatever the client sends to the proxy.
+        self.body_complete = True
+
+    def allow(self, identity: bytes) -> None:
+        """Tell the proxy to forward the request with these header lines, and nothing else."""
+        self._send(ALLOWED, identity, b"")
+
+    def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        if not self._dialect.refuses_by_403:
+            self._send(status, _lines(headers), body)
+            return
+        # nginx hands on neither the body nor another status, so both are headers, from which its configuration takes
+        # them. Our bodies are JSON on one line.
+        all_headers = [*headers, (STATUS_HEADER, b"%d" % status), (BODY_HEADER, body.strip())]
+        self._send(401 if status == 401 else 403, _lines(all_headers), b"")
+
+    def abort(self) -> None:
+        self.responder = None
+        self._question.abort()
+
+    def _send(self, status: int, lines: bytes, body: bytes) -> None:
+        self.head_sent = self.ended = True
+        self._question.audit_id = self.audit_id
+        self._question.respond_lines(status, lines, body)
+
+
+class AllowedAnswers:
+    """Answers allowed requests for one door, in the place of forwarding them."""
+
+    def __init__(self, dialect: ProxyDialect, extra_keys: Sequence[str]) -> None:
+        self._dialect = dialect
+        self._extra_keys = tuple(extra_keys)
+
+    def answer(self, records: RequestRecords, passage: Passage) -> None:
+        plan, exchange = passage.plan, passage.exchange
+        assert isinstance(exchange, CarriedExchange)
+        if not plan.identity:
+            plan.identity = identity_answer(plan.user, self._dialect, self._extra_keys)
+        records.conclude(passage, ALLOWED)
+        if not exchange.gone:
+            exchange.allow(plan.identity)
+
+
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%s: %s\r\n" % header for header in headers])

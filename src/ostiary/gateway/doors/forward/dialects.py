@@ -1,0 +1,85 @@
+"""What each kind of proxy tells the gateway about a request, and how it understands the answer.
+
+Read by `question`, `carried` and `identity`, and by ``ostiary door``, which prints the configuration of the proxy: what
+is read here is what is set there. What was tried with the real proxies is in ``docs/how-to/ask-from-another-proxy.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostiary.gateway.config.settings import ProxyKind
+
+# The header with the door's secret. Answers hold it empty where it would reach the upstream otherwise.
+SECRET_HEADER = b"x-ostiary-door"
+FORWARDED_FOR = b"x-forwarded-for"
+
+# nginx, Caddy and Envoy set these by the printed configuration, whatever the client sent.
+ORIGINAL_METHOD, ORIGINAL_URI, ORIGINAL_HOST = b"x-original-method", b"x-original-uri", b"x-original-host"
+ORIGINAL_UPGRADE, ORIGINAL_LENGTH = b"x-original-upgrade", b"x-original-content-length"
+ORIGINAL_ADDRESS = b"x-original-address"
+# Traefik and Caddy set these by themselves, whatever the client sent.
+FORWARDED_METHOD, FORWARDED_URI, FORWARDED_HOST = b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyDialect:
+    """How one kind of proxy asks and is answered. Names of headers are in lower case.
+
+    `method`, `uri` and `host` are the headers that say them. Where they are empty, it is the method of the question
+    itself, the path behind the door's own, and ``Host``. `upgrade` says to which protocol the connection will switch,
+    and `length` how long the body is; empty: the proxy carries no such requests, or does not tell.
+
+    `address` is the header whose last entry is the address of the proxy's client; where it is empty, nobody but
+    trusted proxies says where a request comes from. `repeats_lines`: it keeps several lines with the same
+    name, so that each group has its own. `refuses_by_403`: any status but 401 and 403 would be an error to it, so the
+    status goes along in a header. `returns_secret`: the secret is a header of the request itself, which the answer
+    must overwrite. `shows_claims`: the client's headers reach the upstream except for those that the printed
+    configuration names, so a request with another claim is refused.
+    """
+
+    method: bytes = b""
+    uri: bytes = b""
+    host: bytes = b""
+    upgrade: bytes = b""
+    length: bytes = b""
+    address: bytes = FORWARDED_FOR
+    repeats_lines: bool = False
+    refuses_by_403: bool = False
+    returns_secret: bool = False
+    shows_claims: bool = False
+
+    @property
+    def sources(self) -> frozenset[bytes]:
+        """The headers that are about the question, and no headers of the client's request."""
+        named = {SECRET_HEADER, self.method, self.uri, self.host, self.upgrade, self.length, self.address}
+        return frozenset(named - {b""})
+
+
+DIALECTS = {
+    ProxyKind.NGINX: ProxyDialect(
+        method=ORIGINAL_METHOD,
+        uri=ORIGINAL_URI,
+        host=ORIGINAL_HOST,
+        upgrade=ORIGINAL_UPGRADE,
+        length=ORIGINAL_LENGTH,
+        refuses_by_403=True,
+        shows_claims=True,
+    ),
+    ProxyKind.TRAEFIK: ProxyDialect(
+        method=FORWARDED_METHOD,
+        uri=FORWARDED_URI,
+        host=FORWARDED_HOST,
+        repeats_lines=True,
+    ),
+    # Its own query string is the client's, and says nothing: the whole target is in the header.
+    ProxyKind.CADDY: ProxyDialect(
+        method=FORWARDED_METHOD,
+        uri=FORWARDED_URI,
+        host=ORIGINAL_HOST,
+        upgrade=ORIGINAL_UPGRADE,
+        shows_claims=True,
+    ),
+    ProxyKind.ENVOY: ProxyDialect(address=ORIGINAL_ADDRESS),
+    ProxyKind.GATEWAY_API: ProxyDialect(address=b"", returns_secret=True),
+}

@@ -1,0 +1,86 @@
+"""The doors of other proxies: for each of them, and each upstream that it carries requests to, an engine that answers.
+
+Made by the app. These engines share everything with the engine of the listener: tokens, policy, limits, admission,
+audit and metrics. They differ in where requests may go, and in that they answer where the other forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ostiary.core.clock import Clock
+from ostiary.gateway.config.doors import upstreams_of
+from ostiary.gateway.config.settings import DoorSettings, GatewayConfig
+from ostiary.gateway.doors.forward.carried import AllowedAnswers
+from ostiary.gateway.doors.forward.claims import ClaimsRefused
+from ostiary.gateway.doors.forward.dialects import DIALECTS
+from ostiary.gateway.doors.forward.handler import Door, DoorHandler, Handle
+from ostiary.gateway.doors.forward.identity import answer_names
+from ostiary.gateway.http1.headers import HeaderFilter
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.request.engine import Engine, EngineParts
+from ostiary.gateway.upstream.routes import RoutesTo
+from ostiary.gateway.upstream.upstreams import Upstream
+
+
+class Doors:
+    """Those of one configuration; none of them answers before `open`."""
+
+    def __init__(self, config: GatewayConfig, upstreams: Sequence[Upstream], metrics: Metrics, clock: Clock) -> None:
+        self._config = config
+        self._upstreams = upstreams
+        self._metrics = metrics
+        self._clock = clock
+        self._doors: dict[bytes, Door] = {}
+        self._engines: dict[tuple[str, bytes], Engine] = {}
+
+    def handle_before(self, engine: Engine) -> Handle:
+        """What answers the requests of the listener: the doors those that are for them, *engine* the others."""
+        if not self._doors:
+            return engine.handle
+        return DoorHandler(self._doors, engine.handle, self._metrics, self._clock).handle
+
+    def open(self, parts: EngineParts, make: Callable[[EngineParts], Engine]) -> None:
+        """Make the engines, of the *parts* of the listener's engine."""
+        for door in self._config.doors:
+            engines = self._engines_of(door, parts, make)
+            self._engines |= {(door.name, upstream): engine for upstream, engine in engines.items()}
+            self._doors[door.name.encode()] = Door(door, engines, self._clock)
+
+    def _engines_of(
+        self, door: DoorSettings, parts: EngineParts, make: Callable[[EngineParts], Engine]
+    ) -> dict[bytes, Engine]:
+        names = {each.name for each in upstreams_of(door, self._config.upstreams)}
+        upstreams = [upstream for upstream in self._upstreams if upstream.name in names]
+        dialect = DIALECTS[door.proxy]
+        names_told, drop = answer_names(door.extra), self._config.listen.drop_headers
+        common = replace(
+            parts,
+            headers=ClaimsRefused(names_told, drop=drop) if dialect.shows_claims else HeaderFilter(drop=drop),
+            # What we answer ourselves is at our own address; here it is one of the upstream's paths.
+            own_apis=(),
+            self_reviews=None,
+            open_paths={},
+            leads_to_sign_in=False,
+            # The cookie of a web application is read by the built-in proxy alone (`config.doors` refuses the others).
+            applications=None,
+            pages=None,
+            answer_allowed=AllowedAnswers(dialect, door.extra).answer,
+        )
+        return {
+            upstream.name.encode(): make(replace(common, routes=RoutesTo(upstreams, upstream)))
+            for upstream in upstreams
+        }
+
+    @property
+    def busy(self) -> bool:
+        return any(engine.busy for engine in self._engines.values())
+
+    def hand_over(self, successor: Doors, engine: Engine) -> None:
+        """Another configuration has taken over: what still waits here is decided by its policy.
+
+        *engine* is that of its listener, which stands in for a door that is gone.
+        """
+        for key, old in self._engines.items():
+            old.hand_over(successor._engines.get(key, engine))

@@ -1,0 +1,471 @@
+"""The same policy at every door: one suite of requests through the built-in proxy and through every other proxy.
+
+Each proxy is a real one, and runs exactly what ``ostiary door`` prints. They carry requests to one upstream, which says
+what it got. For the Gateway API, which is no program, Envoy runs what an implementation makes of the printed route.
+"""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import pytest
+import trustme
+
+from ostiary.core.delegation import narrow, parse_scope
+from ostiary.gateway.config.settings import Authorization, GatewayConfig, IdentityMode, Provider
+from ostiary.gateway.doors.forward.identity import split_values
+from ostiary.interfaces.admission import Admission, AdmissionProvider
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from tests.support.door_cases import (
+    CASES,
+    NORMALISES,
+    OWN_REFUSAL,
+    PASSES_CLAIM,
+    PROXIES,
+    TOLD,
+    Case,
+)
+from tests.support.doors import HOST, NJS, Client, EchoUpstream, FakeGateway, Reply, printed, running
+from tests.support.gateway import InProcessGateway, Site
+from tests.support.gateway_api import envoy_for_routes
+from tests.support.missing import missing
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.needs("nginx"), pytest.mark.timeout(240)]
+
+SECRET = "the-secret-of-this-door"
+USERS = {
+    "alice": UserInfo("alice", "7", ("dev", "ops")),
+    "bob": UserInfo("bob", "", ("dev",)),
+    "plain": UserInfo("plain", "1", ("dev",)),
+    "commas": UserInfo("commas", "1", ("a,b", ",", "c,", "cn=dev,ou=groups,dc=example")),
+    "percent": UserInfo("percent", "1", ("50%", "%2C", "%", "%%25")),
+    "umlaut": UserInfo("jürgen", "1", ("ärzte", "日本", "naïve")),
+    "spaces": UserInfo("a b", "1", ("all staff", "a  b")),
+    "many": UserInfo("many", "1", tuple(f"group-{number:04}-of-a-large-directory" for number in range(230))),
+    "nobody": UserInfo("nobody"),
+    "colons": UserInfo("system-like:x", "1", ("oidc:dev", "ldap:cn=x")),
+    "quotes": UserInfo("o'neil", "1", ('"quoted"', "back\\slash", "a;b", "<b>")),
+}
+GET_ONLY = ("get", "head")
+
+
+class Rules:
+    """Decides by the path, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def decide(self, attributes: Attributes) -> Decision:
+        request, user = attributes.request, attributes.user.username
+        if request.verb == "impersonate":
+            return _decision(user == "alice")
+        self.asked.add(unquote(request.path))
+        if request.path.startswith("/hidden"):
+            return Decision(Verdict.DENY, "hidden", hidden=True)
+        if request.path == "/fails":
+            raise RuntimeError("the provider's own words")
+        if request.path == "/alice-only":
+            return _decision(user == "alice")
+        if request.path == "/get-only":
+            return _decision(request.verb in GET_ONLY)
+        return _decision(not request.path.startswith("/denied"))
+
+    async def authorize(self, attributes: Attributes) -> Decision:
+        return self.decide(attributes)
+
+    async def relevant_groups(self) -> frozenset[str]:
+        return frozenset()
+
+
+class Rooms:
+    """An admission provider: too often at one path, never at another."""
+
+    def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
+        match attributes.request.path:
+            case "/limited":
+                return Admission(False, "too often", retry_after=7)
+            case "/full":
+                return Admission(False, "no room")
+        return Admission(True)
+
+    def settled(self, attributes: Attributes, *, status: int) -> None: ...
+
+
+def _decision(allowed: bool) -> Decision:
+    return Decision(Verdict.ALLOW if allowed else Verdict.DENY, "the rules of the test")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """A gateway with all doors, the tokens of its users, and a client for each way to the upstream."""
+
+    site: Site
+    gateway: InProcessGateway
+    rules: Rules
+    echo: EchoUpstream
+    tokens: dict[str, str]
+    clients: dict[str, Client]
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    folder = tmp_path_factory.mktemp("doors")
+    site = Site(folder / "gateway", trustme.CA())
+    (site.folder / "secret").write_text(SECRET + "\n")
+    rules = Rules()
+    with ExitStack() as stack:
+        echo = stack.enter_context(EchoUpstream())
+        sections = _sections(echo)
+        gateway = stack.enter_context(site.in_process(lambda config: _scripted(config, rules), **sections))
+        config = site.write_config(**sections)
+        clients = {"built-in": Client(gateway.port, _trust(site))}
+        for proxy in PROXIES:
+            port = free_port()
+            text = printed(proxy, config, *_options(site, gateway, echo, port))
+            if proxy == "gateway-api":
+                text = envoy_for_routes(text, port, site.folder / "ca.pem")
+            clients[proxy] = stack.enter_context(running(proxy, folder / proxy, text, port))
+        yield Doors(site, gateway, rules, echo, _tokens(gateway), clients)
+
+
+def _sections(echo: EchoUpstream) -> dict[str, Any]:
+    upstream = {"name": "shop", "server": f"http://127.0.0.1:{echo.port}", "attributes": "http", "hosts": [HOST]}
+    return {
+        "upstreams": [upstream],
+        "doors": [{"name": proxy, "proxy": proxy, "callers": {"tokenFile": "secret"}} for proxy in PROXIES],
+        "authorization": {"chain": [{"name": "all", "type": "allow_all"}], "hideDenied": True},
+    }
+
+
+def _scripted(config: GatewayConfig, rules: Rules) -> GatewayConfig:
+    # Our own proxy tells an upstream the user only over TLS; here it may do so in the clear, as the others do.
+    upstreams = tuple(replace(each, identity=IdentityMode.REQUEST_HEADER) for each in config.upstreams)
+    chain = (Authorization("rules", "rules", rules),)
+    admission = cast("AdmissionProvider", Rooms())
+    return replace(
+        config,
+        upstreams=upstreams,
+        authorization=replace(config.authorization, chain=chain),
+        admission=(Provider("rooms", "rooms", admission),),
+    )
+
+
+def _options(site: Site, gateway: InProcessGateway, echo: EchoUpstream, port: int) -> tuple[str, ...]:
+    where = ("--gateway", gateway.url(), "--ca", str(site.folder / "ca.pem"))
+    return ("--listen", f"127.0.0.1:{port}", "--backend", f"shop=http://127.0.0.1:{echo.port}", *where)
+
+
+def _trust(site: Site) -> ssl.SSLContext:
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    site.ca.configure_trust(trust)
+    return trust
+
+
+def _tokens(gateway: InProcessGateway) -> dict[str, str]:
+    tokens = gateway.worker.app.shared.tokens
+
+    async def issue(user: UserInfo) -> str:
+        return (await tokens.issue(user, provider="staff")).token.reveal()
+
+    async def less(user: UserInfo) -> str:
+        session = (await tokens.issue(user, provider="staff")).session
+        delegation = narrow(None, parse_scope("get /narrow/*,/denied"), "").encode()
+        return (await tokens.mint(session, lifetime=timedelta(minutes=10), delegation=delegation)).token.reveal()
+
+    async def revoked(user: UserInfo) -> str:
+        issued = await tokens.issue(user, provider="staff")
+        await tokens.revoke(RevocationKind.SESSION, issued.session.id)
+        return issued.token.reveal()
+
+    made = {name: gateway.call(lambda user=user: issue(user)) for name, user in USERS.items()}  # type: ignore[misc]
+    made["narrowed"] = gateway.call(lambda: less(USERS["alice"]))
+    made["revoked"] = gateway.call(lambda: revoked(USERS["alice"]))
+    made["unknown"] = made["alice"][:-2] + ("aa" if made["alice"][-2:] != "aa" else "bb")
+    return made
+
+
+# --- the suite ---
+
+
+@pytest.mark.parametrize("proxy", ["built-in", *PROXIES])
+def test_every_door_answers_as_the_built_in_proxy(doors: Doors, proxy: str) -> None:
+    failures = []
+    for case in CASES:
+        token = None if case.user is None else doors.tokens[case.user]
+        doors.echo.seen.pop(case.name, None)
+        reply = doors.clients[proxy].send(case.request(token), head_only=case.method == "HEAD")
+        mistake = _mistake(doors, proxy, case, reply)
+        if mistake:
+            failures.append(f"{case.name}: {mistake}")
+    assert not failures, "\n".join(failures)
+
+
+def _mistake(doors: Doors, proxy: str, case: Case, reply: Reply) -> str:
+    """What is wrong with *reply*; empty if nothing is."""
+    seen = doors.echo.seen.get(case.name)
+    reason = case.differs.get(proxy)
+    if seen is not None and reply.status != 200:
+        return f"answered {reply.status}, and reached the upstream"
+    if reply.status == case.status and reason not in (NORMALISES, PASSES_CLAIM, OWN_REFUSAL):
+        return _mistake_of_same(doors, proxy, case, reply)
+    match reason:
+        case None:
+            return f"answered {reply.status}, not {case.status}: {reply.body[:200]!r}"
+        case "normalises":
+            # Refused; or another path, which is what was decided on, and is none that is denied.
+            path = "" if seen is None else unquote(seen["target"].partition("?")[0])
+            is_decided = path in doors.rules.asked and not path.startswith(("/denied", "/hidden"))
+            return "" if reply.status >= 400 or is_decided else f"the upstream got {path!r} undecided"
+        case "refuses a claim":
+            return "" if reply.status == 400 else f"answered {reply.status}"
+        case "refuses by itself":
+            return "" if 400 <= reply.status < 500 else f"answered {reply.status}"
+        case "has no 500":
+            return "" if reply.status == 503 else f"answered {reply.status}"
+        case "leads to sign in":
+            return "" if reply.status == 303 else f"answered {reply.status}"
+        case "passes a claim":
+            return _mistake_in_identity(proxy, case, seen)
+    return f"an unknown reason: {reason}"
+
+
+def _mistake_of_same(doors: Doors, proxy: str, case: Case, reply: Reply) -> str:
+    seen = doors.echo.seen.get(case.name)
+    if reply.status == 200:
+        if seen is None:
+            return "200 without the upstream"
+        if (seen["method"], seen["target"]) != (case.method, case.target):
+            return f"the upstream got {seen['method']} {seen['target']}"
+        return _mistake_in_identity(proxy, case, seen) or _mistake_in_claims(case, seen)
+    if reply.status == 401 and not (reply.header("WWW-Authenticate") or "").startswith("Bearer"):
+        return "401 without a challenge"
+    if reply.status == 429 and reply.header("Retry-After") != "7":
+        return "429 without Retry-After"
+    is_json = reply.header("Content-Type") == "application/json"
+    if is_json and case.method != "HEAD" and reply.json()["code"] != reply.status:
+        return f"another body: {reply.body[:200]!r}"
+    return "" if reply.header("Audit-Id") else "without an Audit-Id"
+
+
+def _mistake_in_identity(proxy: str, case: Case, seen: dict[str, object] | None) -> str:
+    if seen is None:
+        return "it did not reach the upstream"
+    headers = cast("list[list[str]]", seen["headers"])
+    name, groups = TOLD[case.told] if case.told else _identity(case)
+    users = [_utf8(value) for key, value in headers if key.lower() == "x-remote-user"]
+    lines = [_utf8(value) for key, value in headers if key.lower() == "x-remote-group" and value]
+    told = lines if proxy in ("built-in", "traefik") else [group for line in lines for group in split_values(line)]
+    if users != [name] or tuple(told) != groups:
+        return f"the upstream was told {users} {told}"
+    return ""
+
+
+def _identity(case: Case) -> tuple[str, tuple[str, ...]]:
+    user = USERS["alice" if case.user == "narrowed" else case.user or ""]
+    return user.username, user.groups
+
+
+def _mistake_in_claims(case: Case, seen: dict[str, object]) -> str:
+    """Whatever the client claimed must not be there, nor its token, nor the secret of the door."""
+    for name, value in cast("list[list[str]]", seen["headers"]):
+        if "evil" in value or SECRET in value or "Bearer" in value or name.lower().startswith("impersonate"):
+            return f"the upstream got {name}: {value}"
+    return ""
+
+
+def _utf8(value: str) -> str:
+    return value.encode("latin-1").decode("utf-8")
+
+
+# --- closed ---
+
+BROKEN = {
+    "garbage": b"\x00\x01\x02 this is not HTTP\r\n\r\n",
+    "nothing": b"",
+    "half an answer": b"HTTP/1.1 200 OK\r\nX-Remote-User: al",
+    "500": b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n",
+    "503": b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n",
+    "302": b"HTTP/1.1 302 X\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n",
+    "400": b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy != "gateway-api"])
+def test_nobody_is_let_in_while_the_gateway_cannot_be_asked(doors: Doors, proxy: str, tmp_path: Path) -> None:
+    port = free_port()
+    with FakeGateway() as gateway:
+        where = (
+            "--gateway",
+            f"http://127.0.0.1:{gateway.port}",
+            "--backend",
+            f"shop=http://127.0.0.1:{doors.echo.port}",
+        )
+        text = printed(proxy, doors.site.folder / "gateway.yaml", "--listen", f"127.0.0.1:{port}", *where)
+        with running(proxy, tmp_path / proxy, text, port) as client:
+            for name, answer in BROKEN.items():
+                gateway.answer = answer
+                _expect_closed(doors, client, name)
+            gateway.answer = None
+            gateway.asked.clear()
+            with ThreadPoolExecutor() as pool:
+                slow = pool.submit(_expect_closed, doors, client, "slow")
+                assert gateway.asked.wait(30)
+                assert "slow" not in doors.echo.seen
+                gateway.go_on.set()
+                slow.result(30)
+            gateway.stop()
+            _expect_closed(doors, client, "down")
+
+
+def _expect_closed(doors: Doors, client: Client, name: str) -> None:
+    reply = client.send(Case(name, "/closed").request(doors.tokens["alice"]))
+    assert reply.status >= 300, name
+    assert name not in doors.echo.seen
+
+
+def test_a_door_answers_nobody_but_its_proxy(doors: Doors) -> None:
+    client = Client(doors.gateway.port, _trust(doors.site))
+    questions = {
+        "no secret": ("/doors/nginx/shop", ()),
+        "a wrong secret": ("/doors/nginx/shop", (("X-Ostiary-Door", "wrong"),)),
+        "two secrets": ("/doors/nginx/shop", (("X-Ostiary-Door", SECRET), ("X-Ostiary-Door", SECRET))),
+        "an unknown door": ("/doors/other/shop", (("X-Ostiary-Door", SECRET),)),
+        "an unknown upstream": ("/doors/nginx/other", (("X-Ostiary-Door", SECRET),)),
+        "no upstream": ("/doors/nginx", (("X-Ostiary-Door", SECRET),)),
+        "nothing but the secret": ("/doors/nginx/shop", (("X-Ostiary-Door", SECRET),)),
+    }
+    original = (
+        ("X-Original-Method", "GET"),
+        ("X-Original-URI", "/x"),
+        ("X-Original-Host", HOST),
+        ("X-Forwarded-For", "192.0.2.1"),
+    )
+    answers = set()
+    for name, (path, headers) in questions.items():
+        more = () if name == "nothing but the secret" else original
+        reply = client.send(Case(name, path, headers=(*headers, *more)).request(doors.tokens["alice"]))
+        answers.add((reply.status, reply.body))
+        assert reply.header("X-Remote-User") is None, name
+    assert len(answers) == 1, "they can be told apart"
+    assert answers.pop()[0] == 503
+
+
+def test_a_revoked_token_is_refused_at_every_door_at_once(doors: Doors) -> None:
+    tokens = doors.gateway.worker.app.shared.tokens
+    issued = doors.gateway.call(lambda: tokens.issue(USERS["alice"], provider="staff"))
+    request = Case("before and after").request(issued.token.reveal())
+    for client in doors.clients.values():
+        # Twice: the second time the answer is remembered.
+        assert [client.send(request).status for _ in range(3)] == [200, 200, 200]
+    doors.gateway.call(lambda: tokens.revoke(RevocationKind.SESSION, issued.session.id))
+    assert {name: client.send(request).status for name, client in doors.clients.items()} == dict.fromkeys(
+        doors.clients, 401
+    )
+
+
+def test_every_decision_at_a_door_is_recorded(doors: Doors) -> None:
+    name = "/recorded/by/all"
+    for client in doors.clients.values():
+        client.send(Case("recorded", f"{name}?q=1").request(doors.tokens["alice"]))
+        client.send(Case("recorded", "/denied/recorded").request(doors.tokens["alice"]))
+    doors.gateway.call(doors.gateway.worker.app.auditor.flush)
+    events = [event for event in doors.site.events() if event["stage"] == "ResponseComplete"]
+    for uri, code in ((f"{name}?q=1", 200), ("/denied/recorded", 403)):
+        matching = [event for event in events if event["requestURI"] == uri]
+        assert len(matching) == len(doors.clients)
+        assert {event["user"]["username"] for event in matching} == {"alice"}
+        assert {event["responseStatus"]["code"] for event in matching} == {code}
+        # The address of the proxy's client, as each proxy tells it, and never that of a question.
+        assert all(event["sourceIPs"] for event in matching)
+
+
+# --- nginx with a cache ---
+
+
+def test_nginx_uses_an_answer_again_only_for_the_same_token_and_keeps_no_token(
+    doors: Doors, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not NJS.exists():
+        missing("njs (libnginx-mod-http-js)")
+    port = free_port()
+    options = (*_options(doors.site, doors.gateway, doors.echo, port), "--cache", "60s")
+    text = printed("nginx", doors.site.folder / "gateway.yaml", *options)
+    # A directory of this test, where nginx finds it as another user, too.
+    cache = Path(f"/dev/shm/ostiary-test-{port}")
+    text = text.replace("/dev/shm/ostiary-nginx", str(cache))
+    request.addfinalizer(lambda: shutil.rmtree(cache, ignore_errors=True))
+    questions = doors.gateway.worker.app.shared.metrics.door_questions
+    with running("nginx", tmp_path / "nginx", text, port) as client:
+        before = questions.values.get(("nginx", "asked"), 0)
+        # The gateway is asked about the first two only, and so never sees the claims of the others.
+        claim = (("X-Remote-Extra-Evil", "evil"), ("X-Remote-User", "evil"))
+        for user, claims in (("alice", ()), ("bob", ()), ("alice", claim), ("alice", ()), ("bob", claim)):
+            case = Case("cached", "/cached", user=user, headers=claims)
+            reply = client.send(case.request(doors.tokens[user]))
+            assert reply.status == 200
+            assert not _mistake_in_identity("nginx", case, reply.json())
+            assert not _mistake_in_claims(case, reply.json())
+        assert questions.values["nginx", "asked"] - before == 2
+        for target, status in (("/denied", 403), ("/cached?other", 200), ("/hidden/x", 404)):
+            assert client.send(Case("other", target).request(doors.tokens["alice"])).status == status
+        assert client.send(Case("nobody", "/cached").request(None)).status == 401
+        kept = b"".join(file.read_bytes() for file in cache.rglob("*") if file.is_file())
+    assert b"/cached" in kept
+    assert not any(token.encode() in kept for token in doors.tokens.values())
+
+
+# --- switching protocols ---
+
+WEBSOCKET = (
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+)
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+def test_a_websocket_is_decided_on_and_passes(doors: Doors, proxy: str) -> None:
+    client = Client(doors.clients[proxy].port)
+    for target, status in (("/socket", 200), ("/denied", 403)):
+        case = Case(f"websocket {proxy} {target}", target, headers=WEBSOCKET)
+        # The upstream of these tests does not switch: it says what it was asked.
+        assert client.send(case.request(doors.tokens["alice"])).status == status
+        client.close()
+    seen = {name.lower(): value for name, value in doors.echo.seen[f"websocket {proxy} /socket"]["headers"]}
+    assert (seen["upgrade"].lower(), seen["connection"].lower()) == ("websocket", "upgrade")
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+def test_a_token_that_the_upstream_would_see_is_refused(doors: Doors, proxy: str) -> None:
+    protocols = ("Sec-WebSocket-Protocol", "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.b3N0")
+    case = Case(f"websocket token {proxy}", "/socket", headers=(*WEBSOCKET, protocols))
+    assert Client(doors.clients[proxy].port).send(case.request(None)).status == 400
+    assert case.name not in doors.echo.seen
+
+
+@pytest.mark.parametrize("proxy", ["traefik", "envoy", "gateway-api"])
+def test_where_the_gateway_is_not_told_no_connection_switches(doors: Doors, proxy: str) -> None:
+    case = Case(f"websocket {proxy}", "/socket", headers=WEBSOCKET)
+    assert Client(doors.clients[proxy].port).send(case.request(doors.tokens["alice"])).status >= 400
+    assert case.name not in doors.echo.seen
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy"])
+def test_another_protocol_than_websocket_never_reaches_the_upstream(doors: Doors, proxy: str) -> None:
+    headers = (("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAP__"))
+    case = Case(f"h2c {proxy}", "/socket", headers=headers)
+    Client(doors.clients[proxy].port).send(case.request(doors.tokens["alice"]))
+    seen = doors.echo.seen.get(case.name, {"headers": []})
+    assert "upgrade" not in {name.lower() for name, _ in seen["headers"]}

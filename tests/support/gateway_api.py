@@ -1,0 +1,121 @@
+"""What an implementation of the Gateway API makes of a route with ``ExternalAuth``, for Envoy.
+
+As the specification of the filter says: only 200 is success; Host, method, path and Authorization are sent, and of the
+other headers those that are listed; of the headers of the answer, those that are listed are copied into the request.
+Filters are applied in the order of the route.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FILTERS = "type.googleapis.com/envoy.extensions.filters"
+
+
+def envoy_for_routes(text: str, port: int, ca: Path) -> str:
+    (route,) = [document for document in yaml.safe_load_all(text) if document]
+    (rule,) = route["spec"]["rules"]
+    assert route["kind"] == "HTTPRoute"
+    filters = [_filter(each) for each in rule["filters"]]
+    (auth,) = [each["externalAuth"]["backendRef"] for each in rule["filters"] if each["type"] == "ExternalAuth"]
+    (backend,) = rule["backendRefs"]
+    (path,) = [match["path"]["value"] for match in rule["matches"]]
+    hosts = [name for host in route["spec"]["hostnames"] for name in (host, f"{host}:*")]
+    manager = {
+        "@type": f"{_FILTERS}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "route",
+        "use_remote_address": True,
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "http_filters": [
+            *filters,
+            {"name": "router", "typed_config": {"@type": f"{_FILTERS}.http.router.v3.Router"}},
+        ],
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "route",
+                    "domains": hosts,
+                    "routes": [{"match": {"prefix": path}, "route": {"cluster": "backend"}}],
+                }
+            ]
+        },
+    }
+    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+    listener = {"name": "l", "address": _address("127.0.0.1", port), "filter_chains": [chain]}
+    clusters = [_cluster("backend", backend), _cluster("auth", auth) | _tls(auth["name"], ca)]
+    return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}})
+
+
+def _filter(configured: dict[str, Any]) -> dict[str, Any]:
+    if configured["type"] == "RequestHeaderModifier":
+        return _modifier(configured["requestHeaderModifier"])
+    auth = configured["externalAuth"]
+    assert (configured["type"], auth["protocol"]) == ("ExternalAuth", "HTTP")
+    everything = {"patterns": [{"safe_regex": {"regex": "[^:].*"}}]}
+    answered = [{"exact": name, "ignore_case": True} for name in auth["http"]["allowedResponseHeaders"]]
+    return {
+        "name": "auth",
+        "typed_config": {
+            "@type": f"{_FILTERS}.http.ext_authz.v3.ExtAuthz",
+            "status_on_error": {"code": "ServiceUnavailable"},
+            "allowed_headers": {
+                "patterns": [{"exact": name, "ignore_case": True} for name in auth["http"]["allowedHeaders"]]
+            },
+            "http_service": {
+                "server_uri": {"uri": "https://auth", "cluster": "auth", "timeout": "15s"},
+                "path_prefix": auth["http"]["path"],
+                "authorization_response": {
+                    "allowed_upstream_headers": {"patterns": answered},
+                    "allowed_client_headers": everything,
+                },
+            },
+        },
+    }
+
+
+def _modifier(configured: dict[str, Any]) -> dict[str, Any]:
+    mutations = [
+        {"append": {"header": {"key": each["name"], "value": each["value"]}, "append_action": OVERWRITE}}
+        for each in configured.get("set", ())
+    ]
+    mutations += [{"remove": name} for name in configured.get("remove", ())]
+    name = "set" if "set" in configured else "remove"
+    typed = {
+        "@type": f"{_FILTERS}.http.header_mutation.v3.HeaderMutation",
+        "mutations": {"request_mutations": mutations},
+    }
+    return {"name": name, "typed_config": typed}
+
+
+OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
+
+
+def _cluster(name: str, reference: dict[str, Any]) -> dict[str, Any]:
+    endpoint = {"endpoint": {"address": _address(reference["name"], reference["port"])}}
+    return {
+        "name": name,
+        "type": "LOGICAL_DNS",
+        "dns_lookup_family": "ALL",
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    }
+
+
+def _tls(name: str, ca: Path) -> dict[str, Any]:
+    san = {"san_type": "DNS", "matcher": {"exact": name}}
+    trust = {"trusted_ca": {"filename": str(ca)}, "match_typed_subject_alt_names": [san]}
+    context = {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": name,
+        "common_tls_context": {"validation_context": trust},
+    }
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": host, "port_value": port}}

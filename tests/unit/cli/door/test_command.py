@@ -1,0 +1,155 @@
+"""``ostiary door``: what is printed for which gateway.yaml, and what is told where something is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ostiary.cli import main
+
+SECRET = "0123456789abcdef"
+KINDS = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
+SHOP = {"name": "shop", "attributes": "http", "hosts": ["shop.example", "www.shop.example"]}
+API = {"name": "api", "attributes": "http", "hosts": ["shop.example"], "prefix": "/api"}
+BACKENDS = ("--backend", "shop=http://127.0.0.1:9001", "--backend", "api=http://127.0.0.1:9002")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text(SECRET + "\n")
+    return tmp_path
+
+
+def write(folder: Path, *doors: dict[str, Any], **more: Any) -> Path:
+    entries = doors or tuple({"name": f"door-{kind}", "proxy": kind} for kind in KINDS)
+    text = {
+        "apiVersion": "ostiary.dev/v1",
+        "kind": "Gateway",
+        "listen": {"address": "127.0.0.1:8443", "dropHeaders": ["X-Mine", "X-Ours-*"]},
+        "store": {"type": "memory"},
+        "identity": [{"name": "me", "type": "single_user"}],
+        "authorization": {"chain": [{"name": "all", "type": "allow_all", "upstreams": "all"}]},
+        "upstreams": [SHOP, API],
+        "doors": [{"callers": {"tokenFile": "secret"}, "extra": ["scope"], **door} for door in entries],
+        **more,
+    }
+    path = folder / "gateway.yaml"
+    path.write_text(json.dumps(text))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["door", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_printed_presents_the_secret_and_names_both_upstreams_and_all_headers(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, notes = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
+    assert code == 0
+    assert SECRET in text
+    assert SECRET not in notes
+    for part in ("/doors/door-" + kind + "/shop", "/doors/door-" + kind + "/api", "9001", "9002", "/api"):
+        assert part in text
+    if kind != "traefik":
+        for name in ("x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scope"):
+            assert name in text.lower()
+    if kind != "gateway-api":
+        assert "x-mine" in text.lower() or "x.mine" in text
+        assert "impersonate" in text.lower()
+    assert "authorization" in text.lower()
+    assert not any(line.endswith((" ", "\t")) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("kind", ["traefik", "envoy", "gateway-api"])
+def test_what_is_yaml_can_be_read(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
+    assert all(isinstance(document, dict) for document in yaml.safe_load_all(text) if document is not None)
+
+
+def test_an_envoy_route_switches_off_only_the_questions_of_other_upstreams(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, text, _ = run(capsys, "envoy", "--config", str(write(folder)), *BACKENDS)
+    (listener,) = yaml.safe_load(text)["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    for host in manager["route_config"]["virtual_hosts"]:
+        for route in host["routes"]:
+            name = route["route"]["cluster"].removeprefix("ostiary-to-")
+            assert f"ostiary-{name}" not in route["typed_per_filter_config"]
+            assert len(route["typed_per_filter_config"]) == 1
+
+
+def test_a_gateway_with_tls_is_verified_and_a_certificate_presented(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--ca", "/etc/ca.pem", "--certificate", "/etc/proxy.pem", "--key", "/etc/proxy.key")
+    for kind in ("nginx", "traefik", "caddy", "envoy"):
+        words = (kind, "--config", str(write(folder)), "--gateway", "https://gw.example:8443", *BACKENDS, *files)
+        code, text, _ = run(capsys, *words)
+        assert code == 0
+        assert all(file in text for file in files[1::2]), kind
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "where does the proxy find the upstream"),
+        (("--backend", "shop=http://x:1", "--backend", "nothing=http://x:1"), "api"),
+        ((*BACKENDS, "--backend", "nothing=http://x:1"), 'no upstream "nothing"'),
+        ((*BACKENDS, "--listen", "nowhere"), "--listen"),
+        ((*BACKENDS, "--gateway", "https://gw.example"), "CA certificate"),
+        ((*BACKENDS, "--gateway", "gw"), "--gateway"),
+        ((*BACKENDS, "--certificate", "x"), "go together"),
+        ((*BACKENDS, "--cache", "soon"), "duration"),
+        ((*BACKENDS, "--door", "other"), 'called "other"'),
+    ],
+)
+def test_what_is_missing_is_told(
+    folder: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = run(capsys, "nginx", "--config", str(write(folder)), *words)
+    assert code != 0
+    assert text == ""
+    assert said in error
+    assert SECRET not in error
+
+
+def test_of_two_doors_for_one_proxy_one_must_be_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(folder, {"name": "one", "proxy": "nginx"}, {"name": "two", "proxy": "nginx"})
+    code, _, error = run(capsys, "nginx", "--config", str(config), *BACKENDS)
+    assert (code, "one, two" in error) == (2, True)
+    code, text, _ = run(capsys, "nginx", "--config", str(config), "--door", "two", *BACKENDS)
+    assert (code, "/doors/two/shop" in text) == (0, True)
+
+
+@pytest.mark.parametrize("secret", ["", 'a"b', "a b", "a$b", "a\nb", "a'b"])
+def test_a_secret_that_means_something_to_a_proxy_is_refused_and_not_quoted(
+    folder: Path, secret: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(folder)
+    (folder / "secret").write_text(secret)
+    code, text, error = run(capsys, "nginx", "--config", str(config), *BACKENDS)
+    assert (code, text) == (1, "")
+    assert "openssl rand" in error
+    assert not secret or secret not in error
+
+
+def test_with_a_cache_the_token_is_hashed_and_only_listed_headers_pass(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, text, _ = run(capsys, "nginx", "--config", str(write(folder)), "--cache", "5s", *BACKENDS)
+    assert "proxy_cache_valid 200 5s;" in text
+    assert "proxy_pass_request_headers off;" in text
+    (key,) = {line for line in text.splitlines() if "proxy_cache_key" in line}
+    assert "$ostiary_token" in key
+    assert "authorization" not in key
+    _, script, _ = run(capsys, "nginx", "--key-script")
+    assert "sha256" in script

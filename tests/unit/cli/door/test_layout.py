@@ -1,0 +1,40 @@
+"""Which upstream a proxy must serve at which host: as the gateway routes."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pytest
+
+from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.gateway.upstream.routes import Routes
+
+URL = urlsplit("http://127.0.0.1:1")
+SETS = [
+    [("a", ("x.example",), "/"), ("b", (), "/api")],
+    [("a", ("x.example",), "/api"), ("b", (), "/")],
+    [("a", ("x.example",), "/api/v1"), ("b", (), "/api"), ("c", ("y.example", "x.example"), "/other")],
+    [("a", (), "/"), ("b", (), "/api")],
+    [("a", ("x.example",), "/")],
+]
+
+
+@pytest.mark.parametrize("entries", SETS)
+def test_the_longest_prefix_at_a_host_is_what_the_gateway_would_choose(entries: list[tuple[str, Any, str]]) -> None:
+    backends = tuple(Backend(name, hosts, prefix, URL) for name, hosts, prefix in entries)
+    settings = [SimpleNamespace(name=each.name, settings=each) for each in backends]
+    routes = Routes(cast("Any", settings))
+    layout = Layout(door=cast("Any", None), source="", listen_host="", listen_port=1, gateway=URL, backends=backends)
+    sites = layout.sites()
+    for host, path in product(("x.example", "y.example", "z.example"), ("/", "/api", "/api/v1", "/other/x", "/apis")):
+        site = sites.get(host, sites.get(ANY_HOST, []))
+        chosen = next((each.name for each in site if _is_below(path, each.prefix)), None)
+        expected = routes.find(host, path)
+        assert chosen == (None if expected is None else expected.name), (host, path)
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return prefix == "/" or path == prefix or path.startswith(prefix + "/")
