@@ -60,7 +60,7 @@ def _add_owner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="NAME", help="with --config: whose tokens")
     _add_service_account(parser)
     add_config(parser)
-    add_server(parser)
+    add_server(parser, beside_config=True)
     add_output(parser)
 
 

@@ -70,7 +70,7 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 def _finish(parser: argparse.ArgumentParser, run: object) -> None:
     add_config(parser)
-    add_server(parser)
+    add_server(parser, beside_config=True)
     add_output(parser)
     parser.set_defaults(run=run)
 

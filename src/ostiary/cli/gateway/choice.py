@@ -26,8 +26,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", metavar="URL", help="ask the gateway that runs at this URL, instead of --config")
+def add_server(parser: argparse.ArgumentParser, *, beside_config: bool = False) -> None:
+    """*beside_config*: the command can also read a configuration itself."""
+    instead = ", instead of --config" if beside_config else ""
+    parser.add_argument("--server", metavar="URL", help=f"ask the gateway that runs at this URL{instead}")
     parser.add_argument(
         "--token-file",
         metavar="FILE",

@@ -97,7 +97,7 @@ def _configure_revoke(parser: argparse.ArgumentParser) -> None:
 
 def _add_gateway(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_server(parser)
+    add_server(parser, beside_config=True)
     add_output(parser)
 
 

@@ -45,7 +45,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_config(parser)
-    add_server(parser)
+    add_server(parser, beside_config=True)
     add_output(parser, WIDE)
     parser.set_defaults(run=_run)
 

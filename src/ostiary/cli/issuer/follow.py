@@ -27,7 +27,7 @@ LARGEST_LIST = 8 * 1024 * 1024
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
 # An API server builds all of its authenticators anew for every new file. The first revocation is written at once; those
 # that follow on its heels are written together.
-WRITTEN_APART_SECONDS = 5.0
+WRITTEN_APART_SECONDS = 3.0
 
 
 class RevokedCredentialsSource:

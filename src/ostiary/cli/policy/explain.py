@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--audit-log", action="append", metavar="FILE", help="search this audit log instead; may be repeated"
     )
     add_config(parser)
-    add_server(parser)
+    add_server(parser, beside_config=True)
     add_output(parser)
     parser.set_defaults(run=_run)
 
