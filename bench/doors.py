@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from ostiary.cli.door.nginx import KEY_SCRIPT
 SECRET = "the-secret-of-the-door"
 CACHE = "5s"
 # Of Debian's libnginx-mod-http-js.
-NJS = os.environ.get("OSTIARY_NJS", "/usr/lib/nginx/modules/ngx_http_js_module.so")
+NJS = "/usr/lib/nginx/modules/ngx_http_js_module.so"
 _UVICORN = """
 import json
 from starlette.applications import Starlette

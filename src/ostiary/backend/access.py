@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
-from urllib.parse import parse_qs
 
 from ostiary.backend import refusing
 from ostiary.backend.authenticate.bearer import Bearer, RememberedToken
@@ -15,6 +14,7 @@ from ostiary.backend.plans import BackendPlan
 from ostiary.backend.request import BackendRequest
 from ostiary.errors import AccessRefused
 from ostiary.model import RequestInfo, UserInfo
+from ostiary.wire.request.request_info import first_values
 from ostiary.wire.request.selecting import LabelsOf, select
 
 T = TypeVar("T")
@@ -66,9 +66,8 @@ class Admitted:
 
         What *labels* and *fields* are: `ostiary.wire.request.selecting.select`. Raises `SelectorError`.
         """
-        query = parse_qs(self.request.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True)
-        # As Kubernetes: of a parameter that stands there twice, the first counts.
-        label_selector, field_selector = (query.get(name, [""])[0] for name in ("labelSelector", "fieldSelector"))
+        values = first_values(self.request.target.partition(b"?")[2].decode("latin-1"))
+        label_selector, field_selector = (values.get(name, "") for name in ("labelSelector", "fieldSelector"))
         return select(
             objects, label_selector=label_selector, field_selector=field_selector, labels=labels, fields=fields
         )
