@@ -20,12 +20,13 @@ from bench.gateway import LUA, PATHS, ROUNDS, SAMPLE_SECONDS, TOKENS, gateway, s
 from bench.peers import MEASURED_CORE, Peer, backend, free_port, nginx_command, proxies, started
 from bench.table import Row
 from ostiary.cli import main
-from ostiary.cli.door.nginx import KEY_SCRIPT
 
 SECRET = "the-secret-of-the-door"
 CACHE = "5s"
-# Of Debian's libnginx-mod-http-js.
-NJS = "/usr/lib/nginx/modules/ngx_http_js_module.so"
+# Of Debian's libnginx-mod-http-set-misc, which hashes the tokens of the cache.
+MODULES = "".join(
+    f"load_module /usr/lib/nginx/modules/{name}.so;" for name in ("ndk_http_module", "ngx_http_set_misc_module")
+)
 _UVICORN = """
 import json
 from starlette.applications import Starlette
@@ -65,7 +66,8 @@ def run() -> Iterator[Row]:
             yield from _questions(folder, ours)
             with proxies(folder, upstream) as (plain, *_):
                 yield from _through_nginx(folder, plain, ours, "nothing is cached")
-                yield from _through_nginx(folder, plain, ours, f"cached for {CACHE}", "--cache", CACHE)
+                cached = ("--cache", CACHE, "--token-hash", "set-misc")
+                yield from _through_nginx(folder, plain, ours, f"cached for {CACHE}", *cached)
 
 
 def _questions(folder: Path, ours: Peer) -> Iterator[Row]:
@@ -114,12 +116,9 @@ def _asking_nginx(folder: Path, config: Path, *options: str) -> Iterator[Peer]:
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
         main(["door", "nginx", "--config", str(config), "--listen", f"127.0.0.1:{port}", *options])
     text = out.getvalue().replace("keepalive 64;", "keepalive 256; keepalive_requests 1000000000;")
-    modules = ""
-    if "js_import" in text:
-        modules = f"load_module {NJS};"
-        (folder / "asking").mkdir()
-        (folder / "asking" / "ostiary.js").write_text(KEY_SCRIPT)
-    command = nginx_command(folder, "asking", text, modules=modules)
+    # As many as there are different requests; the printed 256 fit the usual limit of descriptors.
+    text = text.replace("open_file_cache max=256", f"open_file_cache max={TOKENS * PATHS}")
+    command = nginx_command(folder, "asking", text, modules=MODULES if "set_sha1" in text else "")
     with started(command, core=MEASURED_CORE, port=port, cwd=folder) as process:
         yield Peer("nginx that asks", port, process.pid)
 

@@ -35,7 +35,7 @@ from tests.support.door_cases import (
     TOLD,
     Case,
 )
-from tests.support.doors import HOST, NJS, Client, EchoUpstream, FakeGateway, Reply, printed, running
+from tests.support.doors import HOST, TOKEN_HASH_MODULES, Client, EchoUpstream, FakeGateway, Reply, printed, running
 from tests.support.gateway import InProcessGateway, Site
 from tests.support.gateway_api import envoy_for_routes
 from tests.support.missing import missing
@@ -393,13 +393,15 @@ def test_every_decision_at_a_door_is_recorded(doors: Doors) -> None:
 # --- nginx with a cache ---
 
 
+@pytest.mark.parametrize("token_hash", TOKEN_HASH_MODULES)
 def test_nginx_uses_an_answer_again_only_for_the_same_token_and_keeps_no_token(
-    doors: Doors, tmp_path: Path, request: pytest.FixtureRequest
+    doors: Doors, tmp_path: Path, request: pytest.FixtureRequest, token_hash: str
 ) -> None:
-    if not NJS.exists():
-        missing("njs (libnginx-mod-http-js)")
+    for module in TOKEN_HASH_MODULES[token_hash]:
+        if not module.exists():
+            missing(f"the module {module.name} of nginx")
     port = free_port()
-    options = (*_options(doors.site, doors.gateway, doors.echo, port), "--cache", "60s")
+    options = (*_options(doors.site, doors.gateway, doors.echo, port), "--cache", "60s", "--token-hash", token_hash)
     text = printed("nginx", doors.site.folder / "gateway.yaml", *options)
     # A directory of this test, where nginx finds it as another user, too.
     cache = Path(f"/dev/shm/ostiary-test-{port}")

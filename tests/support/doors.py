@@ -27,8 +27,12 @@ from ostiary.cli.door.nginx import KEY_SCRIPT
 from tests.support.gateway import SECONDS
 
 VENV = Path(sys.executable).parent
-# Of Debian's libnginx-mod-http-js.
-NJS = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
+_NGINX_MODULES = Path("/usr/lib/nginx/modules")
+# What `--token-hash` needs, of Debian's libnginx-mod-http-js and libnginx-mod-http-set-misc.
+TOKEN_HASH_MODULES = {
+    "njs": (_NGINX_MODULES / "ngx_http_js_module.so",),
+    "set-misc": (_NGINX_MODULES / "ndk_http_module.so", _NGINX_MODULES / "ngx_http_set_misc_module.so"),
+}
 # The host that the upstream of every test has.
 HOST = "shop.example"
 
@@ -257,10 +261,13 @@ def nginx(folder: Path, text: str) -> list[str]:
         f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     (folder / "ostiary.conf").write_text(text)
-    modules = ""
+    used: tuple[Path, ...] = ()
     if "js_import" in text:
         (folder / "ostiary.js").write_text(KEY_SCRIPT)
-        modules = f"load_module {NJS};"
+        used = TOKEN_HASH_MODULES["njs"]
+    elif "set_sha1" in text:
+        used = TOKEN_HASH_MODULES["set-misc"]
+    modules = "".join(f"load_module {module};" for module in used)
     (folder / "nginx.conf").write_text(
         f"{modules} daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors;\n"
         f"events {{}}\nhttp {{ access_log off; {temporary}\ninclude {folder}/ostiary.conf; }}\n"

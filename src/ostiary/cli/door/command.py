@@ -44,9 +44,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 help="let nginx use an allowing answer again for so long, as in 5s; revocations wait as long",
             )
             verb.add_argument(
+                "--token-hash",
+                dest="hash_module",
+                choices=("njs", "set-misc"),
+                help="the module of nginx that hashes the token for --cache; set-misc is quicker (default: njs)",
+            )
+            verb.add_argument(
                 "--key-script", action="store_true", help="print the script of njs that --cache needs, and nothing else"
             )
-        verb.set_defaults(run=_print, proxy=proxy, cache=None, key_script=False)
+        verb.set_defaults(run=_print, proxy=proxy, cache=None, hash_module="njs", key_script=False)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,10 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One door. `secret` is None where the proxy proves itself by `certificate` and `key`."""
+    """One door. `secret` is None where the proxy proves itself by `certificate` and `key`.
+
+    `cache` is how long nginx may use an answer again, and `hash_module` the module that hashes the token in its key.
+    """
 
     door: DoorSettings
     source: str
@@ -46,6 +49,7 @@ class Layout:
     certificate: str | None = None
     key: str | None = None
     cache: str | None = None
+    hash_module: str = "njs"
     drop_headers: tuple[str, ...] = ()
 
     @property

@@ -88,6 +88,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         certificate=arguments.certificate,
         key=arguments.key,
         cache=arguments.cache,
+        hash_module=arguments.hash_module,
         drop_headers=config.listen.drop_headers,
     )
 

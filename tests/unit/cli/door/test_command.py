@@ -142,10 +142,15 @@ def test_a_secret_that_means_something_to_a_proxy_is_refused_and_not_quoted(
     assert not secret or secret not in error
 
 
+@pytest.mark.parametrize(
+    ("token_hash", "hashing"), [("njs", "js_set $ostiary_token"), ("set-misc", "set_sha1 $ostiary_token")]
+)
 def test_with_a_cache_the_token_is_hashed_and_only_listed_headers_pass(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], token_hash: str, hashing: str
 ) -> None:
-    _, text, _ = run(capsys, "nginx", "--config", str(write(folder)), "--cache", "5s", *BACKENDS)
+    options = ("--cache", "5s", "--token-hash", token_hash)
+    _, text, _ = run(capsys, "nginx", "--config", str(write(folder)), *options, *BACKENDS)
+    assert hashing in text
     assert "proxy_cache_valid 200 5s;" in text
     assert "proxy_pass_request_headers off;" in text
     (key,) = {line for line in text.splitlines() if "proxy_cache_key" in line}
