@@ -1,4 +1,4 @@
-"""The gateway beside plain nginx, haproxy and Envoy, its webhooks beside uvicorn and Starlette, and what streams cost.
+"""The gateway beside other proxies, its webhooks beside uvicorn and Starlette, and what streams cost.
 
 One core for what is measured, the other for the load and the backend. Each sample of a candidate is taken right after
 one of plain nginx, and the figure is the median of their ratios: the machine is shared. The gateway does all of its
@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.kube_rbac_proxy import kube_rbac_proxy, warm_up
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started
 from bench.table import Row
 from ostiary.core.tokens import Tokens
@@ -69,9 +70,12 @@ def run() -> Iterator[Row]:
             proxies(folder, upstream) as peers,
             gateway(folder, upstream) as ours,
             _on_system_python(folder, upstream) as other,
+            kube_rbac_proxy(folder, upstream) as in_go,
         ):
             script = _script(folder)
-            yield from _throughput([*peers, ours, *other], script)
+            for peer in in_go:
+                warm_up(peer, _tokens_of(folder))
+            yield from _throughput([*peers, *in_go, ours, *other], script)
             yield from _revocation(folder, ours)
         with gateway(folder, None, name="webhooks") as ours:
             yield from _webhooks(folder, ours)
@@ -161,6 +165,11 @@ def _targets(tokens: list[str]) -> Iterator[str]:
             yield f"{token} /api/v1/namespaces/team-{number % 5}/pods/web-{number}\n"
 
 
+def _tokens_of(folder: Path) -> list[str]:
+    """The tokens that the load presents."""
+    return sorted({line.split()[0] for line in (folder / "gateway" / "targets").read_text().splitlines()})
+
+
 def _script(folder: Path) -> Path:
     script = folder / "load.lua"
     script.write_text(LUA % (folder / "gateway" / "targets"))
@@ -193,9 +202,10 @@ def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
         text = f"{middle:.2f} [{least:.2f}-{most:.2f}], CPU {statistics.median(cpu[peer.name]):.2f} x"
         yield Row(f"{peer.name}{', full path' if ours else ''} / plain nginx", text, ">= 0.5" if ours else "-")
     yield Row("p99, ostiary / plain nginx", f"{statistics.median(slower['ostiary']):.2f}", "<= 3")
-    if "Envoy" in ratios:
-        pairs = zip(ratios["ostiary"], ratios["Envoy"], strict=True)
-        yield Row("ostiary / plain Envoy", f"{statistics.median(a / b for a, b in pairs):.2f}", ">= 1.5")
+    for name, title, promised in (("Envoy", "plain Envoy", ">= 1.5"), ("kube-rbac-proxy", "kube-rbac-proxy", ">= 4")):
+        if name in ratios:
+            pairs = zip(ratios["ostiary"], ratios[name], strict=True)
+            yield Row(f"ostiary / {title}", f"{statistics.median(a / b for a, b in pairs):.2f}", promised)
 
 
 def sample(peer: Peer, script: Path, *, seconds: int = SAMPLE_SECONDS, connections: int = CONNECTIONS) -> Sample:
