@@ -437,7 +437,10 @@ WEBSOCKET = (
 )
 
 
-@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy", "envoy"])
+
+
+@CARRY_WEBSOCKETS
 def test_a_websocket_is_decided_on_and_passes(doors: Doors, proxy: str) -> None:
     client = Client(doors.clients[proxy].port)
     for target, status in (("/socket", 200), ("/denied", 403)):
@@ -449,7 +452,7 @@ def test_a_websocket_is_decided_on_and_passes(doors: Doors, proxy: str) -> None:
     assert (seen["upgrade"].lower(), seen["connection"].lower()) == ("websocket", "upgrade")
 
 
-@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+@CARRY_WEBSOCKETS
 def test_a_token_that_the_upstream_would_see_is_refused(doors: Doors, proxy: str) -> None:
     protocols = ("Sec-WebSocket-Protocol", "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.b3N0")
     case = Case(f"websocket token {proxy}", "/socket", headers=(*WEBSOCKET, protocols))
@@ -457,17 +460,34 @@ def test_a_token_that_the_upstream_would_see_is_refused(doors: Doors, proxy: str
     assert case.name not in doors.echo.seen
 
 
-@pytest.mark.parametrize("proxy", ["traefik", "envoy", "gateway-api"])
-def test_where_the_gateway_is_not_told_no_connection_switches(doors: Doors, proxy: str) -> None:
-    case = Case(f"websocket {proxy}", "/socket", headers=WEBSOCKET)
-    assert Client(doors.clients[proxy].port).send(case.request(doors.tokens["alice"])).status >= 400
+def test_where_the_gateway_is_not_told_no_connection_switches(doors: Doors) -> None:
+    case = Case("websocket gateway-api", "/socket", headers=WEBSOCKET)
+    assert Client(doors.clients["gateway-api"].port).send(case.request(doors.tokens["alice"])).status >= 400
     assert case.name not in doors.echo.seen
 
 
-@pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy"])
-def test_another_protocol_than_websocket_never_reaches_the_upstream(doors: Doors, proxy: str) -> None:
-    headers = (("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAP__"))
-    case = Case(f"h2c {proxy}", "/socket", headers=headers)
+@CARRY_WEBSOCKETS
+@pytest.mark.parametrize("upgrades", [("h2c",), ("h2c", "websocket"), ("websocket", "h2c"), ("websocket, h2c",)])
+def test_another_protocol_than_websocket_never_reaches_the_upstream(
+    doors: Doors, proxy: str, upgrades: tuple[str, ...]
+) -> None:
+    connection = (("Connection", "Upgrade, HTTP2-Settings"), ("HTTP2-Settings", "AAMAAABkAAQAAP__"))
+    headers = (*connection, *(("Upgrade", upgrade) for upgrade in upgrades))
+    case = Case(f"h2c {proxy} {upgrades}", "/socket", headers=headers)
     Client(doors.clients[proxy].port).send(case.request(doors.tokens["alice"]))
     seen = doors.echo.seen.get(case.name, {"headers": []})
-    assert "upgrade" not in {name.lower() for name, _ in seen["headers"]}
+    assert {value.lower() for name, value in seen["headers"] if name.lower() == "upgrade"} <= {"websocket"}
+
+
+@CARRY_WEBSOCKETS
+def test_a_client_cannot_make_a_websocket_of_a_plain_request_to_the_gateway_alone(doors: Doors, proxy: str) -> None:
+    """Nor the other way round: what is decided on is what is forwarded."""
+    plain = Case(f"claimed {proxy}", "/plain", headers=(("X-Original-Upgrade", "h2c"),))
+    client = Client(doors.clients[proxy].port)
+    assert client.send(plain.request(doors.tokens["alice"])).status == 200
+    client.close()
+    hidden = Case(f"hidden {proxy}", "/hidden/socket", headers=(*WEBSOCKET, ("X-Original-Upgrade", "")))
+    assert client.send(hidden.request(doors.tokens["alice"])).status == 404
+    for case in (plain, hidden):
+        names = {name.lower() for name, _ in doors.echo.seen.get(case.name, {"headers": []})["headers"]}
+        assert "x-original-upgrade" not in names or proxy in ("nginx", "caddy")

@@ -299,8 +299,8 @@ COMMANDS = {"nginx": nginx, "traefik": traefik, "caddy": caddy, "envoy": envoy, 
 
 
 @contextmanager
-def running(proxy: str, folder: Path, text: str, port: int) -> Iterator[Client]:
-    """A proxy with the printed configuration *text*, which says that it listens at *port*."""
+def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST) -> Iterator[Client]:
+    """A proxy with the printed configuration *text*, which says that it listens at *port*, before *host*."""
     folder.mkdir(parents=True)
     command = COMMANDS[proxy](folder, text)
     home = {"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_DATA_HOME": str(folder)}
@@ -308,7 +308,7 @@ def running(proxy: str, folder: Path, text: str, port: int) -> Iterator[Client]:
         process = subprocess.Popen(command, cwd=folder, env=home, stdout=log, stderr=log)
     try:
         client = Client(port)
-        _wait_for(client, process, folder / "log")
+        _wait_for(client, process, folder / "log", host)
         yield client
         client.close()
     finally:
@@ -320,12 +320,12 @@ def running(proxy: str, folder: Path, text: str, port: int) -> Iterator[Client]:
             process.wait()
 
 
-def _wait_for(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(client: Client, process: subprocess.Popen[bytes], log: Path, host: str) -> None:
     """A proxy listens before it has read its routes, or has found the gateway."""
     pause, reply = threading.Event(), None
     for _ in range(int(SECONDS / 0.05)):
         try:
-            reply = client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+            reply = client.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             if reply.status == 401:
                 return
         except (OSError, EOFError):

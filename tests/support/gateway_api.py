@@ -17,14 +17,17 @@ _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 
 
 def envoy_for_routes(text: str, port: int, ca: Path) -> str:
-    (route,) = [document for document in yaml.safe_load_all(text) if document]
-    (rule,) = route["spec"]["rules"]
-    assert route["kind"] == "HTTPRoute"
-    filters = [_filter(each) for each in rule["filters"]]
-    (auth,) = [each["externalAuth"]["backendRef"] for each in rule["filters"] if each["type"] == "ExternalAuth"]
-    (backend,) = rule["backendRefs"]
-    (path,) = [match["path"]["value"] for match in rule["matches"]]
-    hosts = [name for host in route["spec"]["hostnames"] for name in (host, f"{host}:*")]
+    routes = [document for document in yaml.safe_load_all(text) if document]
+    assert {route["kind"] for route in routes} == {"HTTPRoute"}
+    rules = [
+        (route["metadata"]["name"], route["spec"]["hostnames"], rule) for route in routes for rule in _rules(route)
+    ]
+    # Each rule has its own filters. Envoy has one list of them, of which a route switches off those of other rules.
+    filters = {number: _filters(number, rule) for number, (_, _, rule) in enumerate(rules)}
+    hosts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for number, (_, names, rule) in enumerate(rules):
+        others = [each["name"] for other, listed in filters.items() if other != number for each in listed]
+        hosts.setdefault(tuple(names), []).extend(_routes(rule, f"backend-{number}", others))
     manager = {
         "@type": f"{_FILTERS}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "route",
@@ -33,23 +36,59 @@ def envoy_for_routes(text: str, port: int, ca: Path) -> str:
         "merge_slashes": True,
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "http_filters": [
-            *filters,
+            *(each for listed in filters.values() for each in listed),
             {"name": "router", "typed_config": {"@type": f"{_FILTERS}.http.router.v3.Router"}},
         ],
         "route_config": {
             "virtual_hosts": [
                 {
-                    "name": "route",
-                    "domains": hosts,
-                    "routes": [{"match": {"prefix": path}, "route": {"cluster": "backend"}}],
+                    "name": "-".join(names),
+                    "domains": [form for name in names for form in (name, f"{name}:*")],
+                    "routes": listed,
                 }
+                for names, listed in hosts.items()
             ]
         },
     }
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     listener = {"name": "l", "address": _address("127.0.0.1", port), "filter_chains": [chain]}
-    clusters = [_cluster("backend", backend), _cluster("auth", auth) | _tls(auth["name"], ca)]
+    (auth,) = {_gateway(rule) for _, _, rule in rules if "filters" in rule}
+    gateway = {"name": auth[0], "port": auth[1]}
+    clusters = [_cluster("auth", gateway) | _tls(auth[0], ca)]
+    for number, (_, _, rule) in enumerate(rules):
+        (backend,) = rule["backendRefs"]
+        tls = _tls(auth[0], ca) if backend == gateway else {}
+        clusters.append(_cluster(f"backend-{number}", backend) | tls)
     return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}})
+
+
+def _rules(route: dict[str, Any]) -> list[dict[str, Any]]:
+    """An exact path goes before a prefix, whatever the order of the rules."""
+    rules: list[dict[str, Any]] = route["spec"]["rules"]
+    return sorted(rules, key=lambda rule: rule["matches"][0]["path"]["type"] != "Exact")
+
+
+def _gateway(rule: dict[str, Any]) -> tuple[str, int]:
+    (auth,) = [each["externalAuth"]["backendRef"] for each in rule["filters"] if each["type"] == "ExternalAuth"]
+    return auth["name"], auth["port"]
+
+
+def _filters(number: int, rule: dict[str, Any]) -> list[dict[str, Any]]:
+    filters = [_filter(each) for each in rule.get("filters", ())]
+    return [each | {"name": f"{each['name']}-{number}-{index}"} for index, each in enumerate(filters)]
+
+
+def _routes(rule: dict[str, Any], cluster: str, others: list[str]) -> list[dict[str, Any]]:
+    off = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": True}
+    kinds = {"Exact": "path", "PathPrefix": "prefix"}
+    return [
+        {
+            "match": {kinds[match["path"]["type"]]: match["path"]["value"]},
+            "route": {"cluster": cluster},
+            "typed_per_filter_config": dict.fromkeys(others, off),
+        }
+        for match in rule["matches"]
+    ]
 
 
 def _filter(configured: dict[str, Any]) -> dict[str, Any]:

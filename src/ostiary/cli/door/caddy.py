@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ostiary.cli.door.claim_patterns import prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
 _HEAD = """\
 # {title}.
@@ -44,9 +45,27 @@ _HANDLE = """\
 			}}
 			request_header -Impersonate*
 			request_header -Authorization
-			# The path passes as the client wrote it, which is what was decided on.
+{cookies}			# The path passes as the client wrote it, which is what was decided on.
 			reverse_proxy {backend}
 		}}
+	}}
+"""
+_COOKIES = """\
+			# The client's cookies without those of the gateway; if none are left, there is no such header.
+			request_header -Cookie
+			@Cookies-{name} header X-Ostiary-Cookie *
+			request_header @Cookies-{name} Cookie {{http.request.header.X-Ostiary-Cookie}}
+			request_header -X-Ostiary-Cookie
+"""
+_SIGN_IN = """\
+	# Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host.
+	@{name} path {path}
+	handle @{name} {{
+		rewrite * {path}
+		reverse_proxy {gateway} {{
+			# Not as the client writes it, who could name another host.
+			header_up Host {host}
+{trust}		}}
 	}}
 """
 
@@ -60,7 +79,18 @@ def configuration(layout: Layout) -> str:
 
 def _site(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
     handles = "".join(_handle(layout, backend) for backend in backends)
+    if sign_in_host := layout.sign_in_host(host):
+        handles = "".join(_sign_in(layout, path, sign_in_host) for path in SIGN_IN_PATHS) + handles
     return _SITE.format(host=host, port=layout.listen_port, bind=layout.listen_host, handles=handles)
+
+
+def _sign_in(layout: Layout, path: str, host: str) -> str:
+    trust = ""
+    if layout.gateway.scheme == "https":
+        trust = f"\t\t\ttransport http {{\n\t\t\t\ttls_trust_pool file {layout.ca}\n\t\t\t}}\n"
+    # No upstream has a name with capital letters.
+    name = "SignIn" + path.replace("/", "-")
+    return _SIGN_IN.format(name=name, path=path, gateway=layout.gateway.geturl(), host=host, trust=trust)
 
 
 def _handle(layout: Layout, backend: Backend) -> str:
@@ -72,7 +102,8 @@ def _handle(layout: Layout, backend: Backend) -> str:
         gateway=layout.gateway.geturl(),
         path=layout.question_path(backend),
         proof="".join(f"\t\t\t\t{line}\n" for line in _proof(layout)),
-        identity=" ".join(layout.identity_headers),
+        identity=" ".join(layout.copied_headers(backend)),
+        cookies=_COOKIES.format(name=backend.name) if layout.cleans_cookies else "",
         backend=backend.url.geturl(),
     )
 

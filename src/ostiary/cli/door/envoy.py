@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from ostiary.cli.door.claim_patterns import prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
 # What a client gets of a refusal, besides its status and its body.
 REFUSAL_HEADERS = (
     *("audit-id", "cache-control", "content-type", "retry-after", "www-authenticate", "x-content-type-options"),
+)
+# And what a browser gets that is led to the sign-in page, or sees a page.
+REFUSAL_HEADERS_OF_BROWSERS = (
+    *("content-security-policy", "location", "referrer-policy", "set-cookie", "vary", "x-frame-options"),
+    "x-ostiary-sign-in",
 )
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 _LISTENER = """\
@@ -32,7 +38,8 @@ static_resources:
           path_with_escaped_slashes_action: REJECT_REQUEST
           # X_Remote_User is X-Remote-User to many programs.
           common_http_protocol_options: {{headers_with_underscores_action: DROP_HEADER}}
-          # Without upgrade_configs no connection switches protocols: the gateway would not be told.
+          # Only WebSocket passes: any other protocol would open a way behind the decision.
+          upgrade_configs: [{{upgrade_type: websocket}}]
           http_filters:
           # What a client could claim to be. Impersonate-* and Authorization are for the gateway, and go afterwards.
           - name: ostiary-claims
@@ -40,7 +47,10 @@ static_resources:
               '@type': {filters}.http.header_mutation.v3.HeaderMutation
               mutations:
                 request_mutations:
-{claims}"""
+{claims}                # Tells the gateway that the connection will switch protocols.
+                - {{remove: x-original-upgrade}}
+                - append: {{header: {{key: x-original-upgrade, value: '%REQ(upgrade)%'}}, append_action: ADD_IF_ABSENT}}
+"""
 _QUESTION = """\
           - name: ostiary-{name}
             typed_config:
@@ -52,8 +62,10 @@ _QUESTION = """\
               allowed_headers:
                 patterns:
                 - {{exact: user-agent}}
+                - {{exact: x-original-upgrade}}
+                - {{exact: sec-websocket-protocol}}
                 - {{prefix: impersonate}}
-              http_service:
+{browsers}              http_service:
                 server_uri: {{uri: '{gateway}', cluster: ostiary-gateway, timeout: 15s}}
                 path_prefix: {path}
                 authorization_request:
@@ -76,13 +88,33 @@ _AFTERWARDS = """\
               mutations:
                 request_mutations:
                 - {{remove: authorization}}
+                - {{remove: x-original-upgrade}}
                 - {{remove_on_match: {{key_matcher: {{prefix: impersonate}}}}}}
-          - name: envoy.filters.http.router
+{cookies}          - name: envoy.filters.http.router
             typed_config: {{'@type': {filters}.http.router.v3.Router}}
           route_config:
             virtual_hosts:
 {hosts}  clusters:
 {clusters}"""
+_COOKIES = """\
+          # The client's cookies without those of the gateway; if none are left, there is no such header.
+          - name: client-cookies
+            typed_config:
+              '@type': {filters}.http.header_mutation.v3.HeaderMutation
+              mutations:
+                request_mutations:
+                - {{remove: cookie}}
+                - append: {{header: {{key: cookie, value: '%REQ(x-ostiary-cookie)%'}}, append_action: ADD_IF_ABSENT}}
+                - {{remove: x-ostiary-cookie}}
+"""
+_SIGN_IN = """\
+              # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host. The
+              # Host is not as the client writes it, who could name another one.
+              - match: {{path: {path}}}
+                route: {{cluster: ostiary-sign-in, host_rewrite_literal: '{host}', timeout: 15s}}
+                typed_per_filter_config:
+                  client-cookies: {{'@type': type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}
+{others}"""
 _HOST = """\
             - name: '{name}'
               domains: [{domains}]
@@ -126,7 +158,8 @@ def configuration(layout: Layout) -> str:
     ]
     parts += [_question(layout, backend) for backend in layout.backends]
     hosts = "".join(_virtual_host(layout, host, backends) for host, backends in layout.sites().items())
-    parts.append(_AFTERWARDS.format(filters=_FILTERS, hosts=hosts, clusters=_clusters(layout)))
+    cookies = _COOKIES.format(filters=_FILTERS) if layout.cleans_cookies else ""
+    parts.append(_AFTERWARDS.format(filters=_FILTERS, cookies=cookies, hosts=hosts, clusters=_clusters(layout)))
     return "".join(parts)
 
 
@@ -139,14 +172,16 @@ def _claims(layout: Layout) -> str:
 
 
 def _question(layout: Layout, backend: Backend) -> str:
-    identity = "".join(f"                    - {{exact: {name.lower()}}}\n" for name in layout.identity_headers)
-    refusals = "".join(f"                    - {{exact: {name}}}\n" for name in REFUSAL_HEADERS)
+    identity = "".join(f"                    - {{exact: {name.lower()}}}\n" for name in layout.copied_headers(backend))
+    to_client = (*REFUSAL_HEADERS, *(REFUSAL_HEADERS_OF_BROWSERS if backend.is_application else ()))
+    refusals = "".join(f"                    - {{exact: {name}}}\n" for name in to_client)
     return _QUESTION.format(
         filters=_FILTERS,
         name=backend.name,
         gateway=layout.gateway.geturl(),
         path=layout.question_path(backend),
         secret="" if layout.secret is None else _PROOF.format(secret=layout.secret.reveal()),
+        browsers="".join(f"                - {{exact: {name}}}\n" for name in layout.browser_headers(backend)),
         identity=identity,
         refusals=refusals,
     )
@@ -156,23 +191,30 @@ def _virtual_host(layout: Layout, host: str, backends: Sequence[Backend]) -> str
     # With any port, and without.
     domains = "'*'" if host == ANY_HOST else f"'{host}', '{host}:*'"
     routes = "".join(_route(layout, backend) for backend in backends)
+    if sign_in_host := layout.sign_in_host(host):
+        off = _switched_off(layout.backends)
+        routes = "".join(_SIGN_IN.format(path=path, host=sign_in_host, others=off) for path in SIGN_IN_PATHS) + routes
     return _HOST.format(name=host or "any", domains=domains, routes=routes)
 
 
 def _route(layout: Layout, backend: Backend) -> str:
     match = "prefix: /" if backend.prefix == "/" else f"path_separated_prefix: {backend.prefix}"
     # Each upstream has its own question. A route that switches none of them off must pass them all.
-    others = [each.name for each in layout.backends if each is not backend]
-    per_route = f"{{'@type': {_FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
-    off = "".join(f"                  ostiary-{name}: {per_route}\n" for name in others)
+    others = [each for each in layout.backends if each is not backend]
     header = "                typed_per_filter_config:\n" if others else ""
-    return _ROUTE.format(match=match, name=backend.name, others=header + off)
+    return _ROUTE.format(match=match, name=backend.name, others=header + _switched_off(others))
+
+
+def _switched_off(backends: Sequence[Backend]) -> str:
+    """The lines by which the questions of *backends* are not asked."""
+    per_route = f"{{'@type': {_FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
+    return "".join(f"                  ostiary-{backend.name}: {per_route}\n" for backend in backends)
 
 
 def _clusters(layout: Layout) -> str:
     gateway = layout.gateway
     host, _, port = layout.gateway_address.rpartition(":")
-    parts = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port)]
+    parts, trust = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port)], ""
     if gateway.scheme == "https":
         trust = f"            trusted_ca: {{filename: '{layout.ca}'}}\n"
         trust += (
@@ -183,6 +225,10 @@ def _clusters(layout: Layout) -> str:
             pair = f"certificate_chain: {{filename: '{layout.certificate}'}}, private_key: {{filename: '{layout.key}'}}"
             proof = f"          tls_certificates: [{{{pair}}}]\n"
         parts.append(_TLS.format(host=host, trust=trust, proof=proof))
+    if layout.has_applications:
+        # Without the proxy's own certificate, which says nothing about browsers.
+        parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port))
+        parts.append(_TLS.format(host=host, trust=trust, proof="") if gateway.scheme == "https" else "")
     for backend in layout.backends:
         host, _, port = backend.address.rpartition(":")
         parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port))

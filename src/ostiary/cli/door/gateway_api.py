@@ -7,6 +7,7 @@ request, and other headers only if they are listed. Without a list it copies eve
 from __future__ import annotations
 
 from ostiary.cli.door.layout import Backend, Layout, port_of
+from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
 # What the gateway looks at besides; the filter can list names, and no patterns.
 ALLOWED_HEADERS = (
@@ -30,7 +31,7 @@ spec:
   parentRefs:
   - name: {parent}
 {hosts}  rules:
-  - matches:
+{sign_in}  - matches:
     - path: {{type: PathPrefix, value: {prefix}}}
     filters:
 {secret}    - type: ExternalAuth
@@ -50,6 +51,13 @@ spec:
     backendRefs:
     - {{name: {backend}, port: {backend_port}}}
 """
+_SIGN_IN = """\
+  # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host, and the Host must
+  # reach it as browsers write it.
+  - matches:
+{matches}    backendRefs:
+    - {{name: {gateway}, port: {port}}}
+"""
 _PROOF = """\
     # Goes to the gateway, whose answer overwrites it, so that the upstream does not see it.
     - type: RequestHeaderModifier
@@ -64,22 +72,29 @@ def configuration(layout: Layout) -> str:
 
 def _route(layout: Layout, backend: Backend) -> str:
     allowed = [name for name in ALLOWED_HEADERS if layout.secret is not None or name != "X-Ostiary-Door"]
+    allowed += [name.title() for name in layout.browser_headers(backend)]
     return _ROUTE.format(
         name=backend.name,
         parent="gateway",
         hosts=f"  hostnames: [{', '.join(backend.hosts)}]\n" if backend.hosts else "",
+        sign_in=_sign_in(layout) if backend.is_application else "",
         prefix=backend.prefix,
         secret="" if layout.secret is None else _PROOF.format(secret=layout.secret.reveal()),
         gateway=layout.gateway.hostname,
         port=port_of(layout.gateway),
         path=layout.question_path(backend),
         allowed="".join(f"          - {name}\n" for name in allowed),
-        answered="".join(f"          - {name}\n" for name in _answered(layout)),
+        answered="".join(f"          - {name}\n" for name in _answered(layout, backend)),
         removed=", ".join(REMOVED_HEADERS),
         backend=backend.url.hostname,
         backend_port=port_of(backend.url),
     )
 
 
-def _answered(layout: Layout) -> list[str]:
-    return [*layout.identity_headers, *(() if layout.secret is None else ("X-Ostiary-Door",))]
+def _sign_in(layout: Layout) -> str:
+    matches = "".join(f"    - path: {{type: Exact, value: {path}}}\n" for path in SIGN_IN_PATHS)
+    return _SIGN_IN.format(matches=matches, gateway=layout.gateway.hostname, port=port_of(layout.gateway))
+
+
+def _answered(layout: Layout, backend: Backend) -> list[str]:
+    return [*layout.copied_headers(backend), *(() if layout.secret is None else ("X-Ostiary-Door",))]

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult
 
+from ostiary.gateway.authenticate.browser_request import BROWSER_HEADERS
 from ostiary.gateway.config.settings import DoorSettings
 from ostiary.gateway.doors.forward.claims import cleared
+from ostiary.gateway.doors.forward.dialects import DIALECTS
 from ostiary.gateway.doors.forward.identity import answer_names
 from ostiary.model import Secret
 
@@ -19,12 +21,14 @@ ANY_HOST = ""
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An upstream, as the proxy reaches it."""
+    """An upstream, as the proxy reaches it. `assertion`: it is told by a JWT who the user is."""
 
     name: str
     hosts: tuple[str, ...]
     prefix: str
     url: SplitResult
+    is_application: bool = False
+    assertion: bool = False
 
     @property
     def address(self) -> str:
@@ -36,6 +40,8 @@ class Layout:
     """One door. `secret` is None where the proxy proves itself by `certificate` and `key`.
 
     `cache` is how long nginx may use an answer again, and `hash_module` the module that hashes the token in its key.
+    `browser_port` is what browsers write behind the host of a web application, as in ``:8080``. `cleans_cookies`: some
+    upstream of the gateway is one, so that requests may have cookies of the gateway's, which no upstream gets.
     """
 
     door: DoorSettings
@@ -51,6 +57,12 @@ class Layout:
     cache: str | None = None
     hash_module: str = "njs"
     drop_headers: tuple[str, ...] = ()
+    browser_port: str = ""
+    cleans_cookies: bool = False
+
+    @property
+    def has_applications(self) -> bool:
+        return any(backend.is_application for backend in self.backends)
 
     @property
     def title(self) -> str:
@@ -64,12 +76,27 @@ class Layout:
     def cleared(self) -> list[str]:
         return cleared(self.drop_headers)
 
-    @property
-    def identity_headers(self) -> list[str]:
-        return answer_names(self.door.extra)
+    def identity_headers(self, backend: Backend) -> list[str]:
+        return answer_names(self.door.extra, assertion=backend.assertion)
+
+    def copied_headers(self, backend: Backend) -> list[str]:
+        """What the proxy takes from an allowing answer: who the user is, and the cookies that are left."""
+        cookies = [DIALECTS[self.door.proxy].cookies.decode()] if self.cleans_cookies else []
+        return [*self.identity_headers(backend), *cookies]
 
     def question_path(self, backend: Backend) -> str:
         return f"{self.door.path}/{backend.name}"
+
+    def browser_headers(self, backend: Backend) -> list[str]:
+        """What the gateway has to see of a browser's request, besides what it sees of any other; in lower case."""
+        cookies = ["cookie"] if self.cleans_cookies else []
+        return [*cookies, *(name.decode() for name in BROWSER_HEADERS)] if backend.is_application else cookies
+
+    def sign_in_host(self, host: str) -> str:
+        """The ``Host`` with which browsers come back from sign-in to *host*; empty if no web application is there."""
+        is_there = any(backend.is_application for backend in self.sites().get(host, ()))
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        return bracketed + self.browser_port if is_there else ""
 
     def sites(self) -> dict[str, list[Backend]]:
         """By host, what is served there, the longest prefix first; `ANY_HOST` stands for every other host."""

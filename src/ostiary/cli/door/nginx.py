@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
 from ostiary.gateway.doors.forward.handler import NO_DOOR
+from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
 KEY_SCRIPT = """\
 // Printed by "ostiary door nginx --key-script": what the key of a cached answer says of a token.
@@ -87,6 +88,17 @@ js_set $ostiary_token ostiary.digest;
         "        set_sha1 $ostiary_token $http_authorization;\n",
     ),
 }
+_BROWSERS = """\
+# To a browser that loads a page a refusal is a page; everybody else gets JSON.
+map $ostiary_type $ostiary_unauthorized {
+    default     @ostiary_unauthorized;
+    ~^text/html @ostiary_page;
+}
+map $ostiary_type $ostiary_refused {
+    default     @ostiary_refused;
+    ~^text/html @ostiary_page;
+}
+"""
 _BACKEND = """\
 # The upstream "{name}".
 upstream ostiary_to_{zone} {{
@@ -133,6 +145,21 @@ _QUESTION_CACHE = """\
         proxy_cache_bypass $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
         proxy_no_cache $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
 """
+_SIGN_IN = """\
+    # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host.
+    location = {path} {{
+        proxy_pass {scheme}://ostiary_gateway{path};
+        proxy_redirect off;
+        proxy_http_version 1.1;
+        proxy_connect_timeout 2s;
+        proxy_buffer_size 64k;
+        proxy_buffers 4 64k;
+        # Not as the client writes it, who could name another host.
+        proxy_set_header Host {host};
+        proxy_set_header Connection "";
+        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+{trust}    }}
+"""
 _LOCATION = """\
     location {prefix} {{
 {hashing}        auth_request /_ostiary/{name};
@@ -141,8 +168,8 @@ _LOCATION = """\
         auth_request_set $ostiary_audit_id $upstream_http_audit_id;
         auth_request_set $ostiary_retry_after $upstream_http_retry_after;
         auth_request_set $ostiary_nosniff $upstream_http_x_content_type_options;
-        error_page 401 = @ostiary_unauthorized;
-        error_page 403 = @ostiary_refused;
+{browsers}        error_page 401 = {unauthorized};
+        error_page 403 = {refused};
         # The gateway could not be asked, or its answer was none: nobody is let in.
         error_page 500 = @ostiary_unavailable;
 
@@ -158,7 +185,19 @@ _LOCATION = """\
         proxy_set_header X-Forwarded-Proto $scheme;
         proxy_set_header X-Real-IP $remote_addr;
         # Who the user is, in the place of what the client claims.
-{identity}{passed}    }}
+{identity}{cookies}{passed}    }}
+"""
+_TOLD_TO_BROWSERS = """\
+        auth_request_set $ostiary_type $upstream_http_content_type;
+        auth_request_set $ostiary_location $upstream_http_location;
+        auth_request_set $ostiary_set_cookie $upstream_http_set_cookie;
+        auth_request_set $ostiary_sign_in $upstream_http_x_ostiary_sign_in;
+        auth_request_set $ostiary_policy $upstream_http_content_security_policy;
+        auth_request_set $ostiary_vary $upstream_http_vary;
+"""
+_COOKIES = """\
+        # The client's cookies without those of the gateway; if none are left, there is no such header.
+        proxy_set_header Cookie $ostiary_cookie;
 """
 _REFUSALS = """\
     default_type application/json;
@@ -167,24 +206,47 @@ _REFUSALS = """\
         add_header Audit-Id $ostiary_audit_id always;
         add_header Cache-Control "no-cache, private" always;
         add_header X-Content-Type-Options $ostiary_nosniff always;
-        return 401 "$ostiary_body\\n";
+{sign_in}        return 401 "$ostiary_body\\n";
     }}
     location @ostiary_refused {{
         add_header Audit-Id $ostiary_audit_id always;
         add_header Cache-Control "no-cache, private" always;
         add_header Retry-After $ostiary_retry_after always;
         add_header X-Content-Type-Options $ostiary_nosniff always;
-{statuses}        return 403 "$ostiary_body\\n";
+{redirect}{statuses}        return 403 "$ostiary_body\\n";
     }}
-    location @ostiary_unavailable {{
+{page}    location @ostiary_unavailable {{
         add_header Cache-Control "no-cache, private" always;
         return 503 '{unavailable}\\n';
+    }}
+"""
+_SIGN_IN_REQUIRED = "        add_header X-Ostiary-Sign-In $ostiary_sign_in always;\n"
+_REDIRECT = """\
+        # To the sign-in page, with a cookie that binds the way back to this browser.
+        add_header Set-Cookie $ostiary_set_cookie always;
+        add_header Referrer-Policy no-referrer always;
+        add_header Vary $ostiary_vary always;
+        if ($ostiary_status = 303) { return 303 $ostiary_location; }
+"""
+_PAGE = """\
+    location @ostiary_page {{
+        default_type "text/html; charset=utf-8";
+        add_header Audit-Id $ostiary_audit_id always;
+        add_header Cache-Control no-store always;
+        add_header Content-Security-Policy $ostiary_policy always;
+        add_header Referrer-Policy same-origin always;
+        add_header Retry-After $ostiary_retry_after always;
+        add_header X-Content-Type-Options nosniff always;
+        add_header X-Frame-Options DENY always;
+{statuses}        return 403 "$ostiary_body\\n";
     }}
 """
 
 
 def configuration(layout: Layout) -> str:
     parts = [_HEAD.format(title=layout.title, gateway=layout.gateway_address)]
+    if layout.has_applications:
+        parts.append(_BROWSERS)
     if layout.cache:
         hashing, _ = TOKEN_HASHES[layout.hash_module]
         zone = _zone(layout.door.name)
@@ -194,7 +256,7 @@ def configuration(layout: Layout) -> str:
     if ANY_HOST not in sites:
         parts.append(_server(layout, "", "    # No upstream has this host.\n    return 421;\n"))
     for host, backends in sites.items():
-        parts.append(_server(layout, host, _site(layout, backends)))
+        parts.append(_server(layout, host, _site(layout, host, backends)))
     return "\n".join(parts)
 
 
@@ -206,16 +268,35 @@ def _server(layout: Layout, host: str, inside: str) -> str:
     return f"server {{\n    listen {listen}:{layout.listen_port}{default};\n{name}{buffers}\n{inside}}}\n"
 
 
-def _site(layout: Layout, backends: Sequence[Backend]) -> str:
+def _site(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
     parts = [_question(layout, each) for each in backends]
+    if sign_in_host := layout.sign_in_host(host):
+        parts += [_sign_in(layout, path, sign_in_host) for path in SIGN_IN_PATHS]
     parts += [_location(layout, each) for each in backends]
     if all(backend.prefix != "/" for backend in backends):
         parts.append("    location / {\n        return 404;\n    }\n")
-    statuses = "".join(
-        f'        if ($ostiary_status = {code}) {{ return {code} "$ostiary_body\\n"; }}\n' for code in STATUSES
-    )
-    parts.append(_REFUSALS.format(statuses=statuses, unavailable=NO_DOOR.body.decode().strip()))
+    parts.append(_refusals(layout))
     return "\n".join(parts)
+
+
+def _refusals(layout: Layout) -> str:
+    has_applications = layout.has_applications
+    return _REFUSALS.format(
+        statuses=_statuses(STATUSES),
+        sign_in=_SIGN_IN_REQUIRED if has_applications else "",
+        redirect=_REDIRECT if has_applications else "",
+        page=_PAGE.format(statuses=_statuses((401, *STATUSES))) if has_applications else "",
+        unavailable=NO_DOOR.body.decode().strip(),
+    )
+
+
+def _statuses(codes: Sequence[int]) -> str:
+    return "".join(f'        if ($ostiary_status = {code}) {{ return {code} "$ostiary_body\\n"; }}\n' for code in codes)
+
+
+def _sign_in(layout: Layout, path: str, host: str) -> str:
+    trust = "".join(f"        {line}\n" for line in _trust(layout))
+    return _SIGN_IN.format(path=path, scheme=layout.gateway.scheme, host=host, trust=trust)
 
 
 def _question(layout: Layout, backend: Backend) -> str:
@@ -235,28 +316,41 @@ def _proof(layout: Layout) -> str:
     lines = []
     if layout.secret is not None:
         lines.append(f'proxy_set_header X-Ostiary-Door "{layout.secret.reveal()}";')
-    if layout.gateway.scheme == "https":
-        lines += [
-            "proxy_ssl_verify on;",
-            f"proxy_ssl_trusted_certificate {layout.ca};",
-            "proxy_ssl_server_name on;",
-            f"proxy_ssl_name {layout.gateway.hostname};",
-        ]
+    lines += _trust(layout)
     if layout.certificate is not None:
         lines += [f"proxy_ssl_certificate {layout.certificate};", f"proxy_ssl_certificate_key {layout.key};"]
     return "".join(f"        {line}\n" for line in lines)
 
 
+def _trust(layout: Layout) -> list[str]:
+    if layout.gateway.scheme != "https":
+        return []
+    return [
+        "proxy_ssl_verify on;",
+        f"proxy_ssl_trusted_certificate {layout.ca};",
+        "proxy_ssl_server_name on;",
+        f"proxy_ssl_name {layout.gateway.hostname};",
+    ]
+
+
 def _location(layout: Layout, backend: Backend) -> str:
-    variables = [(name, f"$ostiary_{_zone(name)}", f"$upstream_http_{_zone(name)}") for name in layout.identity_headers]
+    names = layout.identity_headers(backend)
+    variables = [(name, f"$ostiary_{_zone(name)}", f"$upstream_http_{_zone(name)}") for name in names]
+    told = "".join(f"        auth_request_set {variable} {source};\n" for _, variable, source in variables)
+    if layout.cleans_cookies:
+        told += "        auth_request_set $ostiary_cookie $upstream_http_x_ostiary_cookie;\n"
     return _LOCATION.format(
         prefix=backend.prefix,
         hashing=TOKEN_HASHES[layout.hash_module][1] if layout.cache else "",
         name=backend.name,
         zone=_zone(backend.name),
         scheme=backend.url.scheme,
-        told="".join(f"        auth_request_set {variable} {source};\n" for _, variable, source in variables),
+        told=told,
+        browsers=_TOLD_TO_BROWSERS if layout.has_applications else "",
+        unauthorized="$ostiary_unauthorized" if layout.has_applications else "@ostiary_unauthorized",
+        refused="$ostiary_refused" if layout.has_applications else "@ostiary_refused",
         identity="".join(f"        proxy_set_header {name} {variable};\n" for name, variable, _ in variables),
+        cookies=_COOKIES if layout.cleans_cookies else "",
         passed=_passed(layout),
     )
 

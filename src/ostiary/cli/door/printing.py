@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, urlsplit
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.door import caddy, envoy, gateway_api, nginx, traefik
@@ -18,8 +18,9 @@ from ostiary.cli.output import print_note
 from ostiary.core.settings.outgoing import parse_origin
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.doors import upstreams_of
-from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, ProxyKind, UpstreamConfig
+from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, IdentityMode, ProxyKind, UpstreamConfig
 from ostiary.gateway.config.values import Address, parse_address
+from ostiary.gateway.upstream.applications import browser_port
 from ostiary.model import Secret
 
 WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
@@ -42,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     config = load(arguments)
     layout = _layout(arguments, config, _door(config, kind, arguments))
     sys.stdout.write(WRITERS[kind](layout))
+    for host in filter(None, map(layout.sign_in_host, layout.sites())):
+        scheme = urlsplit(config.external_url).scheme
+        print_note(f"browsers must reach the proxy at {scheme}://{host}, where they find a web application")
     if layout.secret is not None and not sys.stdout.isatty():
         print_note("what was printed holds the secret of the door: only the proxy should be able to read it")
     return OK
@@ -74,6 +78,11 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         raise UsageError("--certificate and --key go together")
     if arguments.cache is not None and not _DURATION.fullmatch(arguments.cache):
         raise UsageError("--cache is not a duration", hint="write it as in 5s")
+    cleans_cookies = any(upstream.is_application for upstream in config.upstreams)
+    if arguments.cache is not None and cleans_cookies:
+        # The answer holds the cookies of one browser, and would be used for another.
+        hint = "leave it out, or give the web applications a gateway of their own"
+        raise UsageError("--cache cannot be used beside web applications (auth: browser)", hint=hint)
     if door.callers.token_file is None and arguments.certificate is None:
         raise UsageError("this door takes client certificates only", hint="say where they are: --certificate, --key")
     return Layout(
@@ -90,6 +99,8 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         cache=arguments.cache,
         hash_module=arguments.hash_module,
         drop_headers=config.listen.drop_headers,
+        browser_port=browser_port(config.external_url, door.port),
+        cleans_cookies=cleans_cookies,
     )
 
 
@@ -119,7 +130,14 @@ def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
     if url is None and (not upstream.server or upstream.socket is not None):
         hint = f"--backend {upstream.name}=http://10.0.0.5:9000"
         raise UsageError(f'where does the proxy find the upstream "{upstream.name}"?', hint=hint)
-    return Backend(upstream.name, upstream.hosts, upstream.prefix, url or parse_origin(upstream.server))
+    return Backend(
+        upstream.name,
+        upstream.hosts,
+        upstream.prefix,
+        url or parse_origin(upstream.server),
+        is_application=upstream.is_application,
+        assertion=upstream.identity is IdentityMode.ASSERTION,
+    )
 
 
 def _gateway(arguments: argparse.Namespace, config: GatewayConfig) -> SplitResult:

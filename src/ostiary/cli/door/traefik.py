@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ostiary.cli.door.claim_patterns import regular_expression
 from ostiary.cli.door.layout import Backend, Layout
+from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
+# Names of our own begin otherwise than those that are made of the name of an upstream: "ostiary-".
 _HEAD = """\
 # {title}.
 # It holds the secret of the door: chmod 600. Traefik reads it as a file provider, beside its static configuration:
@@ -16,15 +18,51 @@ http:
 _ROUTER = """\
     {name}:
       entryPoints: [web]
-      # Traefik does not tell the gateway that a connection will switch protocols, so such requests have no route.
       rule: '{rule} && !HeaderRegexp(`Upgrade`, `.`)'
       priority: {priority}
-      middlewares: [{middlewares}]
+      middlewares: [plain-{door}, {middlewares}]
       service: ostiary-to-{backend}
+    websocket-{name}:
+      entryPoints: [web]
+      # Only WebSocket passes: any other protocol would open a way behind the decision, and has no route.
+      rule: '{rule} && HeaderRegexp(`Upgrade`, `(?i)^websocket$`)'
+      priority: {priority}
+      middlewares: [websocket-{door}, {middlewares}]
+      service: ostiary-to-{backend}
+"""
+# Traefik does not tell by itself that a connection will switch protocols.
+_UPGRADES = """\
+    plain-{door}:
+      headers:
+        customRequestHeaders:
+          X-Original-Upgrade: ''
+    # Tells the gateway, and lets no other protocol stand beside it.
+    websocket-{door}:
+      headers:
+        customRequestHeaders:
+          X-Original-Upgrade: websocket
+          Upgrade: websocket
+          Connection: Upgrade
+"""
+_SIGN_IN = """\
+    # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host.
+    sign-in-{number}:
+      entryPoints: [web]
+      rule: '{rule}'
+      priority: 1000000
+      middlewares: [sign-in-{door}-{number}]
+      service: ostiary-gateway
+"""
+_SIGN_IN_HOST = """\
+    # Not as the client writes it, who could name another host.
+    sign-in-{door}-{number}:
+      headers:
+        customRequestHeaders:
+          Host: '{host}'
 """
 _PROOF = """\
     # The header goes to the gateway with the rest of the request; the next middleware takes it out again.
-    ostiary-{door}-secret:
+    secret-{door}:
       headers:
         customRequestHeaders:
           X-Ostiary-Door: '{secret}'
@@ -38,6 +76,10 @@ _QUESTION = """\
 {tls}        # Whatever a client could claim to be is taken out of the request, however it is spelled; who the user is
         # then comes from the answer of the gateway.
         authResponseHeadersRegex: '{claims}'
+{cookies}"""
+_COOKIES = """\
+        # The client's cookies without those of the gateway; if none are left, there is no such header.
+        authResponseHeaders: [Cookie]
 """
 _SERVICE = """\
     ostiary-to-{backend}:
@@ -46,6 +88,19 @@ _SERVICE = """\
         servers:
           - url: '{url}'
 """
+_GATEWAY = """\
+    ostiary-gateway:
+      loadBalancer:
+        passHostHeader: true
+{transport}        servers:
+          - url: '{url}'
+"""
+_TRANSPORT = """\
+  serversTransports:
+    ostiary-gateway:
+      serverName: '{name}'
+      rootCAs: ['{ca}']
+"""
 
 
 def configuration(layout: Layout) -> str:
@@ -53,22 +108,40 @@ def configuration(layout: Layout) -> str:
     parts = [_HEAD.format(title=layout.title, listen=listen)]
     for number, (host, backends) in enumerate(layout.sites().items()):
         parts += [_router(layout, host, backend, f"ostiary-{number}-{backend.name}") for backend in backends]
-    parts.append("  middlewares:\n")
+        if layout.sign_in_host(host):
+            paths = " || ".join(f"Path(`{path}`)" for path in SIGN_IN_PATHS)
+            parts.append(_SIGN_IN.format(number=number, door=layout.door.name, rule=f"Host(`{host}`) && ({paths})"))
+    parts += ["  middlewares:\n", _UPGRADES.format(door=layout.door.name)]
+    for number, host in enumerate(layout.sites()):
+        if sign_in_host := layout.sign_in_host(host):
+            parts.append(_SIGN_IN_HOST.format(number=number, door=layout.door.name, host=sign_in_host))
     if layout.secret is not None:
         parts.append(_PROOF.format(door=layout.door.name, secret=layout.secret.reveal()))
     parts += [_question(layout, backend) for backend in layout.backends]
     parts.append("  services:\n")
     parts += [_SERVICE.format(backend=each.name, url=each.url.geturl()) for each in layout.backends]
+    if layout.has_applications:
+        parts.append(_gateway(layout))
     return "".join(parts)
+
+
+def _gateway(layout: Layout) -> str:
+    """The gateway as a service, for the way back from sign-in."""
+    url = layout.gateway.geturl()
+    if layout.gateway.scheme != "https":
+        return _GATEWAY.format(url=url, transport="")
+    transport = _TRANSPORT.format(name=layout.gateway.hostname, ca=layout.ca)
+    return _GATEWAY.format(url=url, transport="        serversTransport: ostiary-gateway\n") + transport
 
 
 def _router(layout: Layout, host: str, backend: Backend, name: str) -> str:
     middlewares = [f"ostiary-{layout.door.name}-{backend.name}"]
     if layout.secret is not None:
-        middlewares.insert(0, f"ostiary-{layout.door.name}-secret")
+        middlewares.insert(0, f"secret-{layout.door.name}")
     rule = f"PathPrefix(`{backend.prefix}`)"
     return _ROUTER.format(
         name=name,
+        door=layout.door.name,
         rule=f"Host(`{host}`) && {rule}" if host else rule,
         # A router with a host goes before one without, and then the longest prefix.
         priority=(100_000 if host else 1) + len(backend.prefix),
@@ -89,5 +162,6 @@ def _question(layout: Layout, backend: Backend) -> str:
         gateway=layout.gateway.geturl(),
         path=layout.question_path(backend),
         tls="".join(f"        {line}\n" for line in lines),
-        claims=regular_expression(layout.cleared, layout.drop_headers),
+        claims=regular_expression([*layout.cleared, "x-original-upgrade"], layout.drop_headers),
+        cookies=_COOKIES if layout.cleans_cookies else "",
     )

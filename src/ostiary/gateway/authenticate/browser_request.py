@@ -13,7 +13,9 @@ from ostiary.gateway.http1.headers import Headers
 
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 _PAGES = frozenset((b"document", b"iframe", b"frame"))
-_NAMES = frozenset((b"origin", b"accept", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"service-worker"))
+# What is read of a request; a proxy that asks about it must tell these.
+BROWSER_HEADERS = (b"origin", b"accept", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"service-worker")
+_NAMES = frozenset(BROWSER_HEADERS)
 _OWN_SITE = frozenset((b"same-origin", b"none"))
 
 

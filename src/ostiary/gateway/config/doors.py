@@ -10,6 +10,8 @@ from ostiary.gateway.config.settings import DoorSettings, Provider, UpstreamConf
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
 
+LARGEST_PORT = 65535
+
 
 def check_doors(
     file: GatewayFile, upstreams: Sequence[UpstreamConfig], admission: Sequence[Provider[AdmissionProvider]]
@@ -19,7 +21,7 @@ def check_doors(
     for door in file.doors:
         _check_upstreams(door, [entry.name for entry in file.upstreams])
         _check_object_counts(door, upstreams, admission)
-        _check_web_applications(door, upstreams)
+        _check_web_applications(door, upstreams, "" if file.external_url is None else file.external_url.hostname or "")
         if door.callers.names and lacks_client_certificates(file.listen, door.fields):
             door.fields.problem(NO_CLIENT_CERTIFICATES, "callers")
     _check_reachable(file, upstreams)
@@ -50,13 +52,21 @@ def _check_object_counts(
         door.fields.problem(message, "upstreams", f'leave "{kubernetes.name}" to the built-in proxy')
 
 
-def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> None:
-    """The built-in proxy alone reads the cookies of web applications, and decides which paths are public."""
-    for upstream in upstreams_of(door, upstreams):
-        if upstream.is_application or upstream.public:
-            key = "auth: browser" if upstream.is_application else "public"
-            message = f'"{upstream.name}" has {key}, which needs the built-in proxy'
+def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConfig], gateway_host: str) -> None:
+    """Browsers come back from sign-in to a host of the application's own, at the port of the proxy."""
+    applications = [upstream for upstream in upstreams_of(door, upstreams) if upstream.is_application]
+    if door.port is not None and not applications and door.fields.is_right("upstreams"):
+        door.fields.problem("it is without effect: the proxy carries no web application", "port", "remove it")
+    if door.port is not None and door.port > LARGEST_PORT:
+        door.fields.problem(f"it must be at most {LARGEST_PORT}", "port")
+    for upstream in applications:
+        if upstream.pass_authorization:
+            message = f'"{upstream.name}" has passAuthorization, which needs the built-in proxy'
             door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
+        if not upstream.hosts or gateway_host in upstream.hosts:
+            # Everything below /auth is the gateway's there, and the proxy sends only the way back to the gateway.
+            message = f'the web application "{upstream.name}" needs a host of its own behind another proxy'
+            door.fields.problem(message, "upstreams", "set hosts of the upstream to a name that externalURL has not")
 
 
 def _check_reachable(file: GatewayFile, upstreams: Sequence[UpstreamConfig]) -> None:

@@ -68,7 +68,9 @@ def _server(entry: UpstreamEntry, directory: Path) -> tuple[str, Path | None]:
 def _check_without_server(entry: UpstreamEntry) -> None:
     """Another proxy carries the requests: what is about our own connections there would be without effect."""
     for key in FOR_SERVERS:
-        if key in entry.fields:
+        # A JWT goes to the proxy with the answer, and from there to the upstream.
+        is_assertion = key == "identity" and entry.identity is IdentityMode.ASSERTION
+        if key in entry.fields and not is_assertion:
             entry.fields.problem("it is without effect: the upstream has no server", key, "set server, or remove it")
 
 

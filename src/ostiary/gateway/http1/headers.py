@@ -112,12 +112,14 @@ NO_DIGEST = b""
 class Scanned:
     """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
 
+    `cookies` are those of `lines`, on one line, for a proxy that has to set them by itself.
     It is kept for heads that come again. `digest` (of the token) and `origin` (with the address it is about) are what
     others work out from it, and keep here.
     """
 
     __slots__ = (
         "authorization",
+        "cookies",
         "digest",
         "forwarded_for",
         "impersonate",
@@ -129,6 +131,7 @@ class Scanned:
     def __init__(self) -> None:
         self.lines = b""
         self.authorization: bytes | None = None
+        self.cookies = b""
         self.user_agent = b""
         self.impersonate: Headers | tuple[()] = ()
         self.forwarded_for: list[bytes] | tuple[()] = ()
@@ -197,7 +200,9 @@ class HeaderFilter:
             elif action is Action.CONNECTION:
                 listed = (listed or set()) | self._listed_names(value)
             elif action is Action.COOKIE:
-                lines.extend(_without_ours(name, value))
+                if theirs := _without_ours(value):
+                    lines.append(name + b": " + theirs + b"\r\n")
+                    scanned.cookies = scanned.cookies + b"; " + theirs if scanned.cookies else theirs
             elif action is Action.PROTOCOL:
                 lines.extend(_without_bearer(name, value))
             elif action is Action.IMPERSONATE:
@@ -272,10 +277,9 @@ def normal_name(name: bytes) -> bytes:
     return name.lower().translate(_ALIKE)
 
 
-def _without_ours(name: bytes, value: bytes) -> list[bytes]:
-    theirs = [part for part in value.split(b";") if not part.strip().startswith(OUR_COOKIES)]
-    rest = b";".join(theirs).strip()
-    return [name + b": " + rest + b"\r\n"] if rest else []
+def _without_ours(cookies: bytes) -> bytes:
+    theirs = [part for part in cookies.split(b";") if not part.strip().startswith(OUR_COOKIES)]
+    return b";".join(theirs).strip()
 
 
 def _without_bearer(name: bytes, value: bytes) -> list[bytes]:

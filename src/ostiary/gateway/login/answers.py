@@ -39,7 +39,9 @@ _REASONS = {
     409: "Conflict",
     429: "TooManyRequests",
     500: "InternalError",
+    502: "BadGateway",
     503: "ServiceUnavailable",
+    504: "Timeout",
 }
 
 

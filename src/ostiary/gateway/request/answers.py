@@ -35,8 +35,10 @@ _NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
 _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 
 Headers = list[tuple[bytes, bytes]]
+Page = tuple[int, Headers, bytes]
 # Status, message, request id, and where the application begins; gives status, headers and body of a page.
-RefusalPage = Callable[[int, str, str, str], tuple[int, Headers, bytes]]
+RefusalPage = Callable[[int, str, str, str], Page]
+_UNAVAILABLE = "the application is unavailable"
 
 
 class Answers:
@@ -82,17 +84,22 @@ class Answers:
         # Who holds a token may know what it is for.
         reason = decision.reason if isinstance(decision, BeyondScope) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
-        upstream = plan.upstream
-        if self._refusal_page is not None and upstream is not None and _shows_page(passage, upstream):
-            message = (
-                f"you are signed in as {plan.user.username}, and have no permission for this page"
-                if code == 403
-                else "page not found"
-            )
-            page_code, headers, page = self._refusal_page(code, message, passage.audit_id, upstream.settings.prefix)
-            self.send_page(passage, page_code, headers, page, plan=plan)
+        message = (
+            f"you are signed in as {plan.user.username}, and have no permission for this page"
+            if code == 403
+            else "page not found"
+        )
+        page = self._page_for(passage, plan.upstream, code, message)
+        if page is not None:
+            self.send_page(passage, *page, plan=plan)
             return
         self.send(passage, code, body, plan=plan)
+
+    def _page_for(self, passage: Passage, upstream: Upstream | None, code: int, message: str) -> Page | None:
+        """What a person sees in the place of a ``Status``; None if it is no person who asks, or no web application."""
+        if self._refusal_page is None or upstream is None or not _shows_page(passage, upstream):
+            return None
+        return self._refusal_page(code, message, passage.audit_id, upstream.settings.prefix)
 
     def send_sign_in_required(self, passage: Passage, *, attempted: bool) -> None:
         """401 to a script of a web application, or to a program: the person has to load a page, and sign in there."""
@@ -193,11 +200,17 @@ class Answers:
         reason = f"could not be decided: {error.cause or error.summary}"
         self.send(passage, *status.internal(), audit=audit, reason=reason)
 
-    def send_store_unavailable(self, passage: Passage, error: ProviderError) -> None:
+    def send_store_unavailable(self, passage: Passage, error: ProviderError, upstream: Upstream | None = None) -> None:
+        """503: nobody could say whose the token is. *upstream* is a web application, whose cookie it came in."""
         extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
         log.error("a token could not be looked up", extra=extra)
         self._metrics.provider_errors.inc("token_store", "")
-        self.send(passage, *status.upstream_failed(503), reason="the token could not be looked up")
+        reason = "the token could not be looked up"
+        page = self._page_for(passage, upstream, 503, "your session cannot be checked")
+        if page is not None:
+            self.send_page(passage, *page, reason=reason)
+            return
+        self.send(passage, *status.upstream_failed(503), reason=reason)
 
     def send_internal_error(self, passage: Passage, plan: RequestPlan | None = None) -> None:
         """500: we failed, or the record of this request cannot be kept."""
@@ -214,14 +227,21 @@ class Answers:
         reason = "the upstream rejects the gateway's own credential" if rejected else "the upstream could not be asked"
         # Not in the log each time: an outage fails every request, and is logged once in a while.
         self._records.record_end(passage, code, reason, passage.plan)
-        _respond(passage, *answer, [])
+        self._respond_unavailable(passage, answer)
 
     def send_unsigned(self, passage: Passage, error: ProviderError) -> None:
         """503: the upstream cannot be told who the user is."""
         cause = error.cause or error.summary
         log.error("no JWT can be signed for an upstream", extra={"request_id": passage.audit_id, "cause": cause})
         self._records.record_end(passage, 503, f"no JWT can be signed for the upstream: {cause}", passage.plan)
-        _respond(passage, *status.upstream_failed(503), [])
+        self._respond_unavailable(passage, status.upstream_failed(503))
+
+    def _respond_unavailable(self, passage: Passage, answer: status.Answer) -> None:
+        page = self._page_for(passage, passage.plan.upstream, answer.code, _UNAVAILABLE)
+        if page is None:
+            _respond(passage, *answer, [])
+        else:
+            _respond_page(passage, *page)
 
     def send_too_many_streams(self, passage: Passage) -> None:
         """429: the answer would be a stream, and the user has too many."""
@@ -259,7 +279,7 @@ class Answers:
         if code >= 400:
             self._records.record_refusal(passage, code, reason, plan)
         if page is not None:
-            passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode()), *page], body)
+            _respond_page(passage, code, page, body)
         else:
             _respond(passage, code, body, more or [])
 
@@ -270,6 +290,10 @@ def _respond(passage: Passage, code: int, body: bytes, more: Headers) -> None:
         # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
         headers.append(_NOSNIFF)
     passage.exchange.respond(code, headers, body)
+
+
+def _respond_page(passage: Passage, code: int, headers: Headers, body: bytes) -> None:
+    passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode()), *headers], body)
 
 
 def _shows_page(passage: Passage, upstream: Upstream) -> bool:

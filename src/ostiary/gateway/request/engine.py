@@ -71,7 +71,7 @@ from ostiary.model import Attributes
 
 log = logging.getLogger("ostiary.gateway")
 
-AnswerAllowed = Callable[[RequestRecords, Passage], None]
+AnswerAllowed = Callable[[RequestRecords, Answers, Passage], None]
 
 
 @dataclass(slots=True)
@@ -168,7 +168,9 @@ class Engine:
             self._objects,
         )
         self._forward = (
-            forwarder.forward if parts.answer_allowed is None else partial(parts.answer_allowed, self._records)
+            forwarder.forward
+            if parts.answer_allowed is None
+            else partial(parts.answer_allowed, self._records, self._answers)
         )
 
         self._browsers = self._browser_gate(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,76 @@ def test_an_envoy_route_switches_off_only_the_questions_of_other_upstreams(
             assert len(route["typed_per_filter_config"]) == 1
 
 
+APP = {"name": "app", "attributes": "http", "hosts": ["app.example"], "auth": "browser", "identity": "assertion"}
+
+
+def write_application(folder: Path, **more: Any) -> Path:
+    (folder / "issuer-secret").write_text("0" * 64)
+    (folder / "issuer-secret").chmod(0o600)
+    doors = [{"name": f"door-{kind}", "proxy": kind, "port": 8080, **more} for kind in KINDS]
+    issuer = {"audiences": ["prod"], "keys": {"secretFile": "issuer-secret"}}
+    sections = {"externalURL": "http://localhost:8443", "issuer": issuer, "store": {"type": "sqlite", "path": "db"}}
+    return write(folder, *doors, upstreams=[SHOP, APP], **sections)
+
+
+APP_BACKENDS = (*BACKENDS[:2], "--backend", "app=http://127.0.0.1:9003")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_for_a_web_application_the_way_back_is_printed_and_cookies_are_cleaned(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = run(capsys, kind, "--config", str(write_application(folder)), *APP_BACKENDS)
+    assert code == 0, error
+    assert "at http://app.example:8080," in error
+    assert "/auth/application" in text
+    assert "/auth/logout" in text
+    if kind != "gateway-api":
+        assert "app.example:8080" in text, "the host as browsers write it"
+    assert "cookie" in text.lower()
+    if kind != "traefik":
+        assert "x-ostiary-assertion" in text.lower()
+    if kind in ("envoy", "gateway-api"):
+        for name in ("cookie", "origin", "accept", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"):
+            assert name in text.lower()
+    assert not any(line.endswith((" ", "\t")) for line in text.splitlines())
+    if kind in ("traefik", "envoy", "gateway-api"):
+        assert all(isinstance(document, dict) for document in yaml.safe_load_all(text) if document is not None)
+    _, without, _ = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
+    assert "/auth/" not in without
+    assert "ookie" not in without
+
+
+@pytest.mark.parametrize("kind", ["nginx", "traefik", "caddy", "envoy"])
+def test_the_way_back_presents_neither_secret_nor_certificate_of_the_proxy(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever comes that way is a client, and no proxy."""
+    files = ("--ca", "/etc/ca.pem", "--certificate", "/etc/proxy.pem", "--key", "/etc/proxy.key")
+    words = (kind, "--config", str(write_application(folder)), "--gateway", "https://gw.example:8443", *files)
+    _, text, _ = run(capsys, *words, *APP_BACKENDS)
+    _, without, _ = run(
+        capsys,
+        kind,
+        "--config",
+        str(write(folder)),
+        *words[3:],
+        *BACKENDS[:2],
+        "--backend",
+        "api=http://127.0.0.1:9003",
+    )
+    assert text.count("/etc/proxy.pem") == without.count("/etc/proxy.pem")
+    assert text.count(SECRET) == without.count(SECRET)
+    assert text.count("/etc/ca.pem") > without.count("/etc/ca.pem")
+
+
+def test_answers_with_the_cookies_of_browsers_are_not_cached(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("nginx", "--config", str(write_application(folder)), "--cache", "5s", *APP_BACKENDS)
+    code, text, error = run(capsys, *words)
+    assert (code, text) == (2, "")
+    assert "web applications" in error
+
+
 def test_a_gateway_with_tls_is_verified_and_a_certificate_presented(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,3 +229,33 @@ def test_with_a_cache_the_token_is_hashed_and_only_listed_headers_pass(
     assert "authorization" not in key
     _, script, _ = run(capsys, "nginx", "--key-script")
     assert "sha256" in script
+
+
+ODD_NAMES = ("secret", "cookies", "gateway", "sign-in", "plain", "websocket", "shop-websocket", "shop-cookies", "shop")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_name_of_an_upstream_is_one_of_our_own(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that stands twice would silently be one of the two."""
+    upstreams = [{**SHOP, "name": name, "hosts": [f"{name}.example"], "auth": "browser"} for name in ODD_NAMES]
+    config = write(folder, upstreams=upstreams, externalURL="http://localhost:8443")
+    backends = [word for name in ODD_NAMES for word in ("--backend", f"{name}=http://127.0.0.1:9001")]
+    code, text, error = run(capsys, kind, "--config", str(config), *backends)
+    assert code == 0, error
+    if kind in ("traefik", "envoy", "gateway-api"):
+        for node in filter(None, yaml.compose_all(text)):
+            assert duplicates(node) == []
+    if kind == "caddy":
+        names = re.findall(r"^\s*(@\S+) (?:path|header)", text, re.MULTILINE)
+        per_site = [site.split() for site in "\n".join(names).replace("@SignIn-auth-application", "|").split("|")]
+        assert all(len(site) == len(set(site)) for site in per_site)
+
+
+def duplicates(node: yaml.Node) -> list[str]:
+    if isinstance(node, yaml.SequenceNode):
+        return [key for each in node.value for key in duplicates(each)]
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    keys = [key.value for key, _ in node.value]
+    inner = [key for _, value in node.value for key in duplicates(value)]
+    return [key for key in keys if keys.count(key) > 1] + inner

@@ -79,17 +79,42 @@ def test_each_mistake_of_a_door_is_told_at_its_place(tmp_path: Path, change: dic
     assert f"doors[0].{place}" in problems(tmp_path, {**DOOR, **change})
 
 
-@pytest.mark.parametrize("setting", [{"auth": "browser"}, {"public": ["/app/healthz"]}])
-def test_what_needs_the_built_in_proxy_is_at_no_door(tmp_path: Path, setting: dict[str, Any]) -> None:
-    upstreams = [
-        SHOP,
-        {"name": "app", "attributes": "http", "prefix": "/app", "server": "https://app.example", **setting},
-    ]
-    more = {"externalURL": "https://gateway.example"}
-    assert (
-        "which needs the built-in proxy" in problems(tmp_path, DOOR, upstreams=upstreams, **more)["doors[0].upstreams"]
-    )
-    load(tmp_path, {**DOOR, "upstreams": ["shop"]}, upstreams=upstreams, **more)
+APP = {"name": "app", "attributes": "http", "auth": "browser", "hosts": ["app.example"], "public": ["/healthz"]}
+OUTSIDE = {"externalURL": "https://gateway.example"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hosts": ["gateway.example"]}, "needs a host of its own"),
+        ({"hosts": ["app.example", "gateway.example"]}, "needs a host of its own"),
+        ({"passAuthorization": True}, "which needs the built-in proxy"),
+    ],
+)
+def test_what_needs_the_built_in_proxy_is_at_no_door(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    upstreams = [SHOP, {**APP, "server": "https://app.example", **change}]
+    assert message in problems(tmp_path, DOOR, upstreams=upstreams, **OUTSIDE)["doors[0].upstreams"]
+    load(tmp_path, {**DOOR, "upstreams": ["shop"]}, upstreams=upstreams, **OUTSIDE)
+    without_hosts = {"name": "app", "attributes": "http", "auth": "browser", "prefix": "/app"}
+    told = problems(tmp_path, DOOR, upstreams=[SHOP, without_hosts], **OUTSIDE)
+    assert "needs a host of its own" in told["doors[0].upstreams"]
+
+
+def test_a_door_says_at_which_port_browsers_find_its_web_applications(tmp_path: Path) -> None:
+    config = load(tmp_path, {**DOOR, "port": 8080}, upstreams=[APP], **OUTSIDE)
+    assert config.doors[0].port == 8080
+    assert load(tmp_path, DOOR, upstreams=[APP], **OUTSIDE).doors[0].port is None
+    for port in (0, 65536, "x"):
+        assert "doors[0].port" in problems(tmp_path, {**DOOR, "port": port}, upstreams=[APP], **OUTSIDE)
+    assert "without effect" in problems(tmp_path, {**DOOR, "port": 8080})["doors[0].port"]
+
+
+def test_an_upstream_without_a_server_can_be_told_by_a_jwt(tmp_path: Path) -> None:
+    (tmp_path / "issuer-secret").write_text("0" * 64)
+    (tmp_path / "issuer-secret").chmod(0o600)
+    issuer = {"audiences": ["prod"], "keys": {"secretFile": "issuer-secret"}}
+    more = {**OUTSIDE, "issuer": issuer, "store": {"type": "sqlite", "path": "tokens.db"}}
+    load(tmp_path, DOOR, upstreams=[{**APP, "identity": "assertion"}], **more)
 
 
 def test_two_doors_have_two_names(tmp_path: Path) -> None:

@@ -180,6 +180,27 @@ def test_only_our_cookies_are_removed(cookie: str, left: str) -> None:
     assert forwarded(("Cookie", cookie)) == (f"Cookie: {left}\r\n".encode() if left else b"")
 
 
+COOKIES = st.tuples(
+    st.sampled_from(["a", "theme", "__Host-ostiary", "__Host-ostiary-app-wiki", "ostiary-session", "x-ostiary-y"]),
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=";"), max_size=5),
+)
+
+
+@given(st.lists(st.lists(COOKIES, min_size=1, max_size=4), max_size=4))
+def test_the_cookies_for_another_proxy_are_those_of_the_lines_in_their_order_and_none_is_ours(
+    lines: list[list[tuple[str, str]]],
+) -> None:
+    """H8."""
+    texts = ["; ".join(f"{name}={value}" for name, value in line) for line in lines]
+    scanned = HeaderFilter().scan([(b"Cookie", text.encode()) for text in texts])
+    every = [cookie for line in lines for cookie in line]
+    theirs = [f"{name}={value}" for name, value in every if not name.startswith(("__Host-ostiary", "ostiary-"))]
+    assert scanned.cookies.decode().replace("; ", ";").split(";") == (theirs or [""])
+    assert b"\r" not in scanned.cookies
+    forwarded_lines = scanned.lines.decode().replace("Cookie: ", "").replace("\r\n", ";").replace("; ", ";")
+    assert forwarded_lines.rstrip(";") == ";".join(theirs)
+
+
 # --- the token of a WebSocket ---
 
 

@@ -42,8 +42,7 @@ async def applications() -> Applications:
 async def test_only_hosts_of_the_configuration_have_applications(
     applications: Applications, host: str, path: str, name: str
 ) -> None:
-    found = applications.find(host, path)
-    assert (found.name if found is not None else "") == name
+    assert applications.serving(host, path) == ({name} if name else set())
 
 
 async def test_the_origin_is_what_a_browser_writes(applications: Applications) -> None:
@@ -52,6 +51,23 @@ async def test_the_origin_is_what_a_browser_writes(applications: Applications) -
     assert applications.is_gateways_own("Gateway.test:8443")
     assert not applications.is_gateways_own("wiki.test:8443")
     assert Applications(Routes([]), "https://gateway.test").origin("gateway.test") == ""
+
+
+async def test_the_port_is_that_of_the_proxy_which_carries_the_requests(applications: Applications) -> None:
+    board = upstream("board", hosts=("board.test",), auth=BROWSER)
+    routes = Routes([board, upstream("wiki", hosts=("wiki.test",), auth=BROWSER)])
+    other = Applications(routes, "https://gateway.test:8443", port=9443)
+    assert other.origin("board.test:9443") == "https://board.test:9443"
+    assert other.origin("board.test:8443") == ""
+    assert not other.is_gateways_own("gateway.test:9443")
+    every = applications.with_others([other])
+    assert every.serving("wiki.test:8443", "/") == every.serving("wiki.test:9443", "/api") == {"wiki"}
+    assert every.serving("wiki.test:8443", "/api") == set(), "there it is another upstream's"
+    assert every.at("board.test:9443") == (board,)
+    assert applications.at("board.test:9443") == (), "as it was"
+    usual = Applications(routes, "https://gateway.test:8443", port=443)
+    assert usual.origin("board.test") == "https://board.test"
+    assert usual.origin("board.test:443") == "", "browsers leave it out"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import Names, OneOf, Texts
+from ostiary.core.settings.kinds import Integer, Names, OneOf, Texts
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.settings.callers import Callers
 from ostiary.gateway.config.settings.kinds import DOORS_PREFIX, EntryName
@@ -52,6 +52,14 @@ class DoorSettings:
             empty_list_hint="leave it out if all are meant",
         ),
     ] = ()
+    port: Annotated[
+        int | None,
+        Integer(
+            "the port at which browsers find the web applications (`auth: browser`) of this proxy; the scheme is that"
+            " of `externalURL`",
+            unset="that of `externalURL`",
+        ),
+    ] = None
     callers: Annotated[
         Callers,
         Section(

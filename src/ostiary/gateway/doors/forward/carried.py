@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ostiary.errors import ProviderError
 from ostiary.gateway.doors.forward.dialects import ProxyDialect
-from ostiary.gateway.doors.forward.identity import identity_answer
+from ostiary.gateway.doors.forward.identity import NO_ASSERTION, NOBODY, cookies_answer, identity_answer
 from ostiary.gateway.http1.exchange import Account, ClientConnection, Exchange, Tunnel
 from ostiary.gateway.http1.outbox import OutgoingTransport
 from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.stages import Passage
+from ostiary.gateway.upstream.upstreams import Upstream
 
 STATUS_HEADER, BODY_HEADER = b"X-Ostiary-Status", b"X-Ostiary-Body"
 # The upstream's own answer is not known here: this is what the proxy was told.
@@ -82,8 +85,9 @@ class CarriedExchange(Exchange):
             self._send(status, _lines(headers), body)
             return
         # nginx hands on neither the body nor another status, so both are headers, from which its configuration takes
-        # them. Our bodies are JSON on one line.
-        all_headers = [*headers, (STATUS_HEADER, b"%d" % status), (BODY_HEADER, body.strip())]
+        # them. JSON is on one line; to the pages that we send here, an end of a line is a space like any other.
+        one_line = b" ".join(body.split(b"\n")).strip()
+        all_headers = [*headers, (STATUS_HEADER, b"%d" % status), (BODY_HEADER, one_line)]
         self._send(401 if status == 401 else 403, _lines(all_headers), b"")
 
     def abort(self) -> None:
@@ -97,20 +101,42 @@ class CarriedExchange(Exchange):
 
 
 class AllowedAnswers:
-    """Answers allowed requests for one door, in the place of forwarding them."""
+    """Answers allowed requests to one upstream of a door, in the place of forwarding them.
 
-    def __init__(self, dialect: ProxyDialect, extra_keys: Sequence[str]) -> None:
+    *cleans_cookies*: there are cookies of ours in the requests of browsers, which the upstream must not get.
+    """
+
+    def __init__(
+        self, dialect: ProxyDialect, extra_keys: Sequence[str], upstream: Upstream, *, cleans_cookies: bool
+    ) -> None:
         self._dialect = dialect
         self._extra_keys = tuple(extra_keys)
+        self._upstream = upstream
+        self._cleans_cookies = cleans_cookies
 
-    def answer(self, records: RequestRecords, passage: Passage) -> None:
+    def answer(self, records: RequestRecords, answers: Answers, passage: Passage) -> None:
         plan, exchange = passage.plan, passage.exchange
         assert isinstance(exchange, CarriedExchange)
         if not plan.identity:
-            plan.identity = identity_answer(plan.user, self._dialect, self._extra_keys)
+            user = NOBODY if plan.public else plan.user
+            plan.identity = identity_answer(user, self._dialect, self._extra_keys)
+        try:
+            lines = plan.identity + self._assertion(passage)
+        except ProviderError as error:
+            records.conclude(passage, 503)
+            answers.send_unsigned(passage, error)
+            return
+        if self._cleans_cookies:
+            lines += cookies_answer(passage.scanned.cookies, self._dialect)
         records.conclude(passage, ALLOWED)
         if not exchange.gone:
-            exchange.allow(plan.identity)
+            exchange.allow(lines)
+
+    def _assertion(self, passage: Passage) -> bytes:
+        assertions = self._upstream.assertions
+        if assertions is None:
+            return b""
+        return NO_ASSERTION if passage.plan.public else assertions.line(passage.token.session, passage.plan.user)
 
 
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

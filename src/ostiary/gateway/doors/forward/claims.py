@@ -49,8 +49,18 @@ def cleared(drop: Sequence[str] = ()) -> list[str]:
     return sorted({*CLEARED, *(name.lower() for name in drop if not name.endswith("*"))})
 
 
-class ClaimsRefused(HeaderFilter):
-    """Reads the headers of a carried request, and refuses those that the proxy would let pass to the upstream.
+class CarriedHeaders(HeaderFilter):
+    """Reads the headers of a carried request. A token that the proxy cannot take out of them is refused."""
+
+    def scan(self, headers: Headers) -> Scanned:
+        # Among the WebSocket protocols: a proxy sets or removes whole headers, and this one has others in it.
+        if websocket_token(headers) is not None:
+            raise BadHeader("a token in Sec-WebSocket-Protocol cannot pass another proxy: send it in Authorization")
+        return super().scan(headers)
+
+
+class ClaimsRefused(CarriedHeaders):
+    """Also refuses claims that the proxy would let pass to the upstream.
 
     *told* are the names of the answer's headers, which the proxy puts in the place of the client's, and *drop* more
     names that never pass.
@@ -65,11 +75,4 @@ class ClaimsRefused(HeaderFilter):
             lower = name.lower()
             if lower not in self._passable and self.is_protected(normal_name(lower)):
                 raise BadHeader("the request has a header that only the gateway may set")
-        refuse_websocket_token(headers)
         return super().scan(headers)
-
-
-def refuse_websocket_token(headers: Headers) -> None:
-    """A token among the WebSocket protocols would reach the upstream: a proxy cannot take it out of the list."""
-    if websocket_token(headers) is not None:
-        raise BadHeader("a token in Sec-WebSocket-Protocol cannot pass another proxy: send it in Authorization")

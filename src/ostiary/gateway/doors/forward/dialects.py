@@ -13,8 +13,10 @@ from ostiary.gateway.config.settings import ProxyKind
 # The header with the door's secret. Answers hold it empty where it would reach the upstream otherwise.
 SECRET_HEADER = b"x-ostiary-door"
 FORWARDED_FOR = b"x-forwarded-for"
+# The header of an answer with the client's cookies but ours, which the printed configuration then puts into Cookie.
+COOKIES_HEADER = b"X-Ostiary-Cookie"
 
-# nginx, Caddy and Envoy set these by the printed configuration, whatever the client sent.
+# Set by the printed configuration, whatever the client sent.
 ORIGINAL_METHOD, ORIGINAL_URI, ORIGINAL_HOST = b"x-original-method", b"x-original-uri", b"x-original-host"
 ORIGINAL_UPGRADE, ORIGINAL_LENGTH = b"x-original-upgrade", b"x-original-content-length"
 ORIGINAL_ADDRESS = b"x-original-address"
@@ -35,7 +37,9 @@ class ProxyDialect:
     name, so that each group has its own. `refuses_by_403`: any status but 401 and 403 would be an error to it, so the
     status goes along in a header. `returns_secret`: the secret is a header of the request itself, which the answer
     must overwrite. `shows_claims`: the client's headers reach the upstream except for those that the printed
-    configuration names, so a request with another claim is refused.
+    configuration names, so a request with another claim is refused. `cookies` is the header of an answer with the
+    cookies that the upstream gets. `keeps_absent`: what an answer does not name stays as the client sent it, so there
+    must be a line without a value where nothing is left.
     """
 
     method: bytes = b""
@@ -48,6 +52,8 @@ class ProxyDialect:
     refuses_by_403: bool = False
     returns_secret: bool = False
     shows_claims: bool = False
+    cookies: bytes = COOKIES_HEADER
+    keeps_absent: bool = False
 
     @property
     def sources(self) -> frozenset[bytes]:
@@ -70,7 +76,9 @@ DIALECTS = {
         method=FORWARDED_METHOD,
         uri=FORWARDED_URI,
         host=FORWARDED_HOST,
+        upgrade=ORIGINAL_UPGRADE,
         repeats_lines=True,
+        cookies=b"Cookie",
     ),
     # Its own query string is the client's, and says nothing: the whole target is in the header.
     ProxyKind.CADDY: ProxyDialect(
@@ -80,6 +88,6 @@ DIALECTS = {
         upgrade=ORIGINAL_UPGRADE,
         shows_claims=True,
     ),
-    ProxyKind.ENVOY: ProxyDialect(address=ORIGINAL_ADDRESS),
-    ProxyKind.GATEWAY_API: ProxyDialect(address=b"", returns_secret=True),
+    ProxyKind.ENVOY: ProxyDialect(upgrade=ORIGINAL_UPGRADE, address=ORIGINAL_ADDRESS),
+    ProxyKind.GATEWAY_API: ProxyDialect(address=b"", returns_secret=True, cookies=b"Cookie", keeps_absent=True),
 }

@@ -21,6 +21,7 @@ from ostiary.gateway.doors.forward.callers import DoorCallers, presented_secret
 from ostiary.gateway.doors.forward.carried import CarriedExchange
 from ostiary.gateway.doors.forward.dialects import DIALECTS, ProxyDialect
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest, carried_request
+from ostiary.gateway.doors.forward.sign_in_paths import is_sign_in_path
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
@@ -40,9 +41,19 @@ NO_DOOR = status.failure(503, "ServiceUnavailable", "the permission cannot be as
 
 
 class Door:
-    """One kind of proxy, with its secret. `engines` are those of its upstreams, by name."""
+    """One kind of proxy, with its secret. `engines` are those of its upstreams, by name.
 
-    def __init__(self, settings: DoorSettings, engines: Mapping[bytes, Engine], clock: Clock) -> None:
+    `applications` are the names of the web applications among them.
+    """
+
+    def __init__(
+        self,
+        settings: DoorSettings,
+        engines: Mapping[bytes, Engine],
+        clock: Clock,
+        applications: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self.applications = applications
         self.name = settings.name
         self.dialect: ProxyDialect = DIALECTS[settings.proxy]
         self.callers = DoorCallers(settings.callers, clock)
@@ -107,6 +118,11 @@ class DoorHandler:
         except RequestRefused as refusal:
             self._refuse(door, engine, exchange, refusal)
         else:
+            if upstream in door.applications and is_sign_in_path(path_of(carried.head.target, carried.head.host)):
+                # The upstream would get the code that is in it, and browsers would be led around in circles.
+                cause = "the proxy asks about the way back from sign-in, which it must send to the gateway"
+                self._reject(exchange, door.name, BAD_QUESTION, cause)
+                return
             question = _RememberedQuestion(self, door, engine, secret, carried)
             self._ask(question, exchange)
             _remember(question, request)

@@ -121,8 +121,8 @@ class ApplicationVisits:
                 "your browser sends several cookies of one name: delete the cookies of this site, and try again",
                 cause="somebody else has set a cookie with the name of ours",
             )
-        upstream = self._applications.find(host, sign_in_request.target.partition("?")[0])
-        if upstream is None or upstream.name != sign_in_request.application:
+        path = sign_in_request.target.partition("?")[0]
+        if sign_in_request.application not in self._applications.serving(host, path):
             raise LoginRefused(_EXPIRED, cause="the configuration has changed: the target is not the application's")
         session, cookie = await self._begin(redeemed)
         answer = answers.redirect(sign_in_request.target, 303).with_headers(cookie)

@@ -35,10 +35,16 @@ _WHAT_TO_DO = {
     409: "Try again.",
     429: "Wait a moment, then try again.",
     500: "This is an error of the gateway, not of your account. Tell the administrator of this gateway.",
-    503: "Try again in a moment. If the error persists, tell the administrator of this gateway.",
+    **dict.fromkeys((502, 503, 504), "Try again in a moment. If the error persists, tell the administrator."),
 }
 _UNCHECKED = "only when you sign in again: this identity provider cannot check accounts in between"
-_HEADINGS = {401: "You are not signed in", 403: "Permission denied", 404: "Page not found", 429: "Too many requests"}
+_HEADINGS = {
+    401: "You are not signed in",
+    403: "Permission denied",
+    404: "Page not found",
+    429: "Too many requests",
+    **dict.fromkeys((502, 503, 504), "Unavailable at the moment"),
+}
 
 
 @dataclass(frozen=True, slots=True)

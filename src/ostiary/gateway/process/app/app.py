@@ -86,7 +86,6 @@ class App:
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
-        self.applications = Applications(self.routes, config.external_url)
         self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
         self.tracing = open_tracing(config, clock, self.shared.metrics)
         self.issuer = open_issuer(config, self.shared, clock)
@@ -94,6 +93,8 @@ class App:
             if self.issuer is not None and upstream.settings.identity is IdentityMode.ASSERTION:
                 upstream.assertions = Assertions(upstream.name, self.issuer.sign_assertion, clock)
         self.doors = Doors(config, self._upstreams, self.shared.metrics, clock)
+        self.applications = Applications(self.routes, config.external_url)
+        self._all_applications = self.applications.with_others(self.doors.applications.values())
         parts = self._parts()
         self.doors.open(parts, self._engine)
         self.engine = self._engine(parts)
@@ -279,11 +280,11 @@ class App:
             api_tokens=self.programs.api_tokens,
             find_token=self.programs.find_token,
             counts=shared.counts,
-            applications=self.applications,
+            applications=self._all_applications,
             clock=self._clock,
             on_event=SignInRecorder(self.auditor, shared.metrics, shared.ended, clock=self._clock).record,
         )
-        self.visitors = Visitors(config, shared, self.applications, login, self._clock)
+        self.visitors = Visitors(config, shared, self._all_applications, login, self._clock)
         handler = LoginHandler(login, config.listen.trusted_proxies)
         return OpenPath(handler.handle, repeats=False, records_refusals=True)
 

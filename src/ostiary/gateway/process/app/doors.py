@@ -13,14 +13,14 @@ from ostiary.core.clock import Clock
 from ostiary.gateway.config.doors import upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig
 from ostiary.gateway.doors.forward.carried import AllowedAnswers
-from ostiary.gateway.doors.forward.claims import ClaimsRefused
+from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
 from ostiary.gateway.doors.forward.dialects import DIALECTS
 from ostiary.gateway.doors.forward.handler import Door, DoorHandler, Handle
 from ostiary.gateway.doors.forward.identity import answer_names
-from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import Engine, EngineParts
-from ostiary.gateway.upstream.routes import RoutesTo
+from ostiary.gateway.upstream.applications import Applications
+from ostiary.gateway.upstream.routes import Routes, RoutesTo
 from ostiary.gateway.upstream.upstreams import Upstream
 
 
@@ -34,6 +34,16 @@ class Doors:
         self._clock = clock
         self._doors: dict[bytes, Door] = {}
         self._engines: dict[tuple[str, bytes], Engine] = {}
+        self._cleans_cookies = any(upstream.is_application for upstream in config.upstreams)
+        # By the name of the door; the sign-in routes serve the visitors of all of them.
+        self.applications = {
+            door.name: Applications(Routes(self._carried_by(door)), config.external_url, port=door.port)
+            for door in config.doors
+        }
+
+    def _carried_by(self, door: DoorSettings) -> list[Upstream]:
+        names = {each.name for each in upstreams_of(door, self._config.upstreams)}
+        return [upstream for upstream in self._upstreams if upstream.name in names]
 
     def handle_before(self, engine: Engine) -> Handle:
         """What answers the requests of the listener: the doors those that are for them, *engine* the others."""
@@ -46,32 +56,38 @@ class Doors:
         for door in self._config.doors:
             engines = self._engines_of(door, parts, make)
             self._engines |= {(door.name, upstream): engine for upstream, engine in engines.items()}
-            self._doors[door.name.encode()] = Door(door, engines, self._clock)
+            applications = frozenset(
+                upstream.name.encode() for upstream in self._carried_by(door) if upstream.settings.is_application
+            )
+            self._doors[door.name.encode()] = Door(door, engines, self._clock, applications)
 
     def _engines_of(
         self, door: DoorSettings, parts: EngineParts, make: Callable[[EngineParts], Engine]
     ) -> dict[bytes, Engine]:
-        names = {each.name for each in upstreams_of(door, self._config.upstreams)}
-        upstreams = [upstream for upstream in self._upstreams if upstream.name in names]
-        dialect = DIALECTS[door.proxy]
-        names_told, drop = answer_names(door.extra), self._config.listen.drop_headers
+        upstreams = self._carried_by(door)
         common = replace(
             parts,
-            headers=ClaimsRefused(names_told, drop=drop) if dialect.shows_claims else HeaderFilter(drop=drop),
             # What we answer ourselves is at our own address; here it is one of the upstream's paths.
             own_apis=(),
             self_reviews=None,
             open_paths={},
             leads_to_sign_in=False,
-            # The cookie of a web application is read by the built-in proxy alone (`config.doors` refuses the others).
-            applications=None,
-            pages=None,
-            answer_allowed=AllowedAnswers(dialect, door.extra).answer,
+            applications=None if parts.pages is None else self.applications[door.name],
         )
         return {
-            upstream.name.encode(): make(replace(common, routes=RoutesTo(upstreams, upstream)))
-            for upstream in upstreams
+            upstream.name.encode(): make(self._parts_for(door, upstream, replace(common, routes=routes)))
+            for upstream, routes in ((each, RoutesTo(upstreams, each)) for each in upstreams)
         }
+
+    def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineParts) -> EngineParts:
+        dialect, drop = DIALECTS[door.proxy], self._config.listen.drop_headers
+        told = answer_names(door.extra, assertion=upstream.assertions is not None)
+        answers = AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies)
+        return replace(
+            common,
+            headers=ClaimsRefused(told, drop=drop) if dialect.shows_claims else CarriedHeaders(drop=drop),
+            answer_allowed=answers.answer,
+        )
 
     @property
     def busy(self) -> bool:

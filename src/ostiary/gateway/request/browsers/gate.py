@@ -140,7 +140,7 @@ class BrowserGate:
             self._answers.send_too_many(passage, error, "failures")
             return
         except ProviderError as error:
-            self._answers.send_store_unavailable(passage, error)
+            self._answers.send_store_unavailable(passage, error, upstream)
             return
         if passage.exchange.gone:
             return

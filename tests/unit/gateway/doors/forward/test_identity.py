@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from ostiary.gateway.config.settings import ProxyKind
 from ostiary.gateway.doors.forward.dialects import DIALECTS
-from ostiary.gateway.doors.forward.identity import answer_names, identity_answer, join_values, split_values
+from ostiary.gateway.doors.forward.identity import (
+    NOBODY,
+    answer_names,
+    cookies_answer,
+    identity_answer,
+    join_values,
+    split_values,
+)
 from ostiary.gateway.http1.headers import BadHeader
 from ostiary.model import UserInfo
 
@@ -36,6 +43,18 @@ def test_each_header_is_always_there() -> None:
     lines = identity_answer(UserInfo("nobody"), JOINED, ["scope"])
     assert lines == b"X-Remote-User: nobody\r\nX-Remote-Uid: \r\nX-Remote-Group: \r\nX-Remote-Extra-scope: \r\n"
     assert answer_names(["scope"]) == ["X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-scope"]
+
+
+def test_of_nobody_each_header_is_there_without_a_value() -> None:
+    assert identity_answer(NOBODY, JOINED, []) == b"X-Remote-User: \r\nX-Remote-Uid: \r\nX-Remote-Group: \r\n"
+    assert answer_names([], assertion=True)[-1] == "X-Ostiary-Assertion"
+
+
+def test_without_cookies_there_is_a_line_only_where_the_clients_would_stay() -> None:
+    assert cookies_answer(b"a=1; b=2", JOINED) == b"X-Ostiary-Cookie: a=1; b=2\r\n"
+    assert cookies_answer(b"a=1", REPEATED) == b"Cookie: a=1\r\n"
+    assert (cookies_answer(b"", JOINED), cookies_answer(b"", REPEATED)) == (b"", b"")
+    assert cookies_answer(b"", RETURNED) == b"Cookie: \r\n"
 
 
 def test_groups_are_joined_where_a_proxy_keeps_one_line_and_repeated_where_it_keeps_all() -> None:

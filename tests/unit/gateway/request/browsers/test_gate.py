@@ -159,7 +159,27 @@ async def test_a_store_that_cannot_be_asked_is_no_sign_out(tmp_path: Path) -> No
         visitor = await site.signed_in()
         site.gateway.worker.app.shared.authenticator.in_use.by_digest.clear()
         site.gateway.store.down = True
-        assert (await visitor.ask(f"{WIKI}/x", *PAGE)).status == 503
+        page = await visitor.ask(f"{WIKI}/x", *PAGE)
+        assert (page.status, page.one("Content-Type")) == (503, b"text/html; charset=utf-8")
+        assert b"Your session cannot be checked." in page.body
+        assert json.loads((await visitor.ask(f"{WIKI}/x", *SCRIPT)).body)["code"] == 503
+
+
+async def speaking_nonsense(connection: Upstreamed) -> None:
+    await connection.request()
+    connection.send(b"this is not HTTP\r\n\r\n")
+
+
+async def test_an_application_that_cannot_be_reached_is_a_page_for_people_and_a_status_for_programs(
+    tmp_path: Path,
+) -> None:
+    async with applications(tmp_path, script=speaking_nonsense) as site:
+        visitor = site.visitor()
+        page = await visitor.open(f"{WIKI}/")
+        assert (page.status, page.one("Content-Type")) == (502, b"text/html; charset=utf-8")
+        assert b"The application is unavailable." in page.body
+        assert (page.one("Audit-Id") or b"none") in page.body
+        assert json.loads((await visitor.ask(f"{WIKI}/data", *SCRIPT)).body)["code"] == 502
 
 
 async def test_a_refusal_is_a_page_for_people_and_a_status_for_programs(tmp_path: Path) -> None:
