@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ostiary.cli import main
-from ostiary.cli.door.nginx import KEY_SCRIPT
+from ostiary.cli.door.nginx_texts import KEY_SCRIPT
 from tests.support.gateway import SECONDS
 
 VENV = Path(sys.executable).parent

@@ -9,249 +9,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.cli.door.nginx_texts import (
+    BACKEND,
+    BROWSERS,
+    CACHE,
+    COOKIES,
+    HEAD,
+    LOCATION,
+    PAGE,
+    PASSED_WITH_CACHE,
+    QUESTION,
+    QUESTION_CACHE,
+    REDIRECT,
+    REFUSALS,
+    SIGN_IN,
+    SIGN_IN_REQUIRED,
+    STATUSES,
+    TOKEN_HASHES,
+    TOLD_TO_BROWSERS,
+)
 from ostiary.gateway.doors.forward.handler import NO_DOOR
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
-KEY_SCRIPT = """\
-// Printed by "ostiary door nginx --key-script": what the key of a cached answer says of a token.
-import crypto from 'crypto';
-
-function digest(request) {
-    return crypto.createHash('sha256').update(request.variables.http_authorization || '').digest('hex');
-}
-
-export default {digest};
-"""
-# Every status that a refusal can have besides 401 and 403, which nginx understands by itself.
-STATUSES = (400, 404, 405, 429, 500, 503)
-# With a cache the gateway does not see every request, and could not refuse a claim in a header that nobody thought of.
-# So only these pass, and what the application needs besides must be added.
-PASSED_WITH_CACHE = (
-    *("Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language"),
-    *("Content-Type", "Cookie", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
-    *("Origin", "Prefer", "Range", "Referer", "Sec-WebSocket-Extensions", "Sec-WebSocket-Key"),
-    *("Sec-WebSocket-Protocol", "Sec-WebSocket-Version", "User-Agent", "X-Requested-With", "Traceparent", "Tracestate"),
-)
-_HEAD = """\
-# {title}.
-# It holds the secret of the door: chmod 600. Include it in the http block of nginx.conf:
-#     include /etc/nginx/ostiary.conf;
-
-# The gateway, which is asked about each request.
-upstream ostiary_gateway {{
-    server {gateway};
-    keepalive 64;
-}}
-# Only WebSocket passes: any other protocol would open a way behind the decision.
-map $http_upgrade $ostiary_upgrade {{
-    default   "";
-    websocket websocket;
-}}
-map $ostiary_upgrade $ostiary_connection {{
-    default   "";
-    websocket upgrade;
-}}
-# A body without an announced length, as in chunks or in HTTP/2, may have any.
-map $server_protocol:$http_transfer_encoding $ostiary_no_length {{
-    default        unknown;
-    ~^HTTP/1\\.[01]:$ 0;
-}}
-map $content_length $ostiary_length {{
-    default $content_length;
-    ""      $ostiary_no_length;
-}}
-proxy_headers_hash_max_size    2048;
-proxy_headers_hash_bucket_size 128;
-"""
-_CACHE = """\
-# Allowing answers are used again for {cache}: so long can a revocation, or a change of the policy, go unnoticed.
-# The key of a cached answer is written to its file, so the token is hashed.
-{hashing}proxy_cache_path /dev/shm/ostiary-{door} keys_zone=ostiary_{zone}:16m max_size=64m inactive=1m
-    use_temp_path=off;
-"""
-# What hashes the token, by the module that can: the lines of the http block, and those of each location.
-TOKEN_HASHES = {
-    "njs": (
-        """\
-# That takes the module njs: load_module modules/ngx_http_js_module.so; and its script beside this file:
-#     ostiary door nginx --key-script > ostiary.js
-js_import ostiary from ostiary.js;
-js_set $ostiary_token ostiary.digest;
-""",
-        "",
-    ),
-    "set-misc": (
-        """\
-# That takes the module set-misc: load_module modules/ndk_http_module.so; load_module
-# modules/ngx_http_set_misc_module.so; (Debian: libnginx-mod-http-set-misc)
-""",
-        "        set_sha1 $ostiary_token $http_authorization;\n",
-    ),
-}
-_BROWSERS = """\
-# To a browser that loads a page a refusal is a page; everybody else gets JSON.
-map $ostiary_type $ostiary_unauthorized {
-    default     @ostiary_unauthorized;
-    ~^text/html @ostiary_page;
-}
-map $ostiary_type $ostiary_refused {
-    default     @ostiary_refused;
-    ~^text/html @ostiary_page;
-}
-"""
-_BACKEND = """\
-# The upstream "{name}".
-upstream ostiary_to_{zone} {{
-    server {address};
-    keepalive 64;
-}}
-"""
-_QUESTION = """\
-    location = /_ostiary/{name} {{
-        internal;
-        proxy_pass {scheme}://ostiary_gateway{path};
-        proxy_http_version 1.1;
-        proxy_pass_request_body off;
-        proxy_connect_timeout 2s;
-        proxy_read_timeout 15s;
-        # Room for users with many groups.
-        proxy_buffer_size 64k;
-        proxy_buffers 4 64k;
-        proxy_set_header Host {host};
-        proxy_set_header Connection "";
-        proxy_set_header Content-Length "";
-{proof}        # What is asked about. Each line overwrites what the client may have sent under this name.
-        proxy_set_header X-Original-Method $request_method;
-        proxy_set_header X-Original-URI $request_uri;
-        proxy_set_header X-Original-Host $http_host;
-        proxy_set_header X-Original-Upgrade $ostiary_upgrade;
-        proxy_set_header X-Original-Content-Length $ostiary_length;
-        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-{cache}    }}
-"""
-_QUESTION_CACHE = """\
-        proxy_cache ostiary_{zone};
-        proxy_cache_key $request_method:$http_host:$ostiary_upgrade:$ostiary_length:$request_uri:$ostiary_token;
-        # Keeps the files of the answers open: a third of the time otherwise goes into opening them. Each takes a
-        # descriptor of a worker: raise max and worker_rlimit_nofile together.
-        open_file_cache max=256 inactive=60s;
-        open_file_cache_valid 60s;
-        proxy_cache_methods GET HEAD;
-        proxy_cache_valid 200 {cache};
-        proxy_ignore_headers Cache-Control Expires Set-Cookie Vary X-Accel-Expires;
-        # One question for all who wait for the same answer.
-        proxy_cache_lock on;
-        # Requests in the name of another are always asked about.
-        proxy_cache_bypass $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
-        proxy_no_cache $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
-"""
-_SIGN_IN = """\
-    # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host.
-    location = {path} {{
-        proxy_pass {scheme}://ostiary_gateway{path};
-        proxy_redirect off;
-        proxy_http_version 1.1;
-        proxy_connect_timeout 2s;
-        proxy_buffer_size 64k;
-        proxy_buffers 4 64k;
-        # Not as the client writes it, who could name another host.
-        proxy_set_header Host {host};
-        proxy_set_header Connection "";
-        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-{trust}    }}
-"""
-_LOCATION = """\
-    location {prefix} {{
-{hashing}        auth_request /_ostiary/{name};
-{told}        auth_request_set $ostiary_status $upstream_http_x_ostiary_status;
-        auth_request_set $ostiary_body $upstream_http_x_ostiary_body;
-        auth_request_set $ostiary_audit_id $upstream_http_audit_id;
-        auth_request_set $ostiary_retry_after $upstream_http_retry_after;
-        auth_request_set $ostiary_nosniff $upstream_http_x_content_type_options;
-{browsers}        error_page 401 = {unauthorized};
-        error_page 403 = {refused};
-        # The gateway could not be asked, or its answer was none: nobody is let in.
-        error_page 500 = @ostiary_unavailable;
-
-        # Without a path here the request is passed as the client wrote it, which is what was decided on.
-        proxy_pass {scheme}://ostiary_to_{zone};
-        proxy_http_version 1.1;
-        proxy_set_header Host $http_host;
-        proxy_set_header Connection $ostiary_connection;
-        proxy_set_header Upgrade $ostiary_upgrade;
-        proxy_set_header X-Forwarded-For $remote_addr;
-        proxy_set_header X-Forwarded-Host $http_host;
-        proxy_set_header X-Forwarded-Port $server_port;
-        proxy_set_header X-Forwarded-Proto $scheme;
-        proxy_set_header X-Real-IP $remote_addr;
-        # Who the user is, in the place of what the client claims.
-{identity}{cookies}{passed}    }}
-"""
-_TOLD_TO_BROWSERS = """\
-        auth_request_set $ostiary_type $upstream_http_content_type;
-        auth_request_set $ostiary_location $upstream_http_location;
-        auth_request_set $ostiary_set_cookie $upstream_http_set_cookie;
-        auth_request_set $ostiary_sign_in $upstream_http_x_ostiary_sign_in;
-        auth_request_set $ostiary_policy $upstream_http_content_security_policy;
-        auth_request_set $ostiary_vary $upstream_http_vary;
-"""
-_COOKIES = """\
-        # The client's cookies without those of the gateway; if none are left, there is no such header.
-        proxy_set_header Cookie $ostiary_cookie;
-"""
-_REFUSALS = """\
-    default_type application/json;
-    location @ostiary_unauthorized {{
-        # nginx itself adds WWW-Authenticate.
-        add_header Audit-Id $ostiary_audit_id always;
-        add_header Cache-Control "no-cache, private" always;
-        add_header X-Content-Type-Options $ostiary_nosniff always;
-{sign_in}        return 401 "$ostiary_body\\n";
-    }}
-    location @ostiary_refused {{
-        add_header Audit-Id $ostiary_audit_id always;
-        add_header Cache-Control "no-cache, private" always;
-        add_header Retry-After $ostiary_retry_after always;
-        add_header X-Content-Type-Options $ostiary_nosniff always;
-{redirect}{statuses}        return 403 "$ostiary_body\\n";
-    }}
-{page}    location @ostiary_unavailable {{
-        add_header Cache-Control "no-cache, private" always;
-        return 503 '{unavailable}\\n';
-    }}
-"""
-_SIGN_IN_REQUIRED = "        add_header X-Ostiary-Sign-In $ostiary_sign_in always;\n"
-_REDIRECT = """\
-        # To the sign-in page, with a cookie that binds the way back to this browser.
-        add_header Set-Cookie $ostiary_set_cookie always;
-        add_header Referrer-Policy no-referrer always;
-        add_header Vary $ostiary_vary always;
-        if ($ostiary_status = 303) { return 303 $ostiary_location; }
-"""
-_PAGE = """\
-    location @ostiary_page {{
-        default_type "text/html; charset=utf-8";
-        add_header Audit-Id $ostiary_audit_id always;
-        add_header Cache-Control no-store always;
-        add_header Content-Security-Policy $ostiary_policy always;
-        add_header Referrer-Policy same-origin always;
-        add_header Retry-After $ostiary_retry_after always;
-        add_header X-Content-Type-Options nosniff always;
-        add_header X-Frame-Options DENY always;
-{statuses}        return 403 "$ostiary_body\\n";
-    }}
-"""
-
 
 def configuration(layout: Layout) -> str:
-    parts = [_HEAD.format(title=layout.title, gateway=layout.gateway_address)]
+    parts = [HEAD.format(title=layout.title, gateway=layout.gateway_address)]
     if layout.has_applications:
-        parts.append(_BROWSERS)
+        parts.append(BROWSERS)
     if layout.cache:
         hashing, _ = TOKEN_HASHES[layout.hash_module]
         zone = _zone(layout.door.name)
-        parts.append(_CACHE.format(cache=layout.cache, door=layout.door.name, zone=zone, hashing=hashing))
-    parts += [_BACKEND.format(name=each.name, zone=_zone(each.name), address=each.address) for each in layout.backends]
+        parts.append(CACHE.format(cache=layout.cache, door=layout.door.name, zone=zone, hashing=hashing))
+    parts += [BACKEND.format(name=each.name, zone=_zone(each.name), address=each.address) for each in layout.backends]
     sites = layout.sites()
     if ANY_HOST not in sites:
         parts.append(_server(layout, "", "    # No upstream has this host.\n    return 421;\n"))
@@ -281,11 +70,11 @@ def _site(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
 
 def _refusals(layout: Layout) -> str:
     has_applications = layout.has_applications
-    return _REFUSALS.format(
+    return REFUSALS.format(
         statuses=_statuses(STATUSES),
-        sign_in=_SIGN_IN_REQUIRED if has_applications else "",
-        redirect=_REDIRECT if has_applications else "",
-        page=_PAGE.format(statuses=_statuses((401, *STATUSES))) if has_applications else "",
+        sign_in=SIGN_IN_REQUIRED if has_applications else "",
+        redirect=REDIRECT if has_applications else "",
+        page=PAGE.format(statuses=_statuses((401, *STATUSES))) if has_applications else "",
         unavailable=NO_DOOR.body.decode().strip(),
     )
 
@@ -296,12 +85,12 @@ def _statuses(codes: Sequence[int]) -> str:
 
 def _sign_in(layout: Layout, path: str, host: str) -> str:
     trust = "".join(f"        {line}\n" for line in _trust(layout))
-    return _SIGN_IN.format(path=path, scheme=layout.gateway.scheme, host=host, trust=trust)
+    return SIGN_IN.format(path=path, scheme=layout.gateway.scheme, host=host, trust=trust)
 
 
 def _question(layout: Layout, backend: Backend) -> str:
-    cache = _QUESTION_CACHE.format(zone=_zone(layout.door.name), cache=layout.cache) if layout.cache else ""
-    return _QUESTION.format(
+    cache = QUESTION_CACHE.format(zone=_zone(layout.door.name), cache=layout.cache) if layout.cache else ""
+    return QUESTION.format(
         name=backend.name,
         scheme=layout.gateway.scheme,
         path=layout.question_path(backend),
@@ -339,18 +128,18 @@ def _location(layout: Layout, backend: Backend) -> str:
     told = "".join(f"        auth_request_set {variable} {source};\n" for _, variable, source in variables)
     if layout.cleans_cookies:
         told += "        auth_request_set $ostiary_cookie $upstream_http_x_ostiary_cookie;\n"
-    return _LOCATION.format(
+    return LOCATION.format(
         prefix=backend.prefix,
         hashing=TOKEN_HASHES[layout.hash_module][1] if layout.cache else "",
         name=backend.name,
         zone=_zone(backend.name),
         scheme=backend.url.scheme,
         told=told,
-        browsers=_TOLD_TO_BROWSERS if layout.has_applications else "",
+        browsers=TOLD_TO_BROWSERS if layout.has_applications else "",
         unauthorized="$ostiary_unauthorized" if layout.has_applications else "@ostiary_unauthorized",
         refused="$ostiary_refused" if layout.has_applications else "@ostiary_refused",
         identity="".join(f"        proxy_set_header {name} {variable};\n" for name, variable, _ in variables),
-        cookies=_COOKIES if layout.cleans_cookies else "",
+        cookies=COOKIES if layout.cleans_cookies else "",
         passed=_passed(layout),
     )
 

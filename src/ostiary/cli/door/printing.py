@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.door import caddy, envoy, gateway_api, nginx, traefik
+from ostiary.cli.door import caddy, envoy, gateway_api, nginx, nginx_texts, traefik
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, load
@@ -37,7 +37,7 @@ _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m)")
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.key_script:
-        sys.stdout.write(nginx.KEY_SCRIPT)
+        sys.stdout.write(nginx_texts.KEY_SCRIPT)
         return OK
     kind = ProxyKind(arguments.proxy)
     config = load(arguments)
