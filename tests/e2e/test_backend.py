@@ -59,8 +59,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]
         "externalURL": f"https://localhost:{port}",
         "issuer": {"audiences": [AUDIENCE], "keys": {"files": ["key.pem"]}},
         "webhooks": WEBHOOKS,
-        # What the same API is to a gateway in front of it: the conformance tests compare both.
-        "upstreams": [{"name": "shop", "server": "http://127.0.0.1:1", "attributes": TEMPLATES}],
     }
     with site.serving(**sections) as served:
         yield served
@@ -446,49 +444,6 @@ def raw_status(api: ServedApi, target: str, token: str) -> int:
         request = f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode())
         return int(connection.recv(64).split(b" ")[1])
-
-
-class TestAsThroughTheGateway:
-    """The same requests get the same answers at the gateway, wherever one of the two refuses them."""
-
-    @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PATCH"])
-    @pytest.mark.parametrize(
-        "target",
-        [
-            "/v1/shop/carts/c1",
-            "/v1/other/carts/c1",
-            "/v1/shop/carts",
-            "/v1/shop/carts/c1/restart",
-            "/metrics",
-            "/else?x=1",
-        ],
-    )
-    @pytest.mark.parametrize("who", ["nobody", "unknown", "bob", "narrowed"])
-    def test_refusals_are_the_same_bytes(
-        self, gateway: ServedGateway, api: ServedApi, tokens: dict[str, str | None], method: str, target: str, who: str
-    ) -> None:
-        """S68: an unauthorized action is refused before it reaches the application."""
-        here = api.ask(method, target, tokens[who])
-        with gateway.http(tokens[who]) as http:
-            there = http.request(method, target)
-        allowed_there, allowed_here = there.status_code in (502, 503), here.status_code in (200, 405, 404)
-        assert allowed_here == allowed_there
-        if not allowed_there:
-            compared = ("WWW-Authenticate", "Cache-Control", "Content-Type", "X-Content-Type-Options")
-            assert here.status_code == there.status_code
-            assert here.content == there.content
-            assert [here.headers.get(name) for name in compared] == [there.headers.get(name) for name in compared]
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def tokens(cls, gateway: ServedGateway) -> dict[str, str | None]:
-        alice = gateway.login("alice").token
-        return {
-            "nobody": None,
-            "unknown": "ost_" + 51 * "a",
-            "bob": gateway.login("bob").token,
-            "narrowed": narrowed(gateway, alice, "get,list carts -n shop"),
-        }
 
 
 class TestTrouble:

@@ -6,6 +6,7 @@ what it got. For the Gateway API, which is no program, Envoy runs what an implem
 
 from __future__ import annotations
 
+import re
 import shutil
 import ssl
 from collections.abc import Iterator
@@ -15,27 +16,25 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote
 
 import pytest
 import trustme
 
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, IdentityMode, Provider
-from ostiary.gateway.doors.forward.identity import split_values
-from ostiary.interfaces.admission import Admission, AdmissionProvider
+from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.token_store import RevocationKind
-from ostiary.model import Attributes, Decision, UserInfo, Verdict
-from tests.support.door_cases import (
-    CASES,
-    NORMALISES,
-    OWN_REFUSAL,
-    PASSES_CLAIM,
-    PROXIES,
-    TOLD,
-    Case,
-)
-from tests.support.doors import HOST, TOKEN_HASH_MODULES, Client, EchoUpstream, FakeGateway, Reply, printed, running
+from ostiary.model import UserInfo
+from tests.support.backend import CALLER, WEBHOOKS, prepare
+from tests.support.door_cases import DOORS, PROXIES, REASONS, Case
+from tests.support.door_suite import SUITE, kubernetes
+from tests.support.door_suite.drivers import CarryingDoor, arrival
+from tests.support.door_suite.judge import EXCUSES, Judge
+from tests.support.door_suite.middleware import AUTHORIZATION, middleware_doors
+from tests.support.door_suite.outcome import Outcome, SuiteDoor
+from tests.support.door_suite.policy import ADMIN, ATTRIBUTES, EXTRA, USERS, Rooms, Rules
+from tests.support.door_suite.webhooks import WebhookDoor
+from tests.support.doors import HOST, TOKEN_HASH_MODULES, Client, EchoUpstream, FakeGateway, printed, running
 from tests.support.gateway import InProcessGateway, Site
 from tests.support.gateway_api import envoy_for_routes
 from tests.support.missing import missing
@@ -43,67 +42,8 @@ from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("nginx"), pytest.mark.timeout(240)]
 
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "ask-from-another-proxy.md"
 SECRET = "the-secret-of-this-door"
-USERS = {
-    "alice": UserInfo("alice", "7", ("dev", "ops")),
-    "bob": UserInfo("bob", "", ("dev",)),
-    "plain": UserInfo("plain", "1", ("dev",)),
-    "commas": UserInfo("commas", "1", ("a,b", ",", "c,", "cn=dev,ou=groups,dc=example")),
-    "percent": UserInfo("percent", "1", ("50%", "%2C", "%", "%%25")),
-    "umlaut": UserInfo("jürgen", "1", ("ärzte", "日本", "naïve")),
-    "spaces": UserInfo("a b", "1", ("all staff", "a  b")),
-    "many": UserInfo("many", "1", tuple(f"group-{number:04}-of-a-large-directory" for number in range(230))),
-    "nobody": UserInfo("nobody"),
-    "colons": UserInfo("system-like:x", "1", ("oidc:dev", "ldap:cn=x")),
-    "quotes": UserInfo("o'neil", "1", ('"quoted"', "back\\slash", "a;b", "<b>")),
-}
-GET_ONLY = ("get", "head")
-
-
-class Rules:
-    """Decides by the path, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: set[str] = set()
-
-    def decide(self, attributes: Attributes) -> Decision:
-        request, user = attributes.request, attributes.user.username
-        if request.verb == "impersonate":
-            return _decision(user == "alice")
-        self.asked.add(unquote(request.path))
-        if request.path.startswith("/hidden"):
-            return Decision(Verdict.DENY, "hidden", hidden=True)
-        if request.path == "/fails":
-            raise RuntimeError("the provider's own words")
-        if request.path == "/alice-only":
-            return _decision(user == "alice")
-        if request.path == "/get-only":
-            return _decision(request.verb in GET_ONLY)
-        return _decision(not request.path.startswith("/denied"))
-
-    async def authorize(self, attributes: Attributes) -> Decision:
-        return self.decide(attributes)
-
-    async def relevant_groups(self) -> frozenset[str]:
-        return frozenset()
-
-
-class Rooms:
-    """An admission provider: too often at one path, never at another."""
-
-    def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
-        match attributes.request.path:
-            case "/limited":
-                return Admission(False, "too often", retry_after=7)
-            case "/full":
-                return Admission(False, "no room")
-        return Admission(True)
-
-    def settled(self, attributes: Attributes, *, status: int) -> None: ...
-
-
-def _decision(allowed: bool) -> Decision:
-    return Decision(Verdict.ALLOW if allowed else Verdict.DENY, "the rules of the test")
 
 
 @dataclass(frozen=True)
@@ -114,6 +54,7 @@ class Doors:
     gateway: InProcessGateway
     rules: Rules
     echo: EchoUpstream
+    echoes: dict[str, EchoUpstream]
     tokens: dict[str, str]
     clients: dict[str, Client]
 
@@ -123,10 +64,11 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     folder = tmp_path_factory.mktemp("doors")
     site = Site(folder / "gateway", trustme.CA())
     (site.folder / "secret").write_text(SECRET + "\n")
+    prepare(site)
     rules = Rules()
     with ExitStack() as stack:
-        echo = stack.enter_context(EchoUpstream())
-        sections = _sections(echo)
+        echoes = {name: stack.enter_context(EchoUpstream()) for name in ATTRIBUTES}
+        echo, sections = echoes["shop"], _sections(echoes)
         gateway = stack.enter_context(site.in_process(lambda config: _scripted(config, rules), **sections))
         config = site.write_config(**sections)
         clients = {"built-in": Client(gateway.port, _trust(site))}
@@ -136,15 +78,28 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
             if proxy == "gateway-api":
                 text = envoy_for_routes(text, port, site.folder / "ca.pem")
             clients[proxy] = stack.enter_context(running(proxy, folder / proxy, text, port))
-        yield Doors(site, gateway, rules, echo, _tokens(gateway), clients)
+        yield Doors(site, gateway, rules, echo, echoes, _tokens(gateway), clients)
 
 
-def _sections(echo: EchoUpstream) -> dict[str, Any]:
-    upstream = {"name": "shop", "server": f"http://127.0.0.1:{echo.port}", "attributes": "http", "hosts": [HOST]}
+def _sections(echoes: dict[str, EchoUpstream]) -> dict[str, Any]:
+    where: dict[str, dict[str, Any]] = {
+        "shop": {"hosts": [HOST]},
+        "cluster": {"hosts": [kubernetes.HOST]},
+        "admin": {"hosts": [HOST], "prefix": ADMIN},
+    }
+    servers = {name: f"http://127.0.0.1:{echo.port}" for name, echo in echoes.items()}
     return {
-        "upstreams": [upstream],
-        "doors": [{"name": proxy, "proxy": proxy, "callers": {"tokenFile": "secret"}} for proxy in PROXIES],
-        "authorization": {"chain": [{"name": "all", "type": "allow_all"}], "hideDenied": True},
+        "upstreams": [
+            {"name": name, "server": servers[name], "attributes": ATTRIBUTES[name], **place}
+            for name, place in where.items()
+        ],
+        "doors": [
+            {"name": proxy, "proxy": proxy, "callers": {"tokenFile": "secret"}, "extra": [EXTRA]} for proxy in PROXIES
+        ],
+        "authorization": AUTHORIZATION,
+        # The suite has more bad tokens than anybody may try.
+        "limits": {"failuresPerMinute": 0},
+        "webhooks": {**WEBHOOKS, "tokenReview": True},
     }
 
 
@@ -178,9 +133,9 @@ def _tokens(gateway: InProcessGateway) -> dict[str, str]:
     async def issue(user: UserInfo) -> str:
         return (await tokens.issue(user, provider="staff")).token.reveal()
 
-    async def less(user: UserInfo) -> str:
+    async def less(user: UserInfo, scope: str) -> str:
         session = (await tokens.issue(user, provider="staff")).session
-        delegation = narrow(None, parse_scope("get /narrow/*,/denied"), "").encode()
+        delegation = narrow(None, parse_scope(scope), "").encode()
         return (await tokens.mint(session, lifetime=timedelta(minutes=10), delegation=delegation)).token.reveal()
 
     async def revoked(user: UserInfo) -> str:
@@ -189,7 +144,9 @@ def _tokens(gateway: InProcessGateway) -> dict[str, str]:
         return issued.token.reveal()
 
     made = {name: gateway.call(lambda user=user: issue(user)) for name, user in USERS.items()}  # type: ignore[misc]
-    made["narrowed"] = gateway.call(lambda: less(USERS["alice"]))
+    made["narrowed"] = gateway.call(lambda: less(USERS["alice"], "get /narrow/*,/denied"))
+    made["reader"] = gateway.call(lambda: less(USERS["alice"], "get,list pods -n x,hidden"))
+    made["clerk"] = gateway.call(lambda: less(USERS["alice"], "get carts -n x"))
     made["revoked"] = gateway.call(lambda: revoked(USERS["alice"]))
     made["unknown"] = made["alice"][:-2] + ("aa" if made["alice"][-2:] != "aa" else "bb")
     return made
@@ -198,94 +155,54 @@ def _tokens(gateway: InProcessGateway) -> dict[str, str]:
 # --- the suite ---
 
 
-@pytest.mark.parametrize("proxy", ["built-in", *PROXIES])
-def test_every_door_answers_as_the_built_in_proxy(doors: Doors, proxy: str) -> None:
-    failures = []
-    for case in CASES:
-        token = None if case.user is None else doors.tokens[case.user]
-        doors.echo.seen.pop(case.name, None)
-        reply = doors.clients[proxy].send(case.request(token), head_only=case.method == "HEAD")
-        mistake = _mistake(doors, proxy, case, reply)
+@pytest.fixture(scope="module")
+def suite(doors: Doors) -> Iterator[dict[str, SuiteDoor]]:
+    """Every way by which a request can be decided on. A further one is an entry here."""
+    carrying = [CarryingDoor(name, client, doors.echoes, doors.tokens) for name, client in doors.clients.items()]
+    with doors.gateway.http(CALLER) as http, middleware_doors(doors.gateway, doors.rules, doors.tokens) as middlewares:
+        every: list[SuiteDoor] = [*carrying, WebhookDoor(http, doors.tokens), *middlewares]
+        yield {door.name: door for door in every}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_every_door_answers_as_the_built_in_proxy(
+    doors: Doors, suite: dict[str, SuiteDoor], judge: Judge, name: str
+) -> None:
+    failures, observed = [], set()
+    for case in SUITE:
+        outcome = suite[name].send(case)
+        mistake = judge.mistake(name, case, outcome)
         if mistake:
             failures.append(f"{case.name}: {mistake}")
+        elif name in case.differs and judge.differs(name, case, outcome):
+            observed.add(case.differs[name])
     assert not failures, "\n".join(failures)
+    assert "smuggled" not in {name for echo in doors.echoes.values() for name in echo.seen}
+    stale = {case.differs[name] for case in SUITE if name in case.differs} - observed
+    assert not stale, "it does not differ for these reasons"
 
 
-def _mistake(doors: Doors, proxy: str, case: Case, reply: Reply) -> str:
-    """What is wrong with *reply*; empty if nothing is."""
-    seen = doors.echo.seen.get(case.name)
-    reason = case.differs.get(proxy)
-    if seen is not None and reply.status != 200:
-        return f"answered {reply.status}, and reached the upstream"
-    if reply.status == case.status and reason not in (NORMALISES, PASSES_CLAIM, OWN_REFUSAL):
-        return _mistake_of_same(doors, proxy, case, reply)
-    match reason:
-        case None:
-            return f"answered {reply.status}, not {case.status}: {reply.body[:200]!r}"
-        case "normalises":
-            # Refused; or another path, which is what was decided on, and is none that is denied.
-            path = "" if seen is None else unquote(seen["target"].partition("?")[0])
-            is_decided = path in doors.rules.asked and not path.startswith(("/denied", "/hidden"))
-            return "" if reply.status >= 400 or is_decided else f"the upstream got {path!r} undecided"
-        case "refuses a claim":
-            return "" if reply.status == 400 else f"answered {reply.status}"
-        case "refuses by itself":
-            return "" if 400 <= reply.status < 500 else f"answered {reply.status}"
-        case "has no 500":
-            return "" if reply.status == 503 else f"answered {reply.status}"
-        case "leads to sign in":
-            return "" if reply.status == 303 else f"answered {reply.status}"
-        case "passes a claim":
-            return _mistake_in_identity(proxy, case, seen)
-    return f"an unknown reason: {reason}"
+def test_every_reason_to_differ_is_used_and_documented() -> None:
+    used = {reason for case in SUITE for reason in case.differs.values()}
+    assert used == set(REASONS) == set(EXCUSES)
+    _, _, section = GUIDE.read_text().partition("## Where the doors differ\n")
+    rows = [row.split("|")[1].strip() for row in section.splitlines() if row.startswith("|")]
+    assert rows[2:] == sorted(set(rows[2:]), key=rows.index), "twice in the table"
+    assert set(rows[2:]) == used
 
 
-def _mistake_of_same(doors: Doors, proxy: str, case: Case, reply: Reply) -> str:
-    seen = doors.echo.seen.get(case.name)
-    if reply.status == 200:
-        if seen is None:
-            return "200 without the upstream"
-        if (seen["method"], seen["target"]) != (case.method, case.target):
-            return f"the upstream got {seen['method']} {seen['target']}"
-        return _mistake_in_identity(proxy, case, seen) or _mistake_in_claims(case, seen)
-    if reply.status == 401 and not (reply.header("WWW-Authenticate") or "").startswith("Bearer"):
-        return "401 without a challenge"
-    if reply.status == 429 and reply.header("Retry-After") != "7":
-        return "429 without Retry-After"
-    is_json = reply.header("Content-Type") == "application/json"
-    if is_json and case.method != "HEAD" and reply.json()["code"] != reply.status:
-        return f"another body: {reply.body[:200]!r}"
-    return "" if reply.header("Audit-Id") else "without an Audit-Id"
+def test_the_suite_has_as_many_requests_as_the_guide_says() -> None:
+    (figure,) = re.findall(r"One suite of more than (\d+) requests", GUIDE.read_text())
+    assert len(SUITE) > int(figure)
+    assert len({case.name for case in SUITE}) == len(SUITE)
+    assert {door for case in SUITE for door in case.differs} <= set(DOORS)
 
 
-def _mistake_in_identity(proxy: str, case: Case, seen: dict[str, object] | None) -> str:
-    if seen is None:
-        return "it did not reach the upstream"
-    headers = cast("list[list[str]]", seen["headers"])
-    name, groups = TOLD[case.told] if case.told else _identity(case)
-    users = [_utf8(value) for key, value in headers if key.lower() == "x-remote-user"]
-    lines = [_utf8(value) for key, value in headers if key.lower() == "x-remote-group" and value]
-    told = lines if proxy in ("built-in", "traefik") else [group for line in lines for group in split_values(line)]
-    if users != [name] or tuple(told) != groups:
-        return f"the upstream was told {users} {told}"
-    return ""
-
-
-def _identity(case: Case) -> tuple[str, tuple[str, ...]]:
-    user = USERS["alice" if case.user == "narrowed" else case.user or ""]
-    return user.username, user.groups
-
-
-def _mistake_in_claims(case: Case, seen: dict[str, object]) -> str:
-    """Whatever the client claimed must not be there, nor its token, nor the secret of the door."""
-    for name, value in cast("list[list[str]]", seen["headers"]):
-        if "evil" in value or SECRET in value or "Bearer" in value or name.lower().startswith("impersonate"):
-            return f"the upstream got {name}: {value}"
-    return ""
-
-
-def _utf8(value: str) -> str:
-    return value.encode("latin-1").decode("utf-8")
+@pytest.fixture(scope="module")
+def judge(doors: Doors, suite: dict[str, SuiteDoor]) -> Judge:
+    replies = {case.name: suite["built-in"].send(case).reply for case in SUITE if "built-in" not in case.differs}
+    examples = {name: reply for name, reply in replies.items() if reply is not None}
+    return Judge(doors.rules, (SECRET, CALLER, *doors.tokens.values()), examples)
 
 
 # --- closed ---
@@ -395,7 +312,7 @@ def test_every_decision_at_a_door_is_recorded(doors: Doors) -> None:
 
 @pytest.mark.parametrize("token_hash", TOKEN_HASH_MODULES)
 def test_nginx_uses_an_answer_again_only_for_the_same_token_and_keeps_no_token(
-    doors: Doors, tmp_path: Path, request: pytest.FixtureRequest, token_hash: str
+    doors: Doors, judge: Judge, tmp_path: Path, request: pytest.FixtureRequest, token_hash: str
 ) -> None:
     for module in TOKEN_HASH_MODULES[token_hash]:
         if not module.exists():
@@ -416,8 +333,8 @@ def test_nginx_uses_an_answer_again_only_for_the_same_token_and_keeps_no_token(
             case = Case("cached", "/cached", user=user, headers=claims)
             reply = client.send(case.request(doors.tokens[user]))
             assert reply.status == 200
-            assert not _mistake_in_identity("nginx", case, reply.json())
-            assert not _mistake_in_claims(case, reply.json())
+            outcome = Outcome(reply.status, arrival("nginx", "shop", reply.json()), reply)
+            assert not judge.mistake("nginx", case, outcome)
         assert questions.values["nginx", "asked"] - before == 2
         for target, status in (("/denied", 403), ("/cached?other", 200), ("/hidden/x", 404)):
             assert client.send(Case("other", target).request(doors.tokens["alice"])).status == status

@@ -1,7 +1,7 @@
-"""Requests that every door must answer in the same way as the built-in proxy: the suite of ``tests/e2e/test_doors.py``.
+"""Requests that every door must answer in the same way as the built-in proxy, and what a case of that suite is.
 
-A case is data. `differs` names the proxies that answer otherwise, each with a reason of `REASONS`;
-``docs/how-to/ask-from-another-proxy.md`` tells operators of each.
+A case is data. `differs` names the doors that answer otherwise, each with a reason of `REASONS`;
+``docs/how-to/ask-from-another-proxy.md`` tells operators of each. More cases are in `tests.support.door_suite`.
 """
 
 from __future__ import annotations
@@ -9,29 +9,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Why a proxy may answer otherwise: the name of the reason, and what must hold then.
-NORMALISES = "normalises"  # it makes one path of several, asks about that, and forwards that: never anything else
+# Why a door may answer otherwise: the name of the reason, and what must hold then (`door_suite.judge`).
+NORMALISES = "normalises"  # it makes one request of several, asks about that, and forwards that: never anything else
 OWN_REFUSAL = "refuses by itself"  # with another status, and without asking
 REFUSES_CLAIM = "refuses a claim"  # it cannot take the header out, so the gateway refuses the request
 PASSES_CLAIM = "passes a claim"  # it can take out no headers but those that the gateway tells
 LEADS = "leads to sign in"  # only at the address of the gateway is a page to sign in
 NO_500 = "has no 500"  # every failure of the gateway is a 503
-REASONS = (NORMALISES, OWN_REFUSAL, REFUSES_CLAIM, PASSES_CLAIM, LEADS, NO_500)
+NO_LIMITS = "has no limits"  # nothing but the policy decides
+HIDES_NOTHING = "hides nothing"  # a review has no 404
+NO_SCOPES = "knows no narrowed tokens"  # it would take the token for its owner's
+OWN_READING = "reads requests itself"  # the gateway is asked about what another program has read
+ANY_HOST = "serves any host"  # nobody chooses an upstream by it
+NOBODY_ELSE = "lets nobody be another"  # it refuses every Impersonate-*
+ANSWERS_ITSELF = "answers itself"  # the path is the gateway's own, at its own address
+REASONS = (
+    *(NORMALISES, OWN_REFUSAL, REFUSES_CLAIM, PASSES_CLAIM, LEADS, NO_500),
+    *(NO_LIMITS, HIDES_NOTHING, NO_SCOPES, OWN_READING, ANY_HOST, NOBODY_ELSE, ANSWERS_ITSELF),
+)
 PROXIES = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
 ENVOYS = ("envoy", "gateway-api")
+MIDDLEWARES = ("asgi", "wsgi")
+DOORS = ("built-in", *PROXIES, "webhooks", *MIDDLEWARES)
+# For requests that are refused everywhere, in whichever way; and for those of which a door may make harmless ones.
+_READ_ELSEWHERE = {"webhooks": OWN_READING}
+REFUSED = {**dict.fromkeys((*PROXIES, *MIDDLEWARES), OWN_REFUSAL), **_READ_ELSEWHERE}
+ONE_READING = {**dict.fromkeys((*PROXIES, *MIDDLEWARES), NORMALISES), **_READ_ELSEWHERE}
 
 # Who an upstream is told, if not the user of the token.
 TOLD = {
     "bob": ("bob", ("system:authenticated",)),
     "bob+guests": ("bob", ("guests", "system:authenticated")),
+    "bob+two": ("bob", ("guests", "others", "system:authenticated")),
+    "bob+comma": ("bob", ("guests,others", "system:authenticated")),
 }
 
 Headers = tuple[tuple[str, str], ...]
+# In a target, or in the value of a header: the token of the case's user.
+TOKEN = "{token}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """`user` is whose token is presented; None for none. `told` is who the upstream must be told, if not the user."""
+    """`user` is whose token is presented, as `authorization` says; None for none.
+
+    `told` is who the upstream must be told, if not the user, and `arrives` the target that it must get, if not the one
+    that was sent. `framing` are the lines that say how long the body is; None for the usual one. `host` is also what
+    chooses the upstream; without it no Host is sent. A case that is `alone` has a connection of its own.
+    """
 
     name: str
     target: str = "/x"
@@ -43,14 +68,31 @@ class Case:
     host: str = "shop.example"
     told: str = ""
     differs: Mapping[str, str] = field(default_factory=dict)
+    arrives: str = ""
+    authorization: str = f"Bearer {TOKEN}"
+    framing: Headers | None = None
+    content: bytes = b""
+    version: str = "HTTP/1.1"
+    alone: bool = False
+
+    @property
+    def upstream(self) -> str:
+        return "cluster" if self.host.lower().startswith("cluster.") else "shop"
+
+    def lines(self, token: str | None) -> Headers:
+        """The headers of the request, in their order."""
+        host = (("Host", self.host),) if self.host else ()
+        bearer = () if token is None or not self.authorization else (("Authorization", self.authorization),)
+        framing = self.framing
+        if framing is None:
+            has_body = self.body or self.method in ("POST", "PUT", "PATCH")
+            framing = (("Content-Length", str(len(self.body))),) if has_body else ()
+        lines = (*host, ("X-Case", self.name), *bearer, *self.headers, *framing)
+        return tuple((name, value.replace(TOKEN, token or "")) for name, value in lines)
 
     def request(self, token: str | None) -> bytes:
-        lines = [f"{self.method} {self.target} HTTP/1.1", f"Host: {self.host}", f"X-Case: {self.name}"]
-        if token is not None:
-            lines.append(f"Authorization: Bearer {token}")
-        lines += [f"{name}: {value}" for name, value in self.headers]
-        if self.body or self.method in ("POST", "PUT", "PATCH"):
-            lines.append(f"Content-Length: {len(self.body)}")
+        first = f"{self.method} {self.target.replace(TOKEN, token or '')} {self.version}"
+        lines = [first, *(f"{name}: {value}" for name, value in self.lines(token))]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
 
@@ -112,34 +154,38 @@ NOT_ENCODED = ("/a\\b", "/a|b", "/a^b", "/a`b", "/a{b}", "/a<b>", '/a"b', "/x#fr
 
 def _paths() -> list[Case]:
     cases = [Case(f"path {path[:40]}", path) for path in PATHS]
-    cases += [Case(f"query {query[:40]}", f"/q{query}") for query in QUERIES]
+    empty = _by(NORMALISES, *MIDDLEWARES)
+    cases += [Case(f"query {query[:40]}", f"/q{query}", differs=empty if query == "?" else {}) for query in QUERIES]
     by_envoys = _by(NORMALISES, "traefik", *ENVOYS) | _by(OWN_REFUSAL, "nginx", "caddy")
-    cases += [Case(f"hostile {path}", path, status=400, differs=by_envoys) for path in HOSTILE]
+    elsewhere = ONE_READING | by_envoys
+    cases += [Case(f"hostile {path}", path, status=400, differs=elsewhere) for path in HOSTILE]
     cases += [
-        Case(f"not encoded {path}", path, status=400, differs=by_envoys | _by(NORMALISES, "caddy"))
+        Case(f"not encoded {path}", path, status=400, differs=elsewhere | _by(NORMALISES, "caddy"))
         for path in NOT_ENCODED
     ]
     return cases
 
 
 def _decisions() -> list[Case]:
+    no_limits, not_hidden = _by(NO_LIMITS, "webhooks", *MIDDLEWARES), _by(HIDES_NOTHING, "webhooks")
+    no_scopes = _by(NO_SCOPES, "webhooks")
     return [
         Case("denied", "/denied", status=403),
         Case("denied below", "/denied/a/b?q=1", status=403),
-        Case("hidden", "/hidden/thing", status=404),
-        Case("hidden HEAD", "/hidden/thing", "HEAD", status=404),
+        Case("hidden", "/hidden/thing", status=404, differs=not_hidden),
+        Case("hidden HEAD", "/hidden/thing", "HEAD", status=404, differs=not_hidden),
         Case("hidden POST", "/hidden/thing", "POST", status=403),
         Case("hidden DELETE", "/hidden/thing", "DELETE", status=403),
-        Case("limited", "/limited", status=429),
-        Case("limited POST", "/limited", "POST", status=429),
-        Case("not admitted", "/full", status=403),
+        Case("limited", "/limited", status=429, differs=no_limits),
+        Case("limited POST", "/limited", "POST", status=429, differs=no_limits),
+        Case("not admitted", "/full", status=403, differs=no_limits),
         Case("undecided", "/fails", status=500, differs=_by(NO_500, *ENVOYS)),
         Case("denied for another user", "/alice-only", user="bob", status=403),
         Case("allowed for this user", "/alice-only", user="alice"),
-        Case("within the scope", "/narrow/x", user="narrowed"),
-        Case("beyond the scope: path", "/x", user="narrowed", status=403),
-        Case("beyond the scope: method", "/narrow/x", "POST", user="narrowed", status=403),
-        Case("within the scope, but denied", "/denied", user="narrowed", status=403),
+        Case("within the scope", "/narrow/x", user="narrowed", differs=no_scopes),
+        Case("beyond the scope: path", "/x", user="narrowed", status=403, differs=no_scopes),
+        Case("beyond the scope: method", "/narrow/x", "POST", user="narrowed", status=403, differs=no_scopes),
+        Case("within the scope, but denied", "/denied", user="narrowed", status=403, differs=no_scopes),
     ]
 
 
@@ -190,9 +236,10 @@ UNLISTED = ("X-Remote-Extra-Scope", "X-Remote-Anything", "X-Ostiary-Anything", "
 
 
 def _claims() -> list[Case]:
-    passed = _by(PASSES_CLAIM, "gateway-api")
+    seen = _by(PASSES_CLAIM, *MIDDLEWARES)
+    passed = _by(PASSES_CLAIM, "gateway-api") | seen
     cases = [
-        Case(f"claim {name}", "/claim", headers=((name, "evil"),), differs={} if name in ANSWERED else passed)
+        Case(f"claim {name}", "/claim", headers=((name, "evil"),), differs=seen if name in ANSWERED else passed)
         for name in CLAIMS
     ]
     unlisted = _by(REFUSES_CLAIM, "nginx") | passed
@@ -212,6 +259,7 @@ def _claims() -> list[Case]:
         Case(
             "several claims",
             headers=(("X-Remote-User", "evil"), ("X-Remote-User", "evil2"), ("X-Remote-Group", "root")),
+            differs=seen,
         ),
         Case("claims without a token", user=None, headers=(("X-Remote-User", "alice"),), status=401),
         Case("the secret of the door", headers=(("X-Ostiary-Door", "guess"),)),
@@ -220,34 +268,41 @@ def _claims() -> list[Case]:
 
 
 def _identities() -> list[Case]:
-    users = ("plain", "commas", "percent", "umlaut", "spaces", "many", "nobody", "colons", "quotes")
+    users = (
+        *("plain", "commas", "percent", "umlaut", "spaces", "many", "nobody", "colons", "quotes"),
+        *("long", "equal", "plus", "encoded", "emoji", "extras"),
+    )
     cases = [Case(f"groups of {user}", "/who", user=user) for user in users]
     cases += [Case(f"groups of {user}, again", "/who", user=user) for user in users]
-    as_bob = ("Impersonate-User", "bob")
+    as_bob, nobody_else = ("Impersonate-User", "bob"), _by(NOBODY_ELSE, *MIDDLEWARES)
+    as_alice = ("Impersonate-User", "alice")
+    guests, others = ("Impersonate-Group", "guests"), ("Impersonate-Group", "others")
+    comma = ("Impersonate-Group", "guests,others")
+    # Envoy makes one line of two.
+    one_line = nobody_else | _by(REFUSES_CLAIM, *ENVOYS)
     cases += [
-        Case("as another", "/who", headers=(as_bob,), told="bob"),
-        Case("as another with a group", "/who", headers=(as_bob, ("Impersonate-Group", "guests")), told="bob+guests"),
-        Case("as another, who may not", "/alice-only", headers=(as_bob,), status=403),
-        Case("as another without the right", "/who", user="bob", headers=(("Impersonate-User", "alice"),), status=403),
-        Case("a group without a user", headers=(("Impersonate-Group", "root"),), status=400),
+        Case("as another", "/who", headers=(as_bob,), told="bob", differs=nobody_else),
+        Case("as another with a group", "/who", headers=(as_bob, guests), told="bob+guests", differs=nobody_else),
+        Case("as another with two groups", "/who", headers=(as_bob, guests, others), told="bob+two", differs=one_line),
+        Case("as another with a comma", "/who", headers=(as_bob, comma), told="bob+comma", differs=one_line),
+        Case("as another, who may not", "/alice-only", headers=(as_bob,), status=403, differs=nobody_else),
+        Case("as another without the right", "/who", user="bob", headers=(as_alice,), status=403, differs=nobody_else),
+        Case("a group without a user", headers=(guests,), status=400, differs=_by(OWN_READING, "webhooks")),
     ]
     return cases
 
 
 def _hosts() -> list[Case]:
+    refused = _by(OWN_REFUSAL, *PROXIES)
+    any_host = refused | _by(ANY_HOST, "webhooks", *MIDDLEWARES)
+    methods = refused | _by(OWN_READING, "webhooks", *MIDDLEWARES)
     return [
         Case("host with a port", host="shop.example:8080"),
         Case("host in capitals", host="SHOP.example"),
-        Case("another host", host="other.example", status=404, differs=_by(OWN_REFUSAL, *PROXIES)),
-        Case(
-            "another host with a token of nobody",
-            host="other.example",
-            user=None,
-            status=401,
-            differs=_by(OWN_REFUSAL, *PROXIES),
-        ),
-        Case("an unknown method", method="FOO", status=400, differs=_by(OWN_REFUSAL, *PROXIES)),
-        Case("TRACE", method="TRACE", status=405, differs=_by(OWN_REFUSAL, *PROXIES)),
+        Case("another host", host="other.example", status=404, differs=any_host),
+        Case("another host with a token of nobody", host="other.example", user=None, status=401, differs=any_host),
+        Case("an unknown method", method="FOO", status=400, differs=methods),
+        Case("TRACE", method="TRACE", status=405, differs=methods),
     ]
 
 

@@ -8,6 +8,7 @@ Bytes go out exactly as a test writes them, on a connection that is kept: a clie
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import shutil
@@ -66,7 +67,7 @@ class Client:
         if self._socket is not None:
             try:
                 return self._exchange(request, head_only)
-            except (ConnectionError, EOFError):
+            except (ConnectionError, EOFError, ssl.SSLError):
                 self.close()
         return self._exchange(request, head_only)
 
@@ -76,9 +77,9 @@ class Client:
             if self._trust is not None:
                 self._socket = self._trust.wrap_socket(self._socket, server_hostname="localhost")
         self._socket.sendall(request)
-        status, headers = self._head()
+        version, status, headers = self._head()
         while status == 100:
-            status, headers = self._head()
+            version, status, headers = self._head()
         lower = {name.lower(): value for name, value in headers}
         body = b""
         if head_only or status in (101, 204, 304):
@@ -89,17 +90,18 @@ class Client:
             body = self._take(int(lower["content-length"]))
         else:
             body = self._rest()
-        if status == 101 or "close" in lower.get("connection", "").lower():
+        if status == 101 or version == "HTTP/1.0" or "close" in lower.get("connection", "").lower():
             self.close()
         return Reply(status, tuple(headers), body)
 
-    def _head(self) -> tuple[int, list[tuple[str, str]]]:
+    def _head(self) -> tuple[str, int, list[tuple[str, str]]]:
         while b"\r\n\r\n" not in self._data:
             self._read()
         head, _, self._data = self._data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         pairs = [line.partition(":") for line in lines]
-        return int(first.split()[1]), [(name, value.strip()) for name, _, value in pairs]
+        version, status, *_ = first.split()
+        return version, int(status), [(name, value.strip()) for name, _, value in pairs]
 
     def _chunks(self) -> bytes:
         body = b""
@@ -166,31 +168,47 @@ class EchoUpstream:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reader:
+        # A body that ends in its middle is no request: the proxy was sent a broken one, and hangs up.
+        with connection, connection.makefile("rb") as reader, suppress(EOFError):
             while (line := reader.readline()) not in (b"", b"\r\n"):
                 method, target, _ = line.decode("latin-1").split(" ", 2)
-                headers = []
-                while (line := reader.readline()) not in (b"", b"\r\n"):
-                    name, _, value = line.decode("latin-1").partition(":")
-                    headers.append((name, value.strip()))
-                self._read_body(reader, {name.lower(): value for name, value in headers})
-                said = {"method": method, "target": target, "headers": headers}
+                headers = _read_lines(reader)
+                body, trailers = _read_body(reader, {name.lower(): value for name, value in headers})
+                # To the programs behind many servers a trailer is a header like any other.
+                said = {"method": method, "target": target, "headers": [*headers, *trailers]}
                 case = next((value for name, value in headers if name.lower() == "x-case"), "")
-                self.seen[case] = said
-                body = json.dumps(said).encode()
-                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+                self.seen[case] = {**said, "body": body}
+                answer = json.dumps(said).encode()
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
                 try:
-                    connection.sendall(head if method == "HEAD" else head + body)
+                    connection.sendall(head if method == "HEAD" else head + answer)
                 except OSError:
                     return
 
-    def _read_body(self, reader: Any, headers: Mapping[str, str]) -> None:
-        if "chunked" in headers.get("transfer-encoding", ""):
-            while size := int(reader.readline(), 16):
-                reader.read(size + 2)
-            reader.readline()
-        else:
-            reader.read(int(headers.get("content-length", "0") or 0))
+
+def _read_lines(reader: Any) -> list[tuple[str, str]]:
+    """Headers, or trailers, to the empty line at their end."""
+    headers = []
+    while (line := reader.readline()) not in (b"", b"\r\n"):
+        name, _, value = line.decode("latin-1").partition(":")
+        headers.append((name, value.strip()))
+    return headers
+
+
+def _read_body(reader: Any, headers: Mapping[str, str]) -> tuple[bytes, list[tuple[str, str]]]:
+    """The body, and its trailers."""
+    if "chunked" not in headers.get("transfer-encoding", ""):
+        return reader.read(int(headers.get("content-length", "0") or 0)), []
+    body = b""
+    while size := _chunk_size(reader.readline()):
+        body += reader.read(size + 2)[:-2]
+    return body, _read_lines(reader)
+
+
+def _chunk_size(line: bytes) -> int:
+    if not line:
+        raise EOFError
+    return int(line, 16)
 
 
 class FakeGateway:
@@ -269,7 +287,9 @@ def nginx(folder: Path, text: str) -> list[str]:
         used = TOKEN_HASH_MODULES["set-misc"]
     modules = "".join(f"load_module {module};" for module in used)
     (folder / "nginx.conf").write_text(
-        f"{modules} daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors;\n"
+        # As who runs the tests: another user could not write bodies to a folder of theirs.
+        f"{modules} user {getpass.getuser()};\n"
+        f"daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors;\n"
         f"events {{}}\nhttp {{ access_log off; {temporary}\ninclude {folder}/ostiary.conf; }}\n"
     )
     return [shutil.which("nginx") or "nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
@@ -279,8 +299,9 @@ def traefik(folder: Path, text: str) -> list[str]:
     file = folder / "ostiary.yaml"
     file.write_text(text)
     # As the printed configuration says.
-    (line,) = [line for line in text.splitlines() if "traefik --entryPoints" in line]
-    return [str(VENV / "traefik"), *line.split()[2:-1], f"--providers.file.filename={file}"]
+    words = " ".join(line.strip("# \\") for line in text.splitlines() if line.startswith("#     ")).split()
+    assert (words[0], words[-1]) == ("traefik", "--providers.file.filename=ostiary.yaml")
+    return [str(VENV / "traefik"), *words[1:-1], f"--providers.file.filename={file}"]
 
 
 def caddy(folder: Path, text: str) -> list[str]:

@@ -20,8 +20,11 @@ def envoy_for_routes(text: str, port: int, ca: Path) -> str:
     routes = [document for document in yaml.safe_load_all(text) if document]
     assert {route["kind"] for route in routes} == {"HTTPRoute"}
     rules = [
-        (route["metadata"]["name"], route["spec"]["hostnames"], rule) for route in routes for rule in _rules(route)
+        (route["metadata"]["name"], route["spec"]["hostnames"], rule)
+        for route in routes
+        for rule in route["spec"]["rules"]
     ]
+    rules.sort(key=lambda named: _precedence(named[2]))
     # Each rule has its own filters. Envoy has one list of them, of which a route switches off those of other rules.
     filters = {number: _filters(number, rule) for number, (_, _, rule) in enumerate(rules)}
     hosts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -62,10 +65,10 @@ def envoy_for_routes(text: str, port: int, ca: Path) -> str:
     return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}})
 
 
-def _rules(route: dict[str, Any]) -> list[dict[str, Any]]:
-    """An exact path goes before a prefix, whatever the order of the rules."""
-    rules: list[dict[str, Any]] = route["spec"]["rules"]
-    return sorted(rules, key=lambda rule: rule["matches"][0]["path"]["type"] != "Exact")
+def _precedence(rule: dict[str, Any]) -> tuple[bool, int]:
+    """An exact path goes before a prefix, and a long prefix before a short one, whatever the order of the rules."""
+    paths = [match["path"] for match in rule["matches"]]
+    return min((path["type"] != "Exact", -len(path["value"])) for path in paths)
 
 
 def _gateway(rule: dict[str, Any]) -> tuple[str, int]:
@@ -75,20 +78,26 @@ def _gateway(rule: dict[str, Any]) -> tuple[str, int]:
 
 def _filters(number: int, rule: dict[str, Any]) -> list[dict[str, Any]]:
     filters = [_filter(each) for each in rule.get("filters", ())]
-    return [each | {"name": f"{each['name']}-{number}-{index}"} for index, each in enumerate(filters)]
+    return [each | {"name": f"{number}-{index}"} for index, each in enumerate(filters)]
 
 
 def _routes(rule: dict[str, Any], cluster: str, others: list[str]) -> list[dict[str, Any]]:
     off = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": True}
-    kinds = {"Exact": "path", "PathPrefix": "prefix"}
     return [
         {
-            "match": {kinds[match["path"]["type"]]: match["path"]["value"]},
+            "match": _match(match["path"]),
             "route": {"cluster": cluster},
             "typed_per_filter_config": dict.fromkeys(others, off),
         }
         for match in rule["matches"]
     ]
+
+
+def _match(path: dict[str, str]) -> dict[str, str]:
+    if path["type"] == "Exact":
+        return {"path": path["value"]}
+    # A prefix is whole segments.
+    return {"prefix": "/"} if path["value"] == "/" else {"path_separated_prefix": path["value"]}
 
 
 def _filter(configured: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +108,6 @@ def _filter(configured: dict[str, Any]) -> dict[str, Any]:
     everything = {"patterns": [{"safe_regex": {"regex": "[^:].*"}}]}
     answered = [{"exact": name, "ignore_case": True} for name in auth["http"]["allowedResponseHeaders"]]
     return {
-        "name": "auth",
         "typed_config": {
             "@type": f"{_FILTERS}.http.ext_authz.v3.ExtAuthz",
             "status_on_error": {"code": "ServiceUnavailable"},
@@ -124,12 +132,11 @@ def _modifier(configured: dict[str, Any]) -> dict[str, Any]:
         for each in configured.get("set", ())
     ]
     mutations += [{"remove": name} for name in configured.get("remove", ())]
-    name = "set" if "set" in configured else "remove"
     typed = {
         "@type": f"{_FILTERS}.http.header_mutation.v3.HeaderMutation",
         "mutations": {"request_mutations": mutations},
     }
-    return {"name": name, "typed_config": typed}
+    return {"typed_config": typed}
 
 
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"

@@ -33,10 +33,15 @@ http://:{port} {{
 }}
 """
 _HANDLE = """\
-	@{name} path {paths}
+	@{name} {match}
 	handle @{name} {{
 		# In this order, and not in that of Caddy's own.
 		route {{
+			# Whatever Connection names is taken out before a request is passed on: also who the user is.
+			@{name}-stays not header_regexp Connection {upgrade}
+			request_header @{name}-stays -Connection
+			@{name}-switches header_regexp Connection {upgrade}
+			request_header @{name}-switches Connection Upgrade
 			# What a client could claim to be. Impersonate-* and Authorization are for the gateway, and go afterwards.
 {claims}			forward_auth {gateway} {{
 				uri {path}
@@ -68,6 +73,8 @@ _SIGN_IN = """\
 {trust}		}}
 	}}
 """
+# As one of the names in a Connection header.
+_UPGRADE = r'"(?i)(^|,)[ \t]*upgrade[ \t]*(,|$)"'
 
 
 def configuration(layout: Layout) -> str:
@@ -94,10 +101,12 @@ def _sign_in(layout: Layout, path: str, host: str) -> str:
 
 
 def _handle(layout: Layout, backend: Backend) -> str:
-    paths = "/*" if backend.prefix == "/" else f"{backend.prefix} {backend.prefix}/*"
+    # Caddy's own matcher of paths takes capital letters for small ones.
+    match = "path /*" if backend.prefix == "/" else f"path_regexp {backend.prefix_pattern}"
     return _HANDLE.format(
         name=backend.name,
-        paths=paths,
+        match=match,
+        upgrade=_UPGRADE,
         claims="".join(f"\t\t\trequest_header -{name}\n" for name in _claims(layout)),
         gateway=layout.gateway.geturl(),
         path=layout.question_path(backend),

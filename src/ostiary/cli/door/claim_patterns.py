@@ -19,10 +19,11 @@ def prefixes(drop: Sequence[str] = ()) -> list[str]:
 def regular_expression(names: Sequence[str], drop: Sequence[str] = ()) -> str:
     """What matches the *names* and every name with one of the prefixes, however they are spelled."""
     exact = [name for name in names if not name.startswith(tuple(prefixes(drop)))]
-    parts = [*(_any_spelling(name) for name in exact), *(_any_spelling(name) + ".*" for name in prefixes(drop))]
+    parts = [*(any_spelling(name) for name in exact), *(any_spelling(name) + ".*" for name in prefixes(drop))]
     return f"(?i)^({'|'.join(parts)})$"
 
 
-def _any_spelling(name: str) -> str:
+def any_spelling(name: str) -> str:
+    """A regular expression for *name* and for what many programs cannot tell from it, all in lower case."""
     # To programs that make variables of headers, every character but letters and digits is the same.
-    return name.replace("-", ".")
+    return name.replace("-", "[^a-z0-9]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.cli.door.claim_patterns import prefixes
+from ostiary.cli.door.claim_patterns import any_spelling, prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
@@ -166,8 +166,9 @@ def configuration(layout: Layout) -> str:
 def _claims(layout: Layout) -> str:
     beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
     for_gateway = ("authorization", "impersonate", *beginnings)
-    lines = [f"- {{remove_on_match: {{key_matcher: {{prefix: {prefix}}}}}}}" for prefix in beginnings]
-    lines += [f"- {{remove: {name}}}" for name in layout.cleared if not name.startswith(for_gateway)]
+    names = [name for name in layout.cleared if not name.startswith(for_gateway)]
+    patterns = [*(f"{any_spelling(prefix)}.*" for prefix in beginnings), *map(any_spelling, names)]
+    lines = [f"- {{remove_on_match: {{key_matcher: {{safe_regex: {{regex: '{each}'}}}}}}}}" for each in patterns]
     return "".join(f"                {line}\n" for line in lines)
 
 

@@ -5,6 +5,7 @@ Made by `printing` from ``gateway.yaml`` and the command line, and written out b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult
@@ -33,6 +34,11 @@ class Backend:
     @property
     def address(self) -> str:
         return f"{self.url.hostname}:{port_of(self.url)}"
+
+    @property
+    def prefix_pattern(self) -> str:
+        """A regular expression for the paths below its prefix, which is whole segments, in the case that it has."""
+        return f"^{re.escape(self.prefix)}(/|$)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

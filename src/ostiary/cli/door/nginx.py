@@ -129,7 +129,8 @@ def _location(layout: Layout, backend: Backend) -> str:
     if layout.cleans_cookies:
         told += "        auth_request_set $ostiary_cookie $upstream_http_x_ostiary_cookie;\n"
     return LOCATION.format(
-        prefix=backend.prefix,
+        # The paths of a prefix are whole segments; the longest one comes first.
+        match="/" if backend.prefix == "/" else f'~ "{backend.prefix_pattern}"',
         hashing=TOKEN_HASHES[layout.hash_module][1] if layout.cache else "",
         name=backend.name,
         zone=_zone(backend.name),

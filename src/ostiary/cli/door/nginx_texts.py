@@ -151,7 +151,7 @@ SIGN_IN = """\
 {trust}    }}
 """
 LOCATION = """\
-    location {prefix} {{
+    location {match} {{
 {hashing}        auth_request /_ostiary/{name};
 {told}        auth_request_set $ostiary_status $upstream_http_x_ostiary_status;
         auth_request_set $ostiary_body $upstream_http_x_ostiary_body;

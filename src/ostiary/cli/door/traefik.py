@@ -6,11 +6,15 @@ from ostiary.cli.door.claim_patterns import regular_expression
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
+# Traefik takes out what Connection names before it looks for a route, but for these: so the routes can see them there.
+KEPT = ("Impersonate-User", "Impersonate-Group", "Impersonate-Uid")
 # Names of our own begin otherwise than those that are made of the name of an upstream: "ostiary-".
 _HEAD = """\
 # {title}.
 # It holds the secret of the door: chmod 600. Traefik reads it as a file provider, beside its static configuration:
-#     traefik --entryPoints.web.address={listen} --providers.file.filename=ostiary.yaml
+#     traefik --entryPoints.web.address={listen} \\
+#         --entryPoints.web.forwardedHeaders.connection={kept} \\
+#         --providers.file.filename=ostiary.yaml
 # Keep forwardedHeaders.insecure of the entry point off: what clients say about themselves must not be believed.
 http:
   routers:
@@ -105,7 +109,7 @@ _TRANSPORT = """\
 
 def configuration(layout: Layout) -> str:
     listen = f"{layout.listen_host}:{layout.listen_port}"
-    parts = [_HEAD.format(title=layout.title, listen=listen)]
+    parts = [_HEAD.format(title=layout.title, listen=listen, kept=",".join(KEPT))]
     for number, (host, backends) in enumerate(layout.sites().items()):
         parts += [_router(layout, host, backend, f"ostiary-{number}-{backend.name}") for backend in backends]
         if layout.sign_in_host(host):
@@ -138,7 +142,12 @@ def _router(layout: Layout, host: str, backend: Backend, name: str) -> str:
     middlewares = [f"ostiary-{layout.door.name}-{backend.name}"]
     if layout.secret is not None:
         middlewares.insert(0, f"secret-{layout.door.name}")
-    rule = f"PathPrefix(`{backend.prefix}`)"
+    # Traefik's prefixes are not whole segments.
+    rule = "PathPrefix(`/`)"
+    if backend.prefix != "/":
+        rule = f"(Path(`{backend.prefix}`) || PathPrefix(`{backend.prefix}/`))"
+    # Whom a client asks to be would not reach the gateway if Connection named it: no route for that.
+    rule += " && !HeaderRegexp(`Connection`, `(?i)impersonate`)"
     return _ROUTER.format(
         name=name,
         door=layout.door.name,

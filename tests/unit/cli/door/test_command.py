@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ostiary.cli import main
+from ostiary.cli.door.claim_patterns import any_spelling
 
 SECRET = "0123456789abcdef"
 KINDS = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
@@ -63,7 +64,7 @@ def test_what_is_printed_presents_the_secret_and_names_both_upstreams_and_all_he
         for name in ("x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scope"):
             assert name in text.lower()
     if kind != "gateway-api":
-        assert "x-mine" in text.lower() or "x.mine" in text
+        assert "x-mine" in text.lower() or any_spelling("x-mine") in text
         assert "impersonate" in text.lower()
     assert "authorization" in text.lower()
     assert not any(line.endswith((" ", "\t")) for line in text.splitlines())
@@ -259,3 +260,35 @@ def duplicates(node: yaml.Node) -> list[str]:
     keys = [key.value for key, _ in node.value]
     inner = [key for _, value in node.value for key in duplicates(value)]
     return [key for key in keys if keys.count(key) > 1] + inner
+
+
+def test_a_client_cannot_have_caddy_take_out_who_the_user_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, "caddy", "--config", str(write(folder)), *BACKENDS)
+    lines = [line.strip() for line in text.splitlines()]
+    steps = ("stays -Connection", "switches Connection Upgrade")
+    for upstream in ("shop", "api"):
+        stays, switches = (lines.index(f"request_header @{upstream}-{step}") for step in steps)
+        assert stays < switches < lines.index(f"uri /doors/door-caddy/{upstream}")
+
+
+def test_envoy_takes_out_a_claim_in_every_spelling(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, "envoy", "--config", str(write(folder)), *BACKENDS)
+    patterns = re.findall(r"safe_regex: {regex: '([^']+)'}", text)
+    for name in ("x-remote-user", "x.remote.user", "x_remote~extra!a", "x-forwarded-user", "remote.user", "x.mine"):
+        assert any(re.fullmatch(pattern, name) for pattern in patterns), name
+    for name in ("accept", "authorization", "impersonate-user", "cookie", "x-forwarded-for", "x-mine2"):
+        assert not any(re.fullmatch(pattern, name) for pattern in patterns), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("nginx", 'location ~ "^/api(/|$)" {'),
+        ("traefik", "(Path(`/api`) || PathPrefix(`/api/`))"),
+        ("caddy", "@api path_regexp ^/api(/|$)"),
+        ("envoy", "path_separated_prefix: /api"),
+    ],
+)
+def test_a_prefix_is_whole_segments(folder: Path, kind: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
+    assert line in text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
 from ostiary.gateway.upstream.routes import Routes
@@ -38,3 +41,13 @@ def test_the_longest_prefix_at_a_host_is_what_the_gateway_would_choose(entries: 
 
 def _is_below(path: str, prefix: str) -> bool:
     return prefix == "/" or path == prefix or path.startswith(prefix + "/")
+
+
+segments = st.lists(st.text("aA.~-_1", min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@given(prefix=segments, more=st.text("aA.~-_1/", max_size=4), cut=st.integers(0, 3))
+def test_a_prefix_as_a_pattern_is_the_prefix_of_the_gateway(prefix: list[str], more: str, cut: int) -> None:
+    backend = Backend("a", (), "/" + "/".join(prefix), URL)
+    path = backend.prefix[: len(backend.prefix) - cut] + more
+    assert bool(re.match(backend.prefix_pattern, path)) == _is_below(path, backend.prefix)

@@ -35,7 +35,8 @@ class ProxyDialect:
     `address` is the header whose last entry is the address of the proxy's client; where it is empty, nobody but
     trusted proxies says where a request comes from. `repeats_lines`: it keeps several lines with the same
     name, so that each group has its own. `refuses_by_403`: any status but 401 and 403 would be an error to it, so the
-    status goes along in a header. `returns_secret`: the secret is a header of the request itself, which the answer
+    status goes along in a header. `joins_lines`: it makes one line of several with the same name, so a value with a
+    comma may have been two. `returns_secret`: the secret is a header of the request itself, which the answer
     must overwrite. `shows_claims`: the client's headers reach the upstream except for those that the printed
     configuration names, so a request with another claim is refused. `cookies` is the header of an answer with the
     cookies that the upstream gets. `keeps_absent`: what an answer does not name stays as the client sent it, so there
@@ -50,6 +51,7 @@ class ProxyDialect:
     address: bytes = FORWARDED_FOR
     repeats_lines: bool = False
     refuses_by_403: bool = False
+    joins_lines: bool = False
     returns_secret: bool = False
     shows_claims: bool = False
     cookies: bytes = COOKIES_HEADER
@@ -88,6 +90,8 @@ DIALECTS = {
         upgrade=ORIGINAL_UPGRADE,
         shows_claims=True,
     ),
-    ProxyKind.ENVOY: ProxyDialect(upgrade=ORIGINAL_UPGRADE, address=ORIGINAL_ADDRESS),
-    ProxyKind.GATEWAY_API: ProxyDialect(address=b"", returns_secret=True, cookies=b"Cookie", keeps_absent=True),
+    ProxyKind.ENVOY: ProxyDialect(upgrade=ORIGINAL_UPGRADE, address=ORIGINAL_ADDRESS, joins_lines=True),
+    ProxyKind.GATEWAY_API: ProxyDialect(
+        address=b"", joins_lines=True, returns_secret=True, cookies=b"Cookie", keeps_absent=True
+    ),
 }

@@ -58,6 +58,8 @@ def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: b
     if claimed:
         head.headers.append((FORWARDED_FOR, claimed))
     _check(head, length)
+    if dialect.joins_lines:
+        _refuse_joined(head.headers)
     return CarriedRequest(head, address)
 
 
@@ -97,3 +99,9 @@ def _check(head: RequestHead, length: bytes) -> None:
         raise RequestRefused(405, "this method is not served")
     if head.upgrade and head.upgrade not in UPGRADES:
         raise RequestRefused(400, "the connection cannot switch to this protocol")
+
+
+def _refuse_joined(headers: Headers) -> None:
+    """Two users to be would be one with a comma in the name, and two groups one: nobody may decide on those."""
+    if any(name.lower().startswith(b"impersonate") and b"," in value for name, value in headers):
+        raise RequestRefused(400, "through this proxy an Impersonate header comes once, and without a comma")

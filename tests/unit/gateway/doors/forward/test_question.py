@@ -55,6 +55,25 @@ def test_envoy_and_the_gateway_api_send_the_request_line_itself(kind: ProxyKind)
     assert (carried.head.method, carried.head.target, carried.head.host) == (b"PUT", b"/a?q=1", b"shop.example")
 
 
+@pytest.mark.parametrize("kind", [ProxyKind.ENVOY, ProxyKind.GATEWAY_API])
+@pytest.mark.parametrize("name", ["Impersonate-User", "impersonate-group", "Impersonate-Extra-Scope"])
+def test_where_a_proxy_joins_lines_nobody_can_be_two_in_one(kind: ProxyKind, name: str) -> None:
+    def asked(value: str) -> CarriedRequest:
+        headers = [("X-Original-Address", "192.0.2.1"), ("Impersonate-User", "bob"), (name, value)]
+        return carried_request(DIALECTS[kind], head("GET", "shop.example", headers), b"/a")
+
+    assert (name.encode(), b"one") in asked("one").head.headers
+    for joined in ("one,two", "one, two", ","):
+        with pytest.raises(RequestRefused) as refused:
+            asked(joined)
+        assert refused.value.status == 400
+
+
+def test_where_lines_stay_apart_a_group_may_have_a_comma() -> None:
+    carried = ask(ProxyKind.NGINX, NGINX, ("Impersonate-Group", "cn=dev,dc=example"))
+    assert (b"Impersonate-Group", b"cn=dev,dc=example") in carried.head.headers
+
+
 @pytest.mark.parametrize("kind", list(QUESTIONS))
 @pytest.mark.parametrize("name", ["method", "uri", "address"])
 def test_a_source_that_is_missing_or_empty_or_there_twice_is_a_bad_question(kind: ProxyKind, name: str) -> None:
