@@ -187,7 +187,13 @@ def _end_process(pid_file: Path) -> None:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
+def machine_with_nginx(world: World) -> None:
+    if shutil.which("nginx") is None:
+        missing("nginx")
+
+
 WORLDS: dict[str, Callable[[World], None]] = {
+    "docs/how-to/check-your-proxy.md": machine_with_nginx,
     "README.md: Door 1": cluster_of_a_kubeconfig,
     "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
     "docs/how-to/accept-kubeconfigs-from-others.md": cluster_of_a_kubeconfig,

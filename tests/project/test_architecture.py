@@ -99,6 +99,7 @@ INSIDE = {
         "accounts": {".", "gateway"},
         "agent": {".", "accounts", "gateway", "signin"},
         "completion": {"."},
+        "doctor": {".", "signin"},
         "door": {".", "gateway"},
         "exec": {"."},
         "gateway": {".", "signin"},

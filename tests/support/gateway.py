@@ -384,8 +384,13 @@ class InProcessGateway(Gateway):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(SECONDS)
+        self.stop()
+
+    def stop(self) -> None:
+        """Nobody listens any more; the second time nothing is left to do."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(SECONDS)
         assert not self._thread.is_alive()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -8,6 +8,8 @@ from ostiary.cli.door.claim_patterns import prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
+# Of what proxies say about the client, this is not set by Caddy itself.
+_NOT_OVERWRITTEN = ("x-forwarded-port",)
 _HEAD = """\
 # {title}.
 # It holds the secret of the door: chmod 600. It is a whole Caddyfile; the sites can also be put into another one. For
@@ -124,6 +126,7 @@ def _claims(layout: Layout) -> list[str]:
     return [
         *(f"{prefix}*" for prefix in beginnings),
         *(name for name in layout.cleared if not name.startswith(for_gateway)),
+        *_NOT_OVERWRITTEN,
     ]
 
 

@@ -17,6 +17,8 @@ REFUSAL_HEADERS_OF_BROWSERS = (
     *("content-security-policy", "location", "referrer-policy", "set-cookie", "vary", "x-frame-options"),
     "x-ostiary-sign-in",
 )
+# Of what proxies say about the client, these are not set by Envoy itself.
+_NOT_OVERWRITTEN = ("x-forwarded-host", "x-forwarded-port")
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 _LISTENER = """\
 # {title}.
@@ -167,8 +169,16 @@ def _claims(layout: Layout) -> str:
     beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
     for_gateway = ("authorization", "impersonate", *beginnings)
     names = [name for name in layout.cleared if not name.startswith(for_gateway)]
+    # X.Remote.User is X-Remote-User to some programs, as X_Remote_User is.
     patterns = [*(f"{any_spelling(prefix)}.*" for prefix in beginnings), *map(any_spelling, names)]
-    lines = [f"- {{remove_on_match: {{key_matcher: {{safe_regex: {{regex: '{each}'}}}}}}}}" for each in patterns]
+    lines = [
+        *(f"- {{remove_on_match: {{key_matcher: {{safe_regex: {{regex: '{each}'}}}}}}}}" for each in patterns),
+        *(f"- {{remove: {name}}}" for name in _NOT_OVERWRITTEN),
+        # Envoy adds to what the client says of its address.
+        "- append:",
+        "    header: {key: x-forwarded-for, value: '%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%'}",
+        "    append_action: OVERWRITE_IF_EXISTS_OR_ADD",
+    ]
     return "".join(f"                {line}\n" for line in lines)
 
 
