@@ -105,6 +105,17 @@ def credential_for_a_cluster(world: World) -> None:
     world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
 
 
+def cluster_that_knows_the_gateway(world: World) -> None:
+    """The API server that a gateway stands before, and the gateway's own credential there."""
+    cluster = world.stack.enter_context(Cluster(world.authority))
+    cluster.add_namespace("team")
+    world.addresses["https://10.0.0.1:6443"] = cluster.url
+    token = world.folder / "cluster-token"
+    token.touch(mode=0o600)
+    token.write_text(cluster.add_token("gateway", may_impersonate=True))
+    world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
+
+
 def server_of_spire(world: World) -> None:
     """The trust bundle, as SPIRE's server shows it."""
     credential_for_a_cluster(world)
@@ -216,6 +227,7 @@ WORLDS: dict[str, Callable[[World], None]] = {
     "docs/how-to/run-with-systemd.md": administrator_of_a_host,
     "docs/how-to/write-a-provider.md": author_of_a_package,
     "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
+    "docs/how-to/restrict-privileged-pods.md": cluster_that_knows_the_gateway,
 }
 
 

@@ -75,7 +75,7 @@ INSIDE = {
     },
     "backend": {
         ".": {"authenticate", "config"},
-        "authenticate": {"config"},
+        "authenticate": {".", "config"},
         "config": set(),
     },
     "client": {

@@ -90,12 +90,12 @@ class _Uvicorn(uvicorn.Server):
 
 
 @contextmanager
-def asgi_server(site: Site, app: Any, **options: Any) -> Iterator[ServedApi]:
+def asgi_server(site: Site, app: Any, *, port: int = 0, **options: Any) -> Iterator[ServedApi]:
     """*app* behind uvicorn, in a thread."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
-        port=0,
+        port=port,
         ssl_certfile=str(site.folder / "server.pem"),
         ssl_keyfile=str(site.folder / "server.key"),
         log_config=None,
@@ -123,9 +123,9 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def wsgi_server(site: Site, app: Callable[..., Any]) -> Iterator[ServedApi]:
+def wsgi_server(site: Site, app: Callable[..., Any], *, port: int = 0) -> Iterator[ServedApi]:
     """*app* behind the server of the standard library, a thread for each request."""
-    server = make_server("127.0.0.1", 0, app, server_class=_ThreadingServer, handler_class=_Quiet)
+    server = make_server("127.0.0.1", port, app, server_class=_ThreadingServer, handler_class=_Quiet)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(site.folder / "server.pem", site.folder / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from ostiary.backend.access import Access
 from ostiary.backend.gatekeeper import Gatekeeper
@@ -18,6 +18,7 @@ from ostiary.backend.request import BackendRequest
 from ostiary.errors import AccessRefused
 from ostiary.gateway.authenticate.presented_token import bearer, decode_token
 from ostiary.gateway.http1.headers import BadHeader, websocket_token
+from ostiary.gateway.request.target import encoded_path
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,7 +30,6 @@ AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 ACCESS, USER = "ostiary", "user"
 # RFC 6455: the one code for "I do not want this", where a server cannot send an answer of HTTP.
 POLICY_VIOLATION = 1008
-_IN_A_PATH = "/-._~!$&'()*+,=:@"
 
 
 class AsgiGatekeeper:
@@ -43,6 +43,8 @@ class AsgiGatekeeper:
         kind = scope["type"]
         if kind == "http" or kind == "websocket":
             request = request_of(scope)
+            if self._gatekeeper.accepts_actions and request.take_action():
+                _hide_action(scope, request)
             if request.mistake or not self._gatekeeper.is_open(request.target):
                 await self._guard(scope, receive, send, request)
                 return
@@ -89,18 +91,23 @@ class AsgiGatekeeper:
 class _AnswerOnItsWay:
     """The answer on its way to the client: its status is noted, and it gets the id of the request."""
 
-    __slots__ = ("_audit_id", "_send", "status")
+    __slots__ = ("_audit_id", "_is_action", "_send", "status")
 
     def __init__(self, send: Send, access: Access) -> None:
         self._send = send
         self._audit_id = access.request_id.encode()
+        self._is_action = access.request.action is not None
         self.status = 0
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
         if kind == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (b"audit-id", self._audit_id)]
+            headers = [*message.get("headers", ()), (b"audit-id", self._audit_id)]
+            if self._is_action and not any(name.lower() == b"cache-control" for name, _ in headers):
+                # The request has no Authorization header, by which a shared cache would know not to keep the answer.
+                headers.append((b"cache-control", b"private"))
+            message["headers"] = headers
         elif kind == "websocket.accept":
             self.status = 101
         await self._send(message)
@@ -122,6 +129,11 @@ def request_of(scope: Scope) -> BackendRequest:
             authorization = value
         elif name == b"user-agent":
             request.user_agent = value
+        elif name == b"host":
+            # Two of them are none: no proof is for that.
+            request.host = b"" if request.host else value
+        elif name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            request.has_body = True
         elif name[:11] == b"impersonate":
             request.mistake = "impersonation is not possible here: ask through the gateway"
     client = scope.get("client")
@@ -138,12 +150,18 @@ def request_of(scope: Scope) -> BackendRequest:
 def _read_target(scope: Scope, request: BackendRequest) -> None:
     path, raw = scope["path"], scope.get("raw_path")
     if raw is None:
-        raw = quote(path, safe=_IN_A_PATH).encode()
+        raw = encoded_path(path.encode())
     elif raw.decode("latin-1") != path and unquote(raw.decode("latin-1")) != path:
         # Something in between has changed one of them: what is decided on must be what the application routes by.
         request.mistake = "the path has two readings"
     query = scope["query_string"]
     request.target = raw + b"?" + query if query else raw
+
+
+def _hide_action(scope: Scope, request: BackendRequest) -> None:
+    """A view sees the request as it was before the gateway redirected it. So does the log of the server."""
+    scope["query_string"] = request.target.partition(b"?")[2]
+    scope["headers"] = [header for header in scope["headers"] if header[0] != b"authorization"]
 
 
 def _read_websocket_token(scope: Scope, request: BackendRequest) -> None:

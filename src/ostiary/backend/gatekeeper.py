@@ -18,6 +18,7 @@ from typing import Self
 
 from ostiary.backend import refusing
 from ostiary.backend.access import Access, Admitted, question_about
+from ostiary.backend.authenticate.action_verifier import ActionVerifier
 from ostiary.backend.authenticate.bearer import Bearer, RememberedToken
 from ostiary.backend.authenticate.gateway_questions import GatewayQuestions
 from ostiary.backend.authenticate.jwt_verifier import JwtVerifier
@@ -37,7 +38,7 @@ from ostiary.gateway.authorize.token_scope import refusal_by_scope
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.process.app.audit_setup import open_auditor
 from ostiary.interfaces.attributes import AttributesMapper
-from ostiary.model import Attributes, RequestInfo
+from ostiary.model import Attributes, RequestInfo, Verdict
 
 
 class Gatekeeper:
@@ -58,7 +59,8 @@ class Gatekeeper:
         self._authorizer = Authorizer.from_settings(config.authorization, clock=clock)
         self._authenticator = BackendAuthenticator(
             GatewayQuestions(config.gateway, clock),
-            None if config.jwt is None else JwtVerifier(config.jwt, config.gateway, clock),
+            None if config.jwt is None else JwtVerifier(config.jwt, config.jwt.audiences, config.gateway, clock),
+            None if config.actions is None else ActionVerifier(config.actions, config.gateway, clock),
             max_stale=config.gateway.max_stale.total_seconds(),
             clock=clock,
         )
@@ -68,6 +70,8 @@ class Gatekeeper:
         self._records = BackendRecords(auditor, clock)
         self._plans = BackendPlans()
         self._authorizes = config.authorize_every_request
+        # Whether requests are accepted that the gateway has redirected here: see `BackendRequest.take_action`.
+        self.accepts_actions = config.actions is not None
         self._following: asyncio.Task[None] | None = None
 
     @classmethod
@@ -120,9 +124,13 @@ class Gatekeeper:
         request_id, received_at = self._records.new_id(), self._monotonic()
         user = None
         try:
-            token = await self._identify(request, request_id)
-            user = token.bearer.user
-            plan = await self._plan(request, request_id, token)
+            if request.action is not None:
+                token, plan = await self._accept_action(request, request_id)
+                user = token.bearer.user
+            else:
+                token = await self._identify(request, request_id)
+                user = token.bearer.user
+                plan = await self._plan(request, request_id, token)
             if token.is_revoked:
                 # It was revoked while the request was being decided on.
                 raise refusing.unauthorized(request_id, attempted=True)
@@ -227,6 +235,22 @@ class Gatekeeper:
         token = self._authenticator.recall(token_digest)
         return await self._authenticator.find(presented, token_digest) if token is None else token
 
+    async def _accept_action(self, request: BackendRequest, request_id: str) -> tuple[RememberedToken, BackendPlan]:
+        """The plan of a request that the gateway has allowed and redirected here: nothing is asked again."""
+        if request.mistake:
+            raise refusing.bad_request(request_id, request.mistake)
+        try:
+            proof = await self._authenticator.find_action(request)
+        except ProviderError as error:
+            raise refusing.unavailable(request_id, _cause(error)) from None
+        if proof is None:
+            raise refusing.unauthorized(request_id, attempted=True)
+        token, id_at_gateway = proof
+        required = self._required(request, request_id)
+        ruling = Ruling(Verdict.ALLOW, f"the gateway allowed it, in request {id_at_gateway}")
+        audit = self._records.prepare(request, required[0], token.bearer.user, ruling)
+        return token, BackendPlan(required, ruling, audit)
+
     def _follow_revocations(self) -> None:
         """Begin to follow them, or begin again: without it every token would soon be asked about each time."""
         if self._following is None or self._following.done():
@@ -238,10 +262,7 @@ class Gatekeeper:
         plan = self._plans.find(token, request)
         if plan is not None and self._still_holds(plan):
             return plan
-        try:
-            required = self._questions.requirements_of(request)
-        except ValueError as error:
-            raise refusing.bad_request(request_id, str(error)) from None
+        required = self._required(request, request_id)
         ruling = await self._ruling(token.bearer, required, request_id, with_policy=self._authorizes)
         audit = self._records.prepare(
             request,
@@ -254,6 +275,12 @@ class Gatekeeper:
         plan = BackendPlan(required, ruling, audit)
         self._plans.keep(token, request, plan)
         return plan
+
+    def _required(self, request: BackendRequest, request_id: str) -> tuple[RequestInfo, ...]:
+        try:
+            return self._questions.requirements_of(request)
+        except ValueError as error:
+            raise refusing.bad_request(request_id, str(error)) from None
 
     def _still_holds(self, plan: BackendPlan) -> bool:
         return not self._authorizes or self._authorizer.still_holds(plan.ruling)

@@ -13,6 +13,7 @@ from ostiary.core.abilities import ability
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
 from ostiary.interfaces.attributes import AttributesMapper, RequestLine, RequiresMore
 from ostiary.model import RequestInfo
+from ostiary.wire.ostiary_dev.action_token import split_parameter
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class BackendRequest:
     """`target` is path and query, as in the first line of a request. `token` is what it presents, if anything.
 
     `mistake` says what is wrong with its headers, if something is. `remote` and `user_agent` are for audit events.
+    `action` is the proof of a request that the gateway has redirected here: see `take_action`.
     """
 
     method: str
@@ -29,6 +31,22 @@ class BackendRequest:
     upgrade: str = ""
     remote: str = ""
     user_agent: bytes = b""
+    host: bytes = b""
+    has_body: bool = False
+    action: bytes | None = field(default=None, repr=False)
+
+    def take_action(self) -> bool:
+        """Move the proof of a redirected request out of `target`, where no view and no audit event must see it.
+
+        Whether there was one. It alone is decided on: a client may have kept the token that it sent to the gateway.
+        """
+        self.target, proofs = split_parameter(self.target)
+        if not proofs:
+            return False
+        self.action, self.token = proofs[0], None
+        if len(proofs) > 1:
+            self.mistake = "the request has two action tokens"
+        return True
 
 
 class PathsWithoutToken:

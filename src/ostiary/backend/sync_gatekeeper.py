@@ -40,6 +40,10 @@ class SyncGatekeeper:
         """As the file at *path* says (``backend.yaml``); raises `ConfigurationError` with all its mistakes."""
         return cls(lambda: Gatekeeper.from_file(path, mapper=mapper))
 
+    @property
+    def accepts_actions(self) -> bool:
+        return self._current()[0].accepts_actions
+
     def is_open(self, target: bytes) -> bool:
         return self._current()[0].is_open(target)
 

@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from urllib.parse import quote_from_bytes
 
 from ostiary.backend.access import SyncAccess
 from ostiary.backend.request import BackendRequest
 from ostiary.backend.sync_gatekeeper import SyncGatekeeper
 from ostiary.errors import AccessRefused
 from ostiary.gateway.authenticate.presented_token import bearer
+from ostiary.gateway.request.target import encoded_path
+from ostiary.wire.ostiary_dev.action_token import split_parameter
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 # Where views find what they may know.
 ACCESS, USER = "ostiary", "ostiary.user"
-_IN_A_PATH = "/-._~!$&'()*+,=:@"
 
 
 class WsgiGatekeeper:
@@ -41,6 +41,8 @@ class WsgiGatekeeper:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = request_of(environ)
+        if self._gatekeeper.accepts_actions and request.take_action():
+            _hide_action(environ, request)
         # Nobody but us sets them; a server in front of us that does would be believed by views.
         environ.pop(ACCESS, None)
         environ.pop(USER, None)
@@ -79,7 +81,11 @@ class _AnswerHead:
         self, status: str, headers: list[tuple[str, str]], exc_info: ExceptionInfo | None = None, /
     ) -> Callable[[bytes], object]:
         self.status = int(status.split(" ", 1)[0])
-        return self._start_response(status, [*headers, ("Audit-Id", self.access.request_id)], exc_info)
+        sent = [*headers, ("Audit-Id", self.access.request_id)]
+        if self.access.request.action is not None and not any(name.lower() == "cache-control" for name, _ in headers):
+            # The request has no Authorization header, by which a shared cache would know not to keep the answer.
+            sent.append(("Cache-Control", "private"))
+        return self._start_response(status, sent, exc_info)
 
 
 class _Body:
@@ -107,7 +113,7 @@ def request_of(environ: WSGIEnvironment) -> BackendRequest:
     """The request of a WSGI environ. The path is the one that the application routes by, encoded again."""
     # As PEP 3333 has it: bytes, each as one character.
     path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
-    target = quote_from_bytes(path, safe=_IN_A_PATH).encode()
+    target = encoded_path(path)
     query = environ.get("QUERY_STRING", "")
     if query:
         target += b"?" + query.encode("latin-1")
@@ -116,6 +122,8 @@ def request_of(environ: WSGIEnvironment) -> BackendRequest:
         target,
         remote=environ.get("REMOTE_ADDR", ""),
         user_agent=environ.get("HTTP_USER_AGENT", "").encode("latin-1"),
+        host=environ.get("HTTP_HOST", "").encode("latin-1"),
+        has_body="HTTP_TRANSFER_ENCODING" in environ or environ.get("CONTENT_LENGTH", "") not in ("", "0"),
     )
     authorization = environ.get("HTTP_AUTHORIZATION")
     if authorization is not None:
@@ -123,6 +131,15 @@ def request_of(environ: WSGIEnvironment) -> BackendRequest:
     if any(name.startswith("HTTP_IMPERSONATE") for name in environ):
         request.mistake = "impersonation is not possible here: ask through the gateway"
     return request
+
+
+def _hide_action(environ: WSGIEnvironment, request: BackendRequest) -> None:
+    """A view sees the request as it was before the gateway redirected it. So does the log of the server."""
+    environ["QUERY_STRING"] = request.target.partition(b"?")[2].decode("latin-1")
+    environ.pop("HTTP_AUTHORIZATION", None)
+    for name in ("REQUEST_URI", "RAW_URI"):
+        if name in environ:
+            environ[name] = split_parameter(environ[name].encode("latin-1"))[0].decode("latin-1")
 
 
 def send_refusal(environ: WSGIEnvironment, start_response: StartResponse, refusal: AccessRefused) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ostiary.model import RequestInfo
@@ -42,6 +42,45 @@ class RequiresMore(Protocol):
 
     def also_required(self, info: RequestInfo) -> RequestInfo | None:
         """What else must be allowed for *info* to be, if anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContent:
+    """The body of a request, and the headers that say how it is to be read."""
+
+    content_types: tuple[str, ...]
+    content_encodings: tuple[str, ...]
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCapabilities:
+    """What the object in a request asks for, as in ``privileged``. `doubt` says why it may ask for any of them."""
+
+    names: tuple[str, ...]
+    doubt: str = ""
+
+
+@runtime_checkable
+class ReadsCapabilities(Protocol):
+    """A mapper that knows from the object in a request which capabilities it asks for (`RequestInfo.capabilities`).
+
+    `in_body_of` is called for each new request line, and must be quick; only for what it says yes to the body is read.
+    A body beyond `largest_body` bytes, or one that nobody shows the gateway, is in doubt. So must be whatever could be
+    read in two ways: a request in doubt has all capabilities. `reads_bodies`: whether it is configured to do so at all.
+    """
+
+    largest_body: int
+    reads_bodies: bool
+
+    def in_body_of(self, info: RequestInfo) -> bool:
+        """Whether the body of such a request says which capabilities it asks for."""
+
+    def capabilities_of(self, info: RequestInfo, content: RequestContent) -> ObjectCapabilities:
+        """Never raises: what cannot be read is in doubt."""
+
+    def in_doubt(self, info: RequestInfo, doubt: str) -> ObjectCapabilities:
+        """All capabilities that such a request could ask for."""
 
 
 @runtime_checkable

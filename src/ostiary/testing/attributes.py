@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ostiary.core.abilities import ability, has_trait
-from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths, RequestLine, RequiresMore
+from ostiary.interfaces.attributes import (
+    AttributesMapper,
+    ReadsCapabilities,
+    ReadsKubernetesPaths,
+    RequestContent,
+    RequestLine,
+    RequiresMore,
+)
 from ostiary.model import RequestInfo
 from ostiary.testing.abilities import check_members
 
@@ -107,6 +114,18 @@ class AttributesMapperContract:
         for _, info in _understood_lines(mapper):
             more = None if requiring is None else requiring.also_required(info)
             assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
+
+    def test_what_an_object_asks_for_is_known_or_in_doubt(self, mapper: AttributesMapper) -> None:
+        reader = ability(mapper, ReadsCapabilities)
+        for _, info in _understood_lines(mapper):
+            if reader is None or not reader.in_body_of(info):
+                continue
+            assert reader.reads_bodies
+            every = reader.in_doubt(info, "because")
+            assert every.names
+            assert every.doubt == "because"
+            for body in (b"", b"{", b"\xff", b"[]", b"null"):
+                assert reader.capabilities_of(info, RequestContent((), (), body)).names == every.names
 
 
 def _understood_lines(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, RequestInfo]]:

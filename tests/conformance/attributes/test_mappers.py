@@ -6,6 +6,7 @@ import pytest
 
 from ostiary.plugins.http.attributes import HttpAttributes, Modifier
 from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
+from ostiary.plugins.kubernetes.settings import CapabilitySettings, Preset
 from ostiary.testing.attributes import AttributesMapperContract
 
 
@@ -13,6 +14,12 @@ class TestKubernetesAttributes(AttributesMapperContract):
     @pytest.fixture
     def mapper(self) -> KubernetesAttributes:
         return KubernetesAttributes()
+
+
+class TestKubernetesAttributesWithCapabilities(AttributesMapperContract):
+    @pytest.fixture
+    def mapper(self) -> KubernetesAttributes:
+        return KubernetesAttributes(CapabilitySettings(preset=Preset.POD_SECURITY).rules())
 
 
 class TestHttpAttributes(AttributesMapperContract):

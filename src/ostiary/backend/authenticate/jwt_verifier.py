@@ -7,14 +7,24 @@ another audience, expired or malformed is nobody's; that its keys cannot be had 
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
-from ostiary.backend.config.settings import JwtSettings, TrustedGateway
+from ostiary.backend.config.settings import TrustedGateway, TrustedIssuer
 from ostiary.core.clock import Clock
 from ostiary.core.settings.outgoing import OutgoingTls, client_context
 from ostiary.model import UserInfo
 from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer
-from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, TokenRules, parse_token, time_of, verify_with
+from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
+from ostiary.plugins.common.jwt.tokens import (
+    Claims,
+    ParsedToken,
+    TokenRefused,
+    TokenRules,
+    parse_token,
+    time_of,
+    verify_with,
+)
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.wire.ostiary_dev.token_introspection import TokenDescription
 
@@ -22,34 +32,54 @@ log = logging.getLogger("ostiary.backend")
 
 # What the gateway's issuer signs with.
 ALGORITHMS = frozenset(("ES256",))
+JWT = frozenset(("jwt",))
 
 
 class JwtVerifier:
     """For the JWTs of one issuer. Raises `TransportError` if a file of TLS cannot be used."""
 
-    def __init__(self, settings: JwtSettings, gateway: TrustedGateway, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: TrustedIssuer,
+        audiences: Sequence[str],
+        gateway: TrustedGateway,
+        clock: Clock,
+        *,
+        types: frozenset[str] = JWT,
+        skew: timedelta = CLOCK_SKEW,
+    ) -> None:
         self.url = settings.issuer or gateway.url
         is_the_gateway = self.url == gateway.url or self.url.startswith(gateway.url + "/")
         tls = gateway.tls if is_the_gateway and settings.ca is None else OutgoingTls(ca=settings.ca)
         self._outbound = Outbound(SYSTEM, context=client_context(tls), seconds=gateway.timeout.total_seconds())
         self._issuer = Issuer(self.url, self._outbound, clock=clock)
-        self._rules = TokenRules(self.url, frozenset(settings.audiences), algorithms=ALGORITHMS, alone=True)
+        self._rules = TokenRules(
+            self.url, frozenset(audiences), algorithms=ALGORITHMS, types=types, skew=skew, alone=True
+        )
         self._now = clock.now
 
     async def describe(self, token: str) -> TokenDescription | None:
         """What *token* attests; None if it is not to be believed. Raises `ProviderError` if its keys cannot be had."""
         try:
-            parsed = parse_token(token)
-            return _description(await verify_with(self._issuer, parsed, self._rules, now=self._now()))
+            return description_of(await self.claims_of(token))
         except TokenRefused as refused:
             log.info("a JWT was refused: %s", refused)
             return None
+
+    async def claims_of(self, token: str) -> Claims:
+        """What *token* says; raises `TokenRefused`, and `ProviderError` if its keys cannot be had."""
+        parsed = parse_token(token)
+        self.check_kind(parsed)
+        return await verify_with(self._issuer, parsed, self._rules, now=self._now())
+
+    def check_kind(self, token: ParsedToken) -> None:
+        """Raise `TokenRefused` if *token* is of another kind than its type says to everybody (`TokenRules.types`)."""
 
     async def close(self) -> None:
         await self._outbound.close()
 
 
-def _description(claims: Claims) -> TokenDescription:
+def description_of(claims: Claims) -> TokenDescription:
     """Raises `TokenRefused` if a claim of our issuer is missing: without it no revocation could be noticed."""
     username, uid, groups = claims.get("username"), claims.get("uid", ""), claims.get("groups")
     ids = [claims.get(name) for name in ("jti", "sid")]

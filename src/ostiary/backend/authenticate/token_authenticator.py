@@ -1,6 +1,7 @@
 """Token to bearer: in memory, by asking the gateway, or by verifying a JWT.
 
     recall (at once)  ->  opaque: ask the gateway  |  JWT: verify here, then look at the revocations  ->  remember
+    a request that the gateway has redirected: verify its proof, then look at the revocations
 
 Called by the gatekeeper. A remembered token counts until it expires or is revoked, as long as the gateway's revocations
 are followed (`revocation_follower`).
@@ -8,10 +9,12 @@ are followed (`revocation_follower`).
 
 from __future__ import annotations
 
+from ostiary.backend.authenticate.action_verifier import ActionVerifier
 from ostiary.backend.authenticate.bearer import RememberedToken, RememberedTokens
 from ostiary.backend.authenticate.gateway_questions import GatewayQuestions
 from ostiary.backend.authenticate.jwt_verifier import JwtVerifier
 from ostiary.backend.authenticate.revocation_follower import RevocationFollower
+from ostiary.backend.request import BackendRequest
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import well_formed
@@ -25,9 +28,15 @@ class BackendAuthenticator:
     """One event loop uses it."""
 
     def __init__(
-        self, questions: GatewayQuestions, jwts: JwtVerifier | None, *, max_stale: float, clock: Clock
+        self,
+        questions: GatewayQuestions,
+        jwts: JwtVerifier | None,
+        actions: ActionVerifier | None = None,
+        *,
+        max_stale: float,
+        clock: Clock,
     ) -> None:
-        self._questions, self._jwts = questions, jwts
+        self._questions, self._jwts, self._actions = questions, jwts, actions
         self._now, self._monotonic = clock.now, clock.monotonic
         self.remembered = RememberedTokens()
         self._by_digest = self.remembered.by_digest
@@ -71,7 +80,7 @@ class BackendAuthenticator:
         if description is None or description.expires_at <= self._now():
             return (None,)
         if not is_opaque:
-            self._check_list()
+            self._check_list(self._verifier.url)
             if self.follower.tokens.concern(description):
                 return (None,)
         remembered = RememberedToken(token_digest, description)
@@ -83,14 +92,30 @@ class BackendAuthenticator:
         assert self._jwts is not None, "checked by whoever calls"
         return self._jwts
 
-    def _check_list(self) -> None:
+    async def find_action(self, request: BackendRequest) -> tuple[RememberedToken, str] | None:
+        """Whose the proof of a redirected *request* is, and the id of that request at the gateway; None if it is none.
+
+        Raises `ProviderError` if nobody can say. It is not remembered: the next request is another one.
+        """
+        assert self._actions is not None, "checked by whoever calls"
+        action = await self._actions.verify(request)
+        if action is None:
+            return None
+        await self.follower.ensure_fresh()
+        self._check_list(self._actions.url)
+        if self.follower.tokens.concern(action.description):
+            return None
+        return RememberedToken(b"", action.description), action.id
+
+    def _check_list(self, issuer: str) -> None:
         """Raise `ProviderError` if the list of the gateway says nothing about the JWTs that are accepted here."""
-        if self.follower.tokens.issuer != self._verifier.url:
-            cause = f"the gateway's list is not about the issuer {self._verifier.url}"
-            hint = "jwt.issuer must be the issuer of the gateway, which must sign JWTs (issuer)"
+        if self.follower.tokens.issuer != issuer:
+            cause = f"the gateway's list is not about the issuer {issuer}"
+            hint = "issuer, in jwt and in actions, must be the issuer of the gateway, which must sign JWTs (issuer)"
             raise ProviderError("revoked JWTs cannot be told from others", cause=cause, hint=hint)
 
     async def close(self) -> None:
         await self._questions.close()
-        if self._jwts is not None:
-            await self._jwts.close()
+        for verifier in (self._jwts, self._actions):
+            if verifier is not None:
+                await verifier.close()

@@ -13,7 +13,8 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, cast
 
-from ostiary.backend.config.settings import BackendFile, JwtSettings, TrustedGateway
+from ostiary.backend.config.settings import ActionSettings, BackendFile, JwtSettings, TrustedGateway
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Node, Reading, parse, read
 from ostiary.core.settings.declare import read_settings
@@ -21,7 +22,7 @@ from ostiary.gateway.config import sections
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, DecisionSettings, Provider
 from ostiary.gateway.config.settings.audit import Audit
-from ostiary.interfaces.attributes import AttributesMapper
+from ostiary.interfaces.attributes import AttributesMapper, ReadsCapabilities
 from ostiary.interfaces.audit import AuditProvider
 
 UNUSABLE = "this API cannot be protected with this configuration"
@@ -41,6 +42,7 @@ class BackendConfig:
     authorization: AuthorizationSettings
     authorize_every_request: bool = True
     open_paths: tuple[str, ...] = ()
+    actions: ActionSettings | None = None
     audit: Audit | None = None
     audit_sinks: tuple[Provider[AuditProvider], ...] = ()
     instances: tuple[object, ...] = field(default=(), repr=False)
@@ -64,11 +66,17 @@ def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
     file = read_settings(BackendFile, root, directory)
     if document.more:
         root.problem("the file has a second YAML document", None, "remove it: only the first document is read")
+    if file.actions is not None and not file.authorize_every_request:
+        # A view that calls `require` refuses every such request: the proof is for nothing else.
+        root.problem("views that decide for themselves cannot accept what the gateway allowed", "actions", "remove it")
     instances: list[object] = []
     builder = Builder(directory, clock, instances)
     mapper = _mapper(file, builder, reading)
     authorization = _authorization(file, builder, reading)
     sinks = () if file.audit is None else sections.audit(file.audit, builder, root)
+    reader = None if mapper is None else ability(mapper.instance, ReadsCapabilities)
+    if reader is not None and reader.reads_bodies:
+        root.problem("capabilities of objects are read by a gateway, and not here", "attributes", "remove capabilities")
     reading.finish(UNUSABLE, strict=True)
     # Without a mapper there was a problem, and `finish` has raised.
     assert mapper is not None
@@ -80,6 +88,7 @@ def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
         authorization=authorization,
         authorize_every_request=file.authorize_every_request,
         open_paths=file.open_paths,
+        actions=file.actions,
         audit=file.audit,
         audit_sinks=sinks,
         instances=tuple(instances),

@@ -19,7 +19,7 @@ from ostiary.core.settings.outgoing import OutgoingTls, parse_origin
 from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.gateway_file import API_VERSION, AuthorizationFile
-from ostiary.gateway.config.settings.kinds import NAME, TypeOrEntry
+from ostiary.gateway.config.settings.kinds import NAME, PublicOrigin, TypeOrEntry
 
 KIND = "Backend"
 # The mapper of an API that does not name any: methods and paths, or resources by templates.
@@ -76,13 +76,9 @@ class TrustedGateway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JwtSettings:
-    """JWTs of the gateway's issuer, which are verified here and not asked about."""
+class TrustedIssuer:
+    """The issuer of the gateway, whose JWTs are verified here and not asked about."""
 
-    audiences: Annotated[
-        tuple[str, ...],
-        Names("whom its JWTs must be for: names of this API, as in `issuer.audiences` of the gateway", least=1),
-    ]
     issuer: Annotated[str, Text("the claim `iss`; its keys are found there", unset="`gateway.server`")] = ""
     ca: Annotated[
         Path | None,
@@ -106,6 +102,29 @@ class JwtSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings(TrustedIssuer):
+    """JWTs of the gateway's issuer that users present."""
+
+    audiences: Annotated[
+        tuple[str, ...],
+        Names("whom its JWTs must be for: names of this API, as in `issuer.audiences` of the gateway", least=1),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSettings(TrustedIssuer):
+    """Requests that the gateway has allowed and redirected here, each with its proof."""
+
+    origin: Annotated[
+        str,
+        PublicOrigin(
+            "`https://host:port` where clients reach this API, as in `redirect.to` of the gateway's upstream; requests"
+            " must have this `Host`"
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFile:
     api_version: Annotated[str, Constant("the version of this file's format", API_VERSION)]
     kind: Annotated[str, Constant("the kind of this file", KIND)]
@@ -122,6 +141,10 @@ class BackendFile:
     jwt: Annotated[
         JwtSettings | None,
         OptionalSection("JWTs of the gateway's issuer; left out: none are accepted", JwtSettings),
+    ] = None
+    actions: Annotated[
+        ActionSettings | None,
+        OptionalSection("requests that the gateway redirects here; left out: none are accepted", ActionSettings),
     ] = None
     attributes: Annotated[
         str | Fields,

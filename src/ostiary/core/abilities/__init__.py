@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
-from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths, RequiresMore
+from ostiary.interfaces.attributes import AttributesMapper, ReadsCapabilities, ReadsKubernetesPaths, RequiresMore
 from ostiary.interfaces.audit import AuditProvider, Begins, ChoosesBatches, KeepsEventsInFile, RecordsAtOnce
 from ostiary.interfaces.authorization import (
     AllowsEverything,
@@ -94,7 +94,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
             Probes,
         ),
-        "attributes": (RequiresMore, Closes),
+        "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
     }
 )

@@ -113,7 +113,7 @@ class Auditor:
             request_uri=request_uri,
             impersonated=impersonated,
             impersonation_constraint=impersonation_constraint,
-            annotations=_annotations(decision, request.upstream if self._tells_upstream else ""),
+            annotations=_annotations(request, decision, request.upstream if self._tells_upstream else ""),
             kept=None if delegation is None else self._notes_about(delegation),
         )
         bodies = not wire.carries_credentials(request)
@@ -287,8 +287,10 @@ class Prepared:
         return f',"{field}":{text}'
 
 
-def _annotations(decision: Decision | None, upstream: str) -> dict[str, str]:
+def _annotations(request: RequestInfo, decision: Decision | None, upstream: str) -> dict[str, str]:
     where = {wire.UPSTREAM: upstream} if upstream else {}
+    if request.capabilities:
+        where[wire.CAPABILITIES] = ",".join(request.capabilities)
     if decision is None:
         return where
     return {wire.DECISION: "allow" if decision.allowed else "forbid", wire.REASON: decision.reason, **where}

@@ -20,7 +20,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary.wire.audit import DECISION, REASON, SCOPE, UPSTREAM, Stage
+from ostiary.wire.audit import CAPABILITIES, DECISION, REASON, SCOPE, UPSTREAM, Stage
 from ostiary.wire.request import request_info
 
 ALLOW, FORBID = "allow", "forbid"
@@ -185,7 +185,9 @@ def _request(event: Event) -> RequestInfo:
         subresource=str(object_ref.get("subresource", "")),
         name=str(object_ref.get("name", "")),
     )
-    return replace(_as_mapped(info, query) or info, upstream=upstream)
+    asked = str(event["annotations"].get(CAPABILITIES, ""))
+    capabilities = tuple(filter(None, asked.split(",")))
+    return replace(_as_mapped(info, query) or info, upstream=upstream, capabilities=capabilities)
 
 
 def _as_mapped(info: RequestInfo, query: str) -> RequestInfo | None:

@@ -193,8 +193,9 @@ class CachedAuthorizationProvider:
         if self._chosen_key is None:
             return attributes
         try:
-            # A permission at one upstream is none at another, whatever the provider takes for equal.
-            return attributes.upstream, self._chosen_key(attributes)
+            # A permission at one upstream is none at another, nor for another object, whatever the provider takes for
+            # equal.
+            return attributes.upstream, attributes.request.capabilities, self._chosen_key(attributes)
         except Exception as error:
             raise self._failure("it could not choose a cache key", error) from error
 

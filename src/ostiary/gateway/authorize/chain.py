@@ -19,6 +19,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.cached_provider import CachedAuthorizationProvider, Link, TimedDecision
+from ostiary.gateway.authorize.capabilities import questions_of
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.authorize.ruling import NOTHING_ASKED, Ruling, stricter
 from ostiary.gateway.config.settings import AuthorizationSettings, DecisionSettings, OnError
@@ -214,7 +215,19 @@ class Authorizer:
     # --- what an operator asks ---
 
     async def explain(self, attributes: Attributes) -> ChainExplanation:
-        """Why: every provider is asked anew, up to the one that ends the chain."""
+        """Why: every provider is asked anew, up to the one that ends the chain.
+
+        Of a request with capabilities it is the first of its questions that is not answered with yes.
+        """
+        explanations = list[ChainExplanation]()
+        for question in questions_of(attributes.request):
+            explanation = await self._explain(Attributes(attributes.user, question))
+            if explanation.decision is None or not explanation.decision.allowed:
+                return explanation
+            explanations.append(explanation)
+        return explanations[0]
+
+    async def _explain(self, attributes: Attributes) -> ChainExplanation:
         attributes = _complete(attributes)
         walk, steps, providers = self._walk(attributes), list[Step](), iter(self._providers)
         try:

@@ -16,6 +16,7 @@ from ostiary.gateway.config.renewal_check import renewal_check
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, IdentityMode, UpstreamConfig
 from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
+from ostiary.gateway.config.values import origin_text
 from ostiary.interfaces.authorization import AllowsEverything
 from ostiary.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck
 from ostiary.interfaces.store_abilities.moving import PortableStore
@@ -48,6 +49,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     _check_clusters(config, root)
     _check_routes(config.upstreams, root)
     _check_applications(config, root)
+    _check_redirects(config, root)
     _check_policies(config, root)
 
 
@@ -79,6 +81,22 @@ def _check_applications(config: GatewayConfig, root: Fields) -> None:
             # The application could present the JWTs of its users to a cluster that trusts the same issuer.
             message = f'the upstream "{upstream.name}" has the name of an audience that clusters accept'
             root.problem(message, "upstreams", "give it another name, or change issuer.audiences")
+
+
+def _check_redirects(config: GatewayConfig, root: Fields) -> None:
+    for upstream in config.upstreams:
+        if upstream.redirect is None:
+            continue
+        who = f'the redirects of the upstream "{upstream.name}"'
+        if config.issuer is None:
+            if root.is_right("issuer"):
+                root.problem(f"{who} carry a signed proof, and nothing is signed", "issuer")
+        elif upstream.redirect.to in config.issuer.audiences:
+            # A cluster does not look at the type of a JWT: the proof of one download would be a credential there.
+            message = f"{who} go to an origin that is an audience which clusters accept"
+            root.problem(message, "upstreams", "change issuer.audiences: it must not have the origin itself")
+        if config.owner and upstream.redirect.to == origin_text(urlsplit(config.external_url)):
+            root.problem(f"{who} lead back to the gateway", "upstreams", "redirect.to is the address of the backend")
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:

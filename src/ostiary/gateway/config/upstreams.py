@@ -14,7 +14,18 @@ from ostiary.gateway.config.settings import IdentityMode, Provider, UpstreamConf
 from ostiary.gateway.config.settings.gateway_file import UpstreamEntry
 
 # The settings of an upstream that are about our own requests to it.
-FOR_SERVERS = ("identity", "headers", "tls", "tokenFile", "health", "connections", "queue", "timeouts", "insecure")
+FOR_SERVERS = (
+    "identity",
+    "headers",
+    "tls",
+    "tokenFile",
+    "health",
+    "connections",
+    "queue",
+    "timeouts",
+    "insecure",
+    "redirect",
+)
 
 
 def upstreams(entries: tuple[UpstreamEntry, ...], builder: Builder, directory: Path) -> tuple[UpstreamConfig, ...]:
@@ -39,6 +50,7 @@ def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> Upstre
     _check_trust(entry, upstream)
     if attributes is not None:
         _check_application(entry, upstream)
+        _check_redirect(entry, upstream)
     return None if attributes is None else upstream
 
 
@@ -111,6 +123,19 @@ def _check_application(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
         problem("it is for auth: browser only", "passAuthorization")
     if upstream.pass_authorization and upstream.token_file is not None:
         problem("the gateway's own token is sent in the same header", "passAuthorization", "remove tokenFile")
+
+
+def _check_redirect(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
+    redirect, problem = upstream.redirect, entry.fields.problem
+    if redirect is None:
+        return
+    if upstream.is_kubernetes:
+        problem("an API server does not know the proof of a redirect", "redirect", "it is for backends of your own")
+    if upstream.is_application:
+        problem("the proof would stand in the address bar and the history of browsers", "redirect", "use auth: token")
+    if not all(_is_below(path, upstream.prefix) for path in redirect.paths) and entry.fields.is_right("prefix"):
+        hint = "write the paths as clients see them"
+        problem(f"one of its paths is not below the prefix {upstream.prefix}", "redirect", hint)
 
 
 def _is_below(path: str, prefix: str) -> bool:

@@ -66,3 +66,8 @@ def collapse(networks: Sequence[Network]) -> list[Network]:
     v4 = [network for network in networks if isinstance(network, ipaddress.IPv4Network)]
     v6 = [network for network in networks if isinstance(network, ipaddress.IPv6Network)]
     return [*ipaddress.collapse_addresses(v4), *ipaddress.collapse_addresses(v6)]
+
+
+def is_listed(path: str, entries: Sequence[str]) -> bool:
+    """Whether *path* is one of *entries*, or below one that ends with a slash."""
+    return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in entries)

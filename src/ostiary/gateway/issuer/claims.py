@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from ostiary.interfaces.token_store import Session
 from ostiary.model import UserInfo
+from ostiary.wire.ostiary_dev.action_token import AllowedAction, url_digest
 
 
 def session_digest(session_id: str) -> str:
@@ -34,6 +35,26 @@ def assertion_of(
         "uid": user.uid,
         "groups": list(user.groups),
     }
+
+
+def action_of(
+    session: Session, action: AllowedAction, *, issuer: str, audience: str, now: datetime, expires_at: datetime
+) -> dict[str, object]:
+    """Proof for a backend that one request was allowed. Nothing is kept of it either; `cid` is the token it came by."""
+    user = action.user
+    claims = {
+        **claims_of(session, issuer=issuer, audience=audience, credential_id=action.id, now=now, expires_at=expires_at),
+        "sub": user.username,
+        "username": user.username,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "cid": action.credential_id,
+        "method": action.method,
+        "url": url_digest(action.url),
+    }
+    if user.extra:
+        claims["extra"] = {key: list(values) for key, values in user.extra}
+    return claims
 
 
 def claims_of(

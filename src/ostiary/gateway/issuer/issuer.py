@@ -21,13 +21,16 @@ from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
-from ostiary.gateway.issuer.claims import assertion_of, claims_of
+from ostiary.gateway.issuer.claims import action_of, assertion_of, claims_of
 from ostiary.gateway.issuer.key_ring import RingKey
 from ostiary.gateway.issuer.key_source import SigningKeySource
+from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Found, Session
 from ostiary.model import Secret, UserInfo
+from ostiary.wire.ostiary_dev.action_token import TYPE as ACTION
+from ostiary.wire.ostiary_dev.action_token import AllowedAction
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -148,13 +151,28 @@ class JwtIssuer:
         *audience* is the upstream, which the configuration keeps apart from the audiences of clusters.
         """
         now = self._clock.now()
-        key = self._keys.ring.signing(now)
-        if key is None or key.private is None:
-            raise ProviderError("no JWT can be signed", cause=self.trouble or "no key", code="issuer-key-unusable")
+        key = self._current_key(now)
         expires_at = now + min(ASSERTION_LIFETIME, self._lifetime)
         claims = assertion_of(session, user, issuer=self.url, audience=audience, now=now, expires_at=expires_at)
         self._metrics.jwts.inc(audience)
-        return key.private.sign(claims)
+        return key.sign(claims)
+
+    def sign_action(
+        self, session: Session, action: AllowedAction, *, audience: str, lifetime: timedelta, ends_at: datetime
+    ) -> str:
+        """Proof for *audience* that *action* was allowed, until *ends_at* at most. Raises `ProviderError`."""
+        now = self._clock.now()
+        key = self._current_key(now)
+        expires_at = min(now + lifetime, ends_at)
+        claims = action_of(session, action, issuer=self.url, audience=audience, now=now, expires_at=expires_at)
+        self._metrics.jwts.inc(audience)
+        return key.sign(claims, kind=ACTION)
+
+    def _current_key(self, now: datetime) -> SigningKey:
+        key = self._keys.ring.signing(now)
+        if key is None or key.private is None:
+            raise ProviderError("no JWT can be signed", cause=self.trouble or "no key", code="issuer-key-unusable")
+        return key.private
 
     async def _signing_key(self) -> RingKey:
         if self._clock.monotonic() - self._read_at >= SIGNING_FRESH_SECONDS:

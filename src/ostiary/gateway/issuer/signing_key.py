@@ -32,7 +32,6 @@ class SigningKey:
         # RFC 7638: the required members, in the order of their names, without spaces.
         self.id = _base64url(sha256(_compact(required)).digest())
         self.jwk: Mapping[str, str] = {**required, "kid": self.id, "use": "sig", "alg": ALGORITHM}
-        self._head = _base64url(_compact({"alg": ALGORITHM, "kid": self.id, "typ": "JWT"})).encode()
 
     @classmethod
     def generate(cls) -> Self:
@@ -57,9 +56,10 @@ class SigningKey:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
-    def sign(self, claims: Mapping[str, object]) -> str:
-        """A JWT of *claims*, in the compact form."""
-        signed = self._head + b"." + _base64url(_compact(claims)).encode()
+    def sign(self, claims: Mapping[str, object], *, kind: str = "JWT") -> str:
+        """A JWT of *claims*, in the compact form; *kind* is its ``typ``."""
+        head = _compact({"alg": ALGORITHM, "kid": self.id, "typ": kind})
+        signed = f"{_base64url(head)}.{_base64url(_compact(claims))}".encode()
         r, s = decode_dss_signature(self._private.sign(signed, ec.ECDSA(SHA256())))
         signature = r.to_bytes(_COORDINATE_BYTES, "big") + s.to_bytes(_COORDINATE_BYTES, "big")
         return f"{signed.decode()}.{_base64url(signature)}"

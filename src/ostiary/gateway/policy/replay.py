@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ostiary.core.abilities import ability
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.recorded import RecordedRequest
+from ostiary.gateway.authorize.capabilities import questions_of
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.diff import Effect
@@ -85,7 +86,8 @@ async def _decide(
     attributes: Attributes, authorizer: Authorizer, requiring: Sequence[RequiresMore]
 ) -> tuple[bool, str]:
     also_required = (mapper.also_required(attributes.request) for mapper in requiring)
-    for request in (attributes.request, *(more for more in also_required if more is not None)):
+    needed = (*questions_of(attributes.request), *(more for more in also_required if more is not None))
+    for request in needed:
         decision = await authorizer.authorize(Attributes(attributes.user, request))
         if not decision.allowed:
             return False, decision.reason

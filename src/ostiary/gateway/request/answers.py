@@ -14,6 +14,7 @@ from ostiary.core.delegation import Delegation
 from ostiary.errors import ProviderError, TooManyRequests
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate.browser_request import browser_request
+from ostiary.gateway.authorize.capabilities import CapabilityRefused
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.accept import prefers_html
@@ -80,9 +81,11 @@ class Answers:
     def send_refusal(self, passage: Passage, plan: RequestPlan) -> None:
         """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
         decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
-        self._authorizer.record(attributes, decision, passage.audit_id)
-        # Who holds a token may know what it is for.
-        reason = decision.reason if isinstance(decision, BeyondScope) else ""
+        # What is explained later is the question that was answered with no.
+        refused = decision.question if isinstance(decision, CapabilityRefused) else plan.info
+        self._authorizer.record(Attributes(plan.user, refused), decision, passage.audit_id)
+        # Who holds a token may know what it is for, and who sends an object what stands in it.
+        reason = decision.reason if isinstance(decision, (BeyondScope, CapabilityRefused)) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
         message = (
             f"you are signed in as {plan.user.username}, and have no permission for this page"
@@ -219,6 +222,13 @@ class Answers:
         )
 
     # --- to requests that are counted and recorded already ---
+
+    def send_redirect(self, passage: Passage, location: bytes) -> None:
+        """307 to the backend itself. The URL is a credential: nobody may keep it, or tell it to the next page."""
+        audit_id = (b"Audit-Id", passage.audit_id.encode())
+        no_store = (b"Cache-Control", b"no-store")
+        no_referrer = (b"Referrer-Policy", b"no-referrer")
+        passage.exchange.respond(307, [audit_id, (b"Location", location), no_store, no_referrer], b"")
 
     def send_upstream_failure(self, passage: Passage, code: int, kind: FailureKind = FailureKind.LOST) -> None:
         """502, 503 or 504."""

@@ -4,6 +4,7 @@
                                              at a web application: request.browsers.gate
     question   what is asked, and of whom    request.questions
     decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
+                                             what its object asks for, too: request.objects
     admit      is there room for it          admit.limits, admit.admission_chain
     forward    send it to its upstream       request.forwarder -> upstream.proxied, or request.own
     conclude   count and record it           request.records -> audit.auditor
@@ -52,6 +53,8 @@ from ostiary.gateway.request.browsers.pages import BrowserPages
 from ostiary.gateway.request.forwarder import Forwarder
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.object_admission import ObjectAdmission
+from ostiary.gateway.request.objects.bodies import Bodies
+from ostiary.gateway.request.objects.capabilities import CapabilityCheck
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis
 from ostiary.gateway.request.own.token_review import OwnTokenReviews
 from ostiary.gateway.request.questions import NoRoute, Questions
@@ -152,9 +155,18 @@ class Engine:
         self._rejudge = Rejudge(
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
         )
+        bodies = Bodies(self._answers)
+        self._capabilities = CapabilityCheck(
+            self._judge,
+            self._planner,
+            self._answers,
+            bodies,
+            self._recheck,
+            shows_bodies=parts.answer_allowed is None,
+        )
         counting = [each for each in (ability(admission, CountsObjects) for admission in parts.admission) if each]
         self._objects = (
-            ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck)
+            ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck, bodies)
             if counting
             else None
         )
@@ -438,6 +450,9 @@ class Engine:
         if plan.reviews_token and not passage.body_was_read:
             self._tasks.start_for(passage, self._review_token(passage))
             return
+        if plan.reads_capabilities:
+            self._tasks.start_for(passage, self._check_capabilities(passage))
+            return
         if self._admission is not None and not self._is_admitted(passage, self._admission):
             passage.release()
             return
@@ -445,6 +460,10 @@ class Engine:
             self._tasks.start_for(passage, self._hold_objects(passage, self._objects, counting))
             return
         self._begin_forwarding(passage)
+
+    async def _check_capabilities(self, passage: Passage) -> None:
+        if await self._capabilities.is_allowed(passage):
+            self._prepare(passage)
 
     async def _hold_objects(
         self, passage: Passage, objects: ObjectAdmission, counting: Sequence[CountsObjects]

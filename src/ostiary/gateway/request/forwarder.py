@@ -19,7 +19,9 @@ from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.upstream.proxied import Proxied
 from ostiary.gateway.upstream.recorder import AnswerRecorder, Recorder
+from ostiary.gateway.upstream.redirects import Redirects
 from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.wire.ostiary_dev.action_token import AllowedAction
 from ostiary.wire.request.request_info import PROXY
 
 _MISSING = object()
@@ -52,6 +54,8 @@ class Forwarder:
         plan, exchange = passage.plan, passage.exchange
         upstream = plan.upstream
         assert upstream is not None
+        if plan.redirected and upstream.redirects is not None and self._redirect(passage, upstream.redirects):
+            return
         assertion = b""
         try:
             credential = upstream.credential()
@@ -100,6 +104,30 @@ class Forwarder:
         except Exception:
             proxied.give_up()
             raise
+
+    def _redirect(self, passage: Passage, redirects: Redirects) -> bool:
+        """Send the client to the backend itself; False if the request has to be forwarded."""
+        plan, request, token = passage.plan, passage.exchange.request, passage.token
+        if request.has_body:
+            return False
+        action = AllowedAction(
+            passage.audit_id,
+            request.method.decode("ascii"),
+            redirects.url(plan.target),
+            plan.user,
+            token.digest.hex(),
+        )
+        try:
+            location = redirects.location(token.session, action, token.expires_at)
+        except ProviderError as error:
+            self._records.conclude(passage, 503)
+            self._answers.send_unsigned(passage, error)
+            return True
+        if location is None:
+            return False
+        self._records.conclude(passage, 307, message=f"redirected to {redirects.origin}")
+        self._answers.send_redirect(passage, location)
+        return True
 
     def _report_failure(self, upstream: Upstream, error: UpstreamLost, passage: Passage) -> None:
         upstream.record_failure(error, passage.audit_id)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ostiary.core.delegation import Delegation
 from ostiary.core.implied_groups import complete_impersonated
 from ostiary.errors import ProviderError
+from ostiary.gateway.authorize.capabilities import questions_about
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import required_permissions
 from ostiary.gateway.authorize.ruling import Ruling
@@ -137,7 +138,10 @@ class Judge:
             question = self._questions.of(passage.exchange.request)
         except (NoRoute, ValueError):
             return None
-        return question.required if _is_same_upstream(plan, question) else None
+        if not _is_same_upstream(plan, question):
+            return None
+        names = plan.info.capabilities
+        return (*question.required, *questions_about(question.info, names)) if names else question.required
 
 
 def _is_same_upstream(plan: RequestPlan, question: Question) -> bool:

@@ -1,7 +1,6 @@
 """Holds up requests that change objects until the admission providers that count objects have made room for them.
 
-Called by the engine before such a request is forwarded, and by the forwarder when it is over. A body that must be read
-is counted with the other bytes that the user makes us keep, and goes on exactly as it came.
+Called by the engine before such a request is forwarded, and by the forwarder when it is over.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ostiary.errors import ProviderError, TooManyRequests
-from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
+from ostiary.errors import ProviderError
 from ostiary.gateway.request.answers import Answers
+from ostiary.gateway.request.objects.bodies import Bodies, sent_headers
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.stages import Passage
@@ -31,7 +30,7 @@ from ostiary.model import Attributes
 
 _CHANGING = frozenset(("create", "update", "patch", "delete", "deletecollection"))
 # The headers that say how a body is to be read.
-_ABOUT_BODY = frozenset((b"content-type", b"content-encoding"))
+_ABOUT_BODY = (b"content-type", b"content-encoding")
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -46,7 +45,9 @@ class ObjectAdmission:
         answers: Answers,
         tasks: RequestTasks,
         recheck: RecheckAfterWait,
+        bodies: Bodies,
     ) -> None:
+        self._bodies = bodies
         self._providers = providers
         self._api = api
         self._answers = answers
@@ -67,7 +68,7 @@ class ObjectAdmission:
         attributes = Attributes(passage.plan.user, passage.plan.info)
         body: bytes | None = None
         if any(provider.needs_body(attributes) for provider in providers):
-            body = await self._read(passage, min(provider.largest_body for provider in providers))
+            body = await self._bodies.read(passage, min(provider.largest_body for provider in providers))
             if body is None:
                 return False
         holds: list[Hold] = []
@@ -75,7 +76,7 @@ class ObjectAdmission:
             is_admitted = await self._reserve(passage, providers, _write_request(passage, attributes, body), holds)
         finally:
             if body is not None:
-                passage.plan.share.release_unread(len(body))
+                self._bodies.release(passage, body)
         if is_admitted and passage.exchange.gone:
             passage.release()
         elif is_admitted and await self._recheck.is_still_allowed(passage):
@@ -90,26 +91,6 @@ class ObjectAdmission:
         self._settle(holds, WriteResult(outcome, status, body))
 
     # --- inside ---
-
-    async def _read(self, passage: Passage, limit: int) -> bytes | None:
-        exchange, share = passage.exchange, passage.plan.share
-        try:
-            body = await read_body(exchange, limit)
-        except BodyTooLarge:
-            passage.release()
-            self._answers.send_too_large(passage)
-            return None
-        except ClientGone:
-            passage.release()
-            return None
-        exchange.return_body(body)
-        if share.hold_unread(len(body)):
-            return body
-        share.release_unread(len(body))
-        passage.release()
-        error = TooManyRequests("too many bodies of this user wait", retry_after=1.0)
-        self._answers.send_too_many(passage, error, "unread", passage.plan)
-        return None
 
     async def _reserve(
         self, passage: Passage, providers: Sequence[CountsObjects], request: WriteRequest, holds: list[Hold]
@@ -171,10 +152,4 @@ def _write_request(passage: Passage, attributes: Attributes, body: bytes | None)
     request, upstream = passage.exchange.request, passage.plan.upstream
     assert upstream is not None, "only what is forwarded is counted"
     target = upstream.forwarded_target(path_of(request.target, request.host))
-    # Of the lines that go on to the upstream: a head that came before has nothing else.
-    headers = tuple(
-        (name.decode("latin-1"), value.strip().decode("latin-1"))
-        for name, _, value in (line.partition(b":") for line in passage.scanned.lines.split(b"\r\n"))
-        if name.lower() in _ABOUT_BODY
-    )
-    return WriteRequest(attributes, target.decode("ascii"), headers, body)
+    return WriteRequest(attributes, target.decode("ascii"), tuple(sent_headers(passage, *_ABOUT_BODY)), body)

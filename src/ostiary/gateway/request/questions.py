@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ostiary.gateway.config.values import is_listed
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.gateway.request.stages import Handler, OwnApi, Question
-from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, split_target
-from ostiary.gateway.upstream.applications import is_public
+from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, is_usually_encoded, split_target
 from ostiary.gateway.upstream.routes import Routes
+from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.attributes import RequestLine
+from ostiary.wire.ostiary_dev.action_token import PARAMETER, names_parameter
 
 
 class NoRoute(Exception):
@@ -48,6 +50,8 @@ class Questions:
         upstream = self._routes.find(host, path)
         if upstream is None:
             raise NoRoute
+        if upstream.settings.redirect is not None and names_parameter(query):
+            raise AmbiguousRequest(f"the query has the parameter {PARAMETER}, which is for the gateway alone to set")
         mapped = upstream.mapped_path(path)
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
         if not upstream.is_kubernetes or not info.is_resource or "proxy" in (info.verb, info.subresource):
@@ -56,13 +60,28 @@ class Questions:
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
             return Question(info, (), target, handler=self._self_reviews)
-        public = bool(upstream.settings.public) and is_public(path, upstream.settings.public)
+        public = bool(upstream.settings.public) and is_listed(path, upstream.settings.public)
         also = upstream.also_required(info)
         required = () if public else (info,) if also is None else (info, also)
         long_running = upstream.mapper.long_running(info)
         # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
         stream = long_running or bool(request.upgrade)
-        return Question(info, required, target, upstream, long_running=long_running, stream=stream, public=public)
+        return Question(
+            info,
+            required,
+            target,
+            upstream,
+            long_running=long_running,
+            stream=stream,
+            public=public,
+            redirected=not (stream or public) and _is_redirected(upstream, method, path),
+        )
+
+
+def _is_redirected(upstream: Upstream, method: str, path: str) -> bool:
+    redirects = upstream.redirects
+    # A backend may get the path decoded. Encoded again, it must be the text that the proof is about.
+    return redirects is not None and redirects.cover(method, path) and is_usually_encoded(path)
 
 
 def _check_name(path: str) -> None:

@@ -44,7 +44,7 @@ class RequestRecords:
         self._trusted_proxies = trusted_proxies
         self._ended = ended
 
-    def conclude(self, passage: Passage, code: int) -> None:
+    def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
         """A request that was let through is over: give its place back, count it and record it."""
         plan = passage.plan
         passage.release()
@@ -56,7 +56,7 @@ class RequestRecords:
         if self._admission is not None:
             self._admission.settle(Attributes(plan.user, plan.info), status=code)
         if plan.audit is not None:
-            self.record_completion(plan.audit, passage, code, now)
+            self.record_completion(plan.audit, passage, code, now, message=message)
 
     def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
@@ -84,7 +84,7 @@ class RequestRecords:
             _log_lost_event(error)
 
     def record_completion(self, audit: Prepared, passage: Passage, code: int, now: float, *, message: str = "") -> None:
-        """The last event of a request. *message* says why it was refused, where the decision does not."""
+        """The last event of a request. *message* says why it was refused, or where it was sent to, if not forwarded."""
         audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
         recorder = passage.recorder
         try:

@@ -103,7 +103,8 @@ class RequestPlan:
     can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its beginning, and takes no seat.
     `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
     heads with this plan, and `size` is about how many bytes it takes. `identity` is what the proxy of a door is told
-    about the user; empty until it is first asked for.
+    about the user; empty until it is first asked for. `redirected`: without a body it is answered with a redirect to
+    the backend itself; `target` is set then. `reads_capabilities`: what its object asks for must be allowed, too.
     """
 
     ruling: Ruling
@@ -122,11 +123,14 @@ class RequestPlan:
     impersonation: tuple[RequestInfo, ...] = ()
     delegation: Delegation | None = None
     public: bool = False
+    redirected: bool = False
+    reads_capabilities: bool = False
     head: bytes = b""
     at_once: bool = False
     heads: int = 0
     size: int = 0
     identity: bytes = b""
+    target: bytes = b""
 
 
 # The plan of a request that has not been decided on yet.
@@ -163,3 +167,5 @@ class Question:
     stream: bool = False
     # At a public path: forwarded without a user, and nothing has to be allowed.
     public: bool = False
+    # Answered with a redirect to the backend itself, if it has no body.
+    redirected: bool = False

@@ -16,10 +16,12 @@ they pass. If `has_odd_name` is true, the caller must make sure that only kube-a
 from __future__ import annotations
 
 import re
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 # What a path segment may hold without encoding (RFC 3986, pchar), but for the semicolon: some servers cut it off,
 # and what follows it, before they look for the resource.
 _PLAIN = rb"[A-Za-z0-9\-._~!$&'()*+,=:@]"
+_NOT_ENCODED = "/-._~!$&'()*+,=:@"
 _NO_DOTS = rb"(?!\.{1,2}(?:[/?]|\Z))"
 _SEGMENT = _NO_DOTS + _PLAIN + rb"++"
 # A query may hold any visible character, as browsers send them. Its percent-encoding must be one, and no NUL.
@@ -85,6 +87,16 @@ def _after_authority(target: bytes, host: bytes) -> bytes:
 def has_odd_name(path: str) -> bool:
     """Whether *path* has a semicolon or a backslash: to some servers they end a segment, or are a slash."""
     return _ODD_NAME.search(path) is not None
+
+
+def encoded_path(path: bytes) -> bytes:
+    """*path*, which a server has decoded, encoded again in the usual way: no more than has to be, in capitals."""
+    return quote_from_bytes(path, safe=_NOT_ENCODED).encode("ascii")
+
+
+def is_usually_encoded(path: str) -> bool:
+    """Whether `encoded_path` gives *path* back after a server has decoded it."""
+    return "%" not in path or encoded_path(unquote_to_bytes(path)) == path.encode("ascii")
 
 
 def _check_path(path: bytes, *, any_name: bool) -> None:

@@ -8,7 +8,7 @@ make a name of ours by its DNS, has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import copy
 from typing import Self
 from urllib.parse import urlsplit
@@ -77,11 +77,6 @@ def browser_port(external_url: str, port: int | None = None) -> str:
         return f":{url.port}" if url.port is not None else ""
     # Browsers leave out the port that a scheme has by itself.
     return "" if port == _DEFAULT_PORTS.get(url.scheme) else f":{port}"
-
-
-def is_public(path: str, public: Sequence[str]) -> bool:
-    """Whether *path* needs no sign-in."""
-    return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in public)
 
 
 def _bracketed(host: str) -> str:

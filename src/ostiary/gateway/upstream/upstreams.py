@@ -23,7 +23,8 @@ from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
 from ostiary.gateway.upstream.identity.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
-from ostiary.interfaces.attributes import RequiresMore
+from ostiary.gateway.upstream.redirects import Redirects
+from ostiary.interfaces.attributes import ReadsCapabilities, RequiresMore
 from ostiary.model import RequestInfo, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
@@ -49,6 +50,8 @@ class Upstream:
         self.mapper = configured.attributes.instance
         self.is_kubernetes = configured.is_kubernetes
         self._requires_more = ability(self.mapper, RequiresMore)
+        reader = ability(self.mapper, ReadsCapabilities)
+        self.capabilities = reader if reader is not None and reader.reads_bodies else None
         self.response_timeout = configured.timeouts.response.total_seconds()
         if configured.server:
             self.pool = Pool(
@@ -62,6 +65,8 @@ class Upstream:
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
         # Set by the app where it is told by a JWT (`upstream.assertions`).
         self.assertions: Assertions | None = None
+        # The same where some requests are redirected to the backend itself.
+        self.redirects: Redirects | None = None
         self.failures = 0
         self.credential_rejected = asyncio.Event()
         self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)

@@ -17,8 +17,9 @@ What a policy can speak of:
 | ``Namespace::"shop"`` | a namespace | |
 
 Both kinds of resource have the attributes ``apiGroup``, ``apiVersion``, ``resource``, ``subresource``, ``namespace``,
-``name`` and ``path``, all of them text and empty where they do not apply. ``context.modifier`` is the request's, and
-``context.upstream`` the name of the upstream that it is for.
+``name`` and ``path``, all of them text and empty where they do not apply. ``context.modifier`` is the request's,
+``context.upstream`` the name of the upstream that it is for, and ``context.capabilities`` the set of what its object
+asks for.
 
 A ``permit`` allows, a ``forbid`` denies and outranks it, and where neither applies there is no opinion. Policies are
 checked against this schema when they are read, so a misspelt attribute is a mistake and not a rule that never applies.

@@ -120,7 +120,11 @@ def evaluate(policies: cedarpy.PolicySet, attributes: Attributes) -> tuple[Verdi
         "principal": principal,
         "action": {"type": ACTION, "id": info.verb},
         "resource": resource,
-        "context": {"modifier": info.modifier, "upstream": info.upstream},
+        "context": {
+            "modifier": info.modifier,
+            "upstream": info.upstream,
+            "capabilities": list(info.capabilities),
+        },
     }
     groups = [{"type": GROUP, "id": group} for group in (*user.groups, *implied_groups(user))]
     namespaces = [{"type": NAMESPACE, "id": info.namespace}] if info.namespace else []

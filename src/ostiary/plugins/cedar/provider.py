@@ -99,7 +99,8 @@ class CedarAuthorization:
             request.name,
         )
         who = (user.username, user.uid, groups)
-        return (*who, request.is_resource, request.verb, request.modifier, request.upstream, path_of(request), *what)
+        where = (request.modifier, request.capabilities, request.upstream, path_of(request))
+        return (*who, request.is_resource, request.verb, *where, *what)
 
     # --- telling ---
 

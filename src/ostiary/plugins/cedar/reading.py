@@ -142,7 +142,9 @@ def _schema(bodies: Iterable[Body]) -> cedarpy.Schema:
         RESOURCE: resource,
         PATH: resource,
     }
-    applies = {"principalTypes": [USER], "resourceTypes": [RESOURCE, PATH], "context": _record("modifier", "upstream")}
+    context = _record("modifier", "upstream")
+    context["attributes"]["capabilities"] = {"type": "Set", "element": {"type": "String"}}
+    applies = {"principalTypes": [USER], "resourceTypes": [RESOURCE, PATH], "context": context}
     actions = {verb: {"appliesTo": applies} for verb in sorted({*VERBS, *verbs})}
     return cedarpy.Schema.from_json_str(json.dumps({"": {"entityTypes": entities, "actions": actions}}))
 

@@ -11,7 +11,7 @@ from ostiary.core.config import Fields, Json
 from ostiary.core.settings.kinds import Duration, Integer, Names, Parsed, SettingKind, Text
 from ostiary.core.settings.sections import Sections
 from ostiary.plugins.common.conditions import Condition
-from ostiary.plugins.object_quota.field_path import FieldPath
+from ostiary.plugins.common.field_path import FieldPath
 from ostiary.plugins.object_quota.tally import MOST_ITEMS
 from ostiary.wire.codec.quantity import THOUSANDTHS, is_binary, parse_quantity
 

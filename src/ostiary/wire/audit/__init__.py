@@ -23,6 +23,7 @@ from ostiary.wire.audit.events import (
 )
 from ostiary.wire.audit.levels import (
     ACTOR,
+    CAPABILITIES,
     DECISION,
     LEVEL_NAMES,
     REASON,
@@ -39,6 +40,7 @@ from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
 
 __all__ = [
     "ACTOR",
+    "CAPABILITIES",
     "DECISION",
     "DEFAULT_POLICY",
     "LEVEL_NAMES",

@@ -11,6 +11,8 @@ VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
 DECISION = "authorization.k8s.io/decision"
 REASON = "authorization.k8s.io/reason"
 UPSTREAM = "audit.ostiary.dev/upstream"
+# What the object in the request asked for, as in "host-network,privileged".
+CAPABILITIES = "audit.ostiary.dev/capabilities"
 # Of a request with a token that is less than its owner: what the token is for, and who uses it on the user's behalf.
 SCOPE = "ostiary.dev/scope"
 ACTOR = "ostiary.dev/actor"

@@ -70,7 +70,7 @@ async def verifier(issuer: Issuer, tmp_path: Path) -> AsyncIterator[JwtVerifier]
     settings = issuer.gateway.settings(tmp_path, jwt={"audiences": [AUDIENCE]})
     config = loads(json.dumps(settings), directory=tmp_path)
     assert config.jwt is not None
-    verifier = JwtVerifier(config.jwt, config.gateway, issuer.clock)
+    verifier = JwtVerifier(config.jwt, config.jwt.audiences, config.gateway, issuer.clock)
     yield verifier
     await verifier.close()
 

@@ -215,6 +215,20 @@ async def test_a_policy_that_changes_while_another_link_is_waited_for_is_asked_a
     assert len(second.asked) == 2
 
 
+async def test_whatever_a_provider_takes_for_equal_capabilities_are_told_apart(clock: FakeClock) -> None:
+    """S46: one object's answer is not another's."""
+
+    class ByUser(Revised):
+        def cache_key(self, attributes: Attributes) -> Hashable:
+            return attributes.user.username
+
+    provider = ByUser()
+    authorizer = Authorizer([Link("one", provider)], cache_ttl=10, clock=clock)
+    for names in ((), ("privileged",), (), ("privileged",)):
+        await authorizer.authorize(Attributes(ALICE, replace(POD, capabilities=names)))
+    assert [attributes.request.capabilities for attributes in provider.asked] == [(), ("privileged",)]
+
+
 async def test_a_provider_without_a_revision_never_changes_the_generation(clock: FakeClock) -> None:
     authorizer = only(Waiting(), clock)
     generations = {authorizer.generation}

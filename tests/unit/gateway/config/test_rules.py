@@ -227,6 +227,73 @@ def test_a_web_application_that_would_not_be_safe_is_refused(
     assert problem in str(caught.value)
 
 
+FILES = "https://files.example"
+FOR_FILES = ISSUER.replace("prod", f"'{FILES}'")
+
+
+@pytest.mark.parametrize(
+    ("settings", "upstream", "problem"),
+    [
+        (EXTERNAL, f"redirect: {{to: '{FILES}', paths: [/x/]}}", "nothing is signed"),
+        (ISSUER, "redirect: {to: 'http://files.example', paths: [/x/]}", "in plain text"),
+        (ISSUER, "redirect: {to: 'https://files.example/x', paths: [/x/]}", "must not contain a path"),
+        (ISSUER, "redirect: {to: 'https://u@files.example', paths: [/x/]}", "user name"),
+        (ISSUER, "redirect: {to: '//files.example', paths: [/x/]}", "does not begin with http"),
+        (ISSUER, "redirect: {paths: [/x/]}", "redirect.to"),
+        (ISSUER, f"redirect: {{to: '{FILES}'}}", "redirect.paths"),
+        (ISSUER, f"redirect: {{to: '{FILES}', paths: ['/x/../y']}}", "not a plain path"),
+        (ISSUER, f"redirect: {{to: '{FILES}', paths: [/x/], lifetime: 6m}}", "5 seconds to 5 minutes"),
+        (ISSUER, f"prefix: /wiki, redirect: {{to: '{FILES}', paths: [/x/]}}", "not below the prefix"),
+        (ISSUER, f"auth: browser, redirect: {{to: '{FILES}', paths: [/x/]}}", "the history of browsers"),
+        (ISSUER, "redirect: {to: 'http://LOCALHOST:8443/', paths: [/x/]}", "lead back to the gateway"),
+        (
+            ISSUER.replace("prod", f"'{FILES}'"),
+            f"redirect: {{to: '{FILES}:443', paths: [/x/]}}",
+            "which clusters accept",
+        ),
+    ],
+)
+def test_a_redirect_that_would_not_be_safe_is_refused(
+    tmp_path: Path, settings: str, upstream: str, problem: str
+) -> None:
+    """S69."""
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "gateway.yaml").write_text(APPLICATION % (settings, upstream))
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "problem"),
+    [
+        ('server: "https://10.0.0.1", attributes: kubernetes', "does not know the proof"),
+        ("attributes: http", "the upstream has no server"),
+    ],
+)
+def test_a_redirect_needs_a_backend_that_knows_it(tmp_path: Path, upstream: str, problem: str) -> None:
+    """S69."""
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    text = APPLICATION % (ISSUER, f"redirect: {{to: '{FILES}', paths: [/x/]}}")
+    text = text.replace('server: "http://127.0.0.1:9000", attributes: http', upstream)
+    (tmp_path / "gateway.yaml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)
+
+
+def test_where_redirects_go_is_written_as_browsers_write_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    upstream = "redirect: {to: 'HTTPS://Files.Example:443/', paths: [/]}"
+    (tmp_path / "gateway.yaml").write_text(APPLICATION % (ISSUER, upstream))
+    (configured,) = load(tmp_path / "gateway.yaml").upstreams
+    assert configured.redirect is not None
+    assert configured.redirect.to == FILES
+
+
 @pytest.mark.parametrize(
     ("upstream", "told"),
     [

@@ -51,7 +51,19 @@ authorization:
     tokenFile: cluster-token
   - {name: d, type: allow_all}
 upstreams:
-- {name: api, server: "https://10.0.0.1:6443", attributes: {type: kubernetes}}
+- name: api
+  server: "https://10.0.0.1:6443"
+  attributes:
+    type: kubernetes
+    capabilities:
+      preset: podSecurity
+      entries: [{name: kata, resources: [pods], fields: [spec.runtimeClassName], values: [kata]}]
+- name: files
+  server: "https://10.0.0.2"
+  prefix: /files
+  attributes: http
+  redirect: {to: "https://files.example", paths: [/files/], lifetime: 30s}
+issuer: {audiences: [prod], keys: {secretFile: issuer-secret}}
 admission:
 - name: objects
   type: object_quota

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.request.target import AmbiguousRequest, split_target
+from ostiary.gateway.request.target import AmbiguousRequest, encoded_path, is_usually_encoded, split_target
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.wire.request.request_info import request_info
 
@@ -218,3 +218,16 @@ def test_any_name_opens_nothing_else(target: bytes, cause: str) -> None:
 @pytest.mark.parametrize("target", [b"http://gateway.test/x?y", b"HTTPS://Gateway.TEST/x?y"])
 def test_a_whole_url_is_read_in_any_case(target: bytes) -> None:
     assert split_target(target, host=b"gateway.test") == ("/x", "y")
+
+
+@given(st.binary(max_size=12))
+def test_a_path_that_is_usually_encoded_comes_back_the_same(decoded: bytes) -> None:
+    """S69: what a WSGI server has decoded is encoded again for the proof."""
+    path = encoded_path(b"/" + decoded)
+    assert is_usually_encoded(path.decode())
+    assert unquote_to_bytes(path) == b"/" + decoded
+
+
+@pytest.mark.parametrize("path", ["/%c3%a9", "/%2C", "/%7E", "/%41"])
+def test_other_spellings_are_not_usual(path: str) -> None:
+    assert not is_usually_encoded(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ostiary.gateway.config.settings import UpstreamAuth
-from ostiary.gateway.upstream.applications import Applications, is_public
+from ostiary.gateway.config.values import is_listed
+from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes
 from tests.unit.gateway.upstream.test_routes import upstream
 
@@ -82,4 +83,4 @@ async def test_the_port_is_that_of_the_proxy_which_carries_the_requests(applicat
     ],
 )
 def test_a_public_path_is_an_exact_one_or_below_one_with_a_slash(path: str, public: bool) -> None:
-    assert is_public(path, ("/healthz", "/static/")) is public
+    assert is_listed(path, ("/healthz", "/static/")) is public

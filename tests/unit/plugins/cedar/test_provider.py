@@ -261,6 +261,22 @@ def test_verbs_are_anybodys_to_invent(tmp_path: Path) -> None:
     assert not decide(tmp_path, text, what=replace(POD, verb="never-named")).allowed
 
 
+def test_a_condition_can_be_about_what_the_object_asks_for(tmp_path: Path) -> None:
+    """S46: and the right to use a capability is one like any other."""
+    text = (
+        'permit(principal, action == Action::"create", resource) unless { context.capabilities.contains("host-pid") };'
+        'permit(principal, action == Action::"use", resource)'
+        ' when { resource.apiGroup == "ostiary.dev" && resource.name == "privileged" };'
+    )
+    create = replace(POD, verb="create")
+    assert decide(tmp_path, text, what=create).allowed
+    assert decide(tmp_path, text, what=replace(create, capabilities=("privileged",))).allowed
+    assert not decide(tmp_path, text, what=replace(create, capabilities=("host-pid", "privileged"))).allowed
+    use = replace(POD, verb="use", api_group="ostiary.dev", resource="capabilities", name="privileged")
+    assert decide(tmp_path, text, what=use).allowed
+    assert not decide(tmp_path, text, what=replace(use, name="host-pid")).allowed
+
+
 def test_statements_end_at_semicolons_that_are_none_of_a_string_or_comment() -> None:
     text = '// one; two\na "x;\\";y" b; // c;\n\n  d // e;\n f;g'
     assert list(statements(text)) == [(2, 'a "x;\\";y" b;'), (4, "d // e;\n f;"), (5, "g")]

@@ -15,8 +15,8 @@ from ostiary.core.counting.counts import MemoryCounts
 from ostiary.errors import ProviderError
 from ostiary.interfaces.admission import Admission, Hold, UpstreamAnswer, WriteOutcome, WriteRequest, WriteResult
 from ostiary.model import UserInfo
+from ostiary.plugins.common.field_path import FieldPath
 from ostiary.plugins.object_quota.admission import ObjectQuota
-from ostiary.plugins.object_quota.field_path import FieldPath
 from ostiary.plugins.object_quota.settings import FieldSum, ObjectLimit, ObjectQuotaSettings, QuantityLimit
 from ostiary.plugins.object_quota.tally import SPAN_SECONDS
 from ostiary.testing import FakeClock

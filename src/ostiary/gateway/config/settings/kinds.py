@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.config import Fields, Json
+from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import Names, Parsed, SettingKind, Text
-from ostiary.core.settings.outgoing import is_host, is_ip
+from ostiary.core.settings.outgoing import is_host, is_ip, parse_origin
 from ostiary.core.settings.sections import OptionalSection, Sections
-from ostiary.gateway.config.values import Address, Network, collapse, parse_address
+from ostiary.gateway.config.values import Address, Network, collapse, origin_text, parse_address
 
 S = TypeVar("S")
 # In place of a list of upstreams: a policy that is meant for all of them.
@@ -135,17 +136,41 @@ class Prefix(Text):
 
 
 @dataclass(frozen=True)
-class PublicPaths(Names):
+class PathsAndBelow(Names):
     """Paths; one that ends with a slash stands for everything below it."""
 
     def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
-        paths = tuple(super().read(fields, key, directory) or ())
-        for path in paths:
-            if path == "/":
-                fields.problem("everything would be public", key, "list the paths that need no sign-in")
-            elif not re.fullmatch(PLAIN_PATH, path.removesuffix("/")):
-                fields.problem("an entry is not a plain path", key, "write it as in /healthz or /static/")
+        paths = super().read(fields, key, directory)
+        if not all(path == "/" or re.fullmatch(PLAIN_PATH, path.removesuffix("/")) for path in paths or ()):
+            fields.problem("an entry is not a plain path", key, "write it as in /healthz or /static/")
         return paths
+
+
+@dataclass(frozen=True)
+class PublicPaths(PathsAndBelow):
+    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+        paths = super().read(fields, key, directory)
+        if "/" in (paths or ()):
+            fields.problem("everything would be public", key, "list the paths that need no sign-in")
+        return paths
+
+
+@dataclass(frozen=True)
+class PublicOrigin(Text):
+    """An origin, as browsers write it, where clients bring what proves who they are."""
+
+    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+        text = super().read(fields, key, directory)
+        if not text:
+            return text
+        try:
+            url = parse_origin(text)
+        except ValueError as mistake:
+            fields.problem(str(mistake), key, "write it as in https://files.example.com")
+            return None
+        if url.scheme == "http" and not is_loopback(url.hostname or ""):
+            fields.problem("what proves who asks would cross the network in plain text", key, "begin it with https://")
+        return origin_text(url)
 
 
 # --- entries that become providers ---

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.abilities import has_trait
+from ostiary.core.config import Fields
 from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Text
-from ostiary.core.settings.sections import Section
-from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, Prefix, PublicPaths
+from ostiary.core.settings.sections import OptionalSection, Section
+from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, PathsAndBelow, Prefix, PublicOrigin, PublicPaths
 from ostiary.gateway.config.settings.listen import ClientTls
 from ostiary.gateway.config.settings.provider import Provider
 from ostiary.gateway.http1.headers import HeaderNames
 from ostiary.interfaces.attributes import AttributesMapper, ReadsKubernetesPaths
 from ostiary.model import Place
+
+# A revocation must still be on the list when the last proof from before it ends (`issuer.deny_list`).
+SHORTEST_ACTION, LONGEST_ACTION = timedelta(seconds=5), timedelta(minutes=5)
 
 
 class IdentityMode(Enum):
@@ -42,6 +46,34 @@ class UpstreamTimeouts:
         seconds=60
     )
     idle: Annotated[timedelta, Duration("for an unused connection")] = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedirectSettings:
+    """Downloads that do not pass through the gateway: it answers with a redirect that proves what it has allowed."""
+
+    to: Annotated[
+        str,
+        PublicOrigin(
+            "`https://host:port` where clients reach the backend itself; plain http on the loopback only. It is the"
+            " `actions.origin` of its `backend.yaml`, and nothing else is ever redirected to"
+        ),
+    ]
+    paths: Annotated[
+        tuple[str, ...],
+        PathsAndBelow(
+            "what is redirected, as clients write it: `/report`; with a slash at the end also everything below, as in"
+            " `/download/`. Only GET and HEAD without a body are; all else is forwarded",
+            least=1,
+        ),
+    ]
+    lifetime: Annotated[timedelta, Duration("how long the proof may be used; 5 minutes at most")] = timedelta(
+        seconds=60
+    )
+
+    def check(self, fields: Fields) -> None:
+        if not SHORTEST_ACTION <= self.lifetime <= LONGEST_ACTION and fields.is_right("lifetime"):
+            fields.problem("it must be from 5 seconds to 5 minutes", "lifetime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +153,13 @@ class UpstreamSettings:
     connections: Annotated[int, Integer("connections at a time, per worker")] = 1024
     queue: Annotated[int, Integer("requests that wait for a connection, per worker", least=0)] = 4096
     timeouts: Annotated[UpstreamTimeouts, Section("limits of time", UpstreamTimeouts)] = UpstreamTimeouts()
+    redirect: Annotated[
+        RedirectSettings | None,
+        OptionalSection(
+            "requests that are answered with a redirect to the backend itself; left out: none. Needs `issuer`",
+            RedirectSettings,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

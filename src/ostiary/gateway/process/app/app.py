@@ -47,6 +47,7 @@ from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.health import watch_credential, watch_health
 from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.own_requests import OwnRequests
+from ostiary.gateway.upstream.redirects import Redirects
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import CountsObjects
@@ -92,6 +93,8 @@ class App:
         for upstream in self._upstreams:
             if self.issuer is not None and upstream.settings.identity is IdentityMode.ASSERTION:
                 upstream.assertions = Assertions(upstream.name, self.issuer.sign_assertion, clock)
+            if self.issuer is not None and upstream.settings.redirect is not None:
+                upstream.redirects = Redirects(upstream.settings.redirect, self.issuer.sign_action)
         self.doors = Doors(config, self._upstreams, self.shared.metrics, clock)
         self.applications = Applications(self.routes, config.external_url)
         self._all_applications = self.applications.with_others(self.doors.applications.values())

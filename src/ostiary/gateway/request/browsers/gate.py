@@ -21,6 +21,7 @@ from ostiary.gateway.authenticate.application_cookie import PresentedCookie, pre
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.browser_request import BrowserRequest, browser_request
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
+from ostiary.gateway.config.values import is_listed
 from ostiary.gateway.http1.headers import WEBSOCKET_BEARER
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.answers import Answers
@@ -30,7 +31,7 @@ from ostiary.gateway.request.browsers.pages import BrowserPages
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.stages import OwnApi, Passage
 from ostiary.gateway.request.target import AmbiguousRequest, split_target
-from ostiary.gateway.upstream.applications import Applications, is_public
+from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
 
@@ -89,7 +90,7 @@ class BrowserGate:
         upstream = self._routes.find(host, path)
         if upstream is None:
             return False
-        if upstream.settings.public and is_public(path, upstream.settings.public):
+        if upstream.settings.public and is_listed(path, upstream.settings.public):
             self._anonymous.serve(passage)
             return True
         if not upstream.settings.is_application or not self._applications.origin(host):

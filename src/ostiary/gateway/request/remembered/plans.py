@@ -109,8 +109,21 @@ class Planner:
             public=question.public,
         )
         if upstream is not None and ruling.allowed:
-            plan.at_once = not (question.stream or self._has_admission or _begins_record(audit) or plan.reviews_token)
-            line = request.method + b" " + upstream.forwarded_target(question.target) + b" HTTP/1.1\r\n"
+            # A plan with capabilities is made when its body has been read.
+            reader = None if question.info.capabilities else upstream.capabilities
+            plan.reads_capabilities = reader is not None and reader.in_body_of(question.info)
+            plan.at_once = not (
+                question.stream
+                or self._has_admission
+                or _begins_record(audit)
+                or plan.reviews_token
+                or plan.reads_capabilities
+            )
+            target = upstream.forwarded_target(question.target)
+            # Who asks in another's name is in no proof: the backend could not follow the revocations of both.
+            if question.redirected and actor is None:
+                plan.redirected, plan.target = True, target
+            line = request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + upstream.host_line + (b"" if question.public else upstream.identity(user))
         return plan
 

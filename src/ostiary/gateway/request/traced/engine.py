@@ -31,8 +31,8 @@ _OPEN_PATHS = {b"/auth": "sign-in", b"/webhooks": "review"}
 class TracedRecords(RequestRecords):
     """A request that is counted is over, and so is its trace."""
 
-    def conclude(self, passage: Passage, code: int) -> None:
-        super().conclude(passage, code)
+    def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
+        super().conclude(passage, code, message=message)
         as_traced(passage).finish(code)
 
     def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:

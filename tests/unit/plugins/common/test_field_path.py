@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.plugins.object_quota.field_path import FieldPath
+from ostiary.plugins.common.field_path import FieldPath
 
 POD: dict[str, Any] = {
     "spec": {
