@@ -110,6 +110,7 @@ CODES: dict[str, str] = {
     "echo-unusable": "the echo of ostiary doctor cannot listen at its address",
     "echo-not-reached": "a plain request did not reach the echo through the proxy, so nothing was examined",
     "gateway-refused": "permission denied: a gateway refused the request of a command",
+    "api-plugin-refused": "an API plugin cannot be registered, found or removed as asked",
     "account-refused": "a service account or an API token cannot be created, changed or found as asked",
     "revocation-not-found": "unknown revocation: it cannot be undone",
     "scope-invalid": "a scope for a token cannot be read, or is wider than that of the token it is made with",

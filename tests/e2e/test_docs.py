@@ -105,15 +105,18 @@ def credential_for_a_cluster(world: World) -> None:
     world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
 
 
-def cluster_that_knows_the_gateway(world: World) -> None:
-    """The API server that a gateway stands before, and the gateway's own credential there."""
+def cluster_of_the_gateway(world: World) -> Cluster:
+    """The API server that a gateway stands before already, with the gateway's credential for it."""
     cluster = world.stack.enter_context(Cluster(world.authority))
     cluster.add_namespace("team")
     world.addresses["https://10.0.0.1:6443"] = cluster.url
-    token = world.folder / "cluster-token"
-    token.touch(mode=0o600)
-    token.write_text(cluster.add_token("gateway", may_impersonate=True))
-    world.authority.cert_pem.write_to_path(str(world.folder / "cluster-ca.pem"))
+    credential_for_a_cluster(world)
+    (world.folder / "cluster-token").write_text(cluster.add_token("gateway", may_impersonate=True))
+    return cluster
+
+
+def cluster_with_a_pod(world: World) -> None:
+    cluster_of_the_gateway(world).add_pod("team", "web")
 
 
 def server_of_spire(world: World) -> None:
@@ -203,7 +206,7 @@ def machine_with_nginx(world: World) -> None:
         missing("nginx")
 
 
-WORLDS: dict[str, Callable[[World], None]] = {
+WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/check-your-proxy.md": machine_with_nginx,
     "README.md: Door 1": cluster_of_a_kubeconfig,
     "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
@@ -227,7 +230,8 @@ WORLDS: dict[str, Callable[[World], None]] = {
     "docs/how-to/run-with-systemd.md": administrator_of_a_host,
     "docs/how-to/write-a-provider.md": author_of_a_package,
     "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
-    "docs/how-to/restrict-privileged-pods.md": cluster_that_knows_the_gateway,
+    "docs/how-to/restrict-privileged-pods.md": cluster_of_the_gateway,
+    "docs/how-to/add-an-api-plugin.md": cluster_with_a_pod,
 }
 
 

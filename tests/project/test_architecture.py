@@ -131,10 +131,11 @@ INSIDE = {
         "store_abilities": {"."},
     },
     "wire": {
-        ".": {"client_authentication", "codec", "ostiary_dev", "request"},
+        ".": {"client_authentication", "codec", "discovery", "ostiary_dev", "request"},
         "audit": {"rbac"},
         "client_authentication": {"codec"},
         "codec": set(),
+        "discovery": set(),
         "ostiary_dev": set(),
         "rbac": {"request"},
         "request": set(),

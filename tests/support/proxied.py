@@ -39,6 +39,7 @@ class OnlyPool:
     """All that a `Proxied` asks of its upstream."""
 
     pool: Pool
+    refuses_redirects: bool = False
 
 
 class Gate:
@@ -46,6 +47,7 @@ class Gate:
 
     def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
         self.pool, self.timeout = pool, timeout
+        self.refuses_redirects = False
         self.proxied: list[Proxied[Exchange]] = []
         self.finished: list[tuple[int, str]] = []
         self.streams_left = 1000
@@ -60,7 +62,7 @@ class Gate:
             lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
         proxied = Proxied(
             exchange,
-            cast("ConfiguredUpstream", OnlyPool(self.pool)),
+            cast("ConfiguredUpstream", OnlyPool(self.pool, self.refuses_redirects)),
             b"\r\n".join([*lines, b"", b""]),
             b"Audit-Id: 1",
             self.timeout,

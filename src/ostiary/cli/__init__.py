@@ -22,6 +22,10 @@ COMMANDS = {
         "service accounts for programs: create, list, disable, delete; issue their tokens",
     ),
     "tokens": ("ostiary.cli.accounts.api_tokens", "API tokens for programs: create, list and revoke them"),
+    "api-plugins": (
+        "ostiary.cli.gateway.api_plugins",
+        "API plugins: list, register and remove processes that serve an API group",
+    ),
     "store": ("ostiary.cli.store.command", "move all sessions to another token store; check a store; after a restore"),
     "issuer": ("ostiary.cli.issuer.command", "let clusters trust the gateway's JWTs; list and rotate its signing keys"),
     "door": (

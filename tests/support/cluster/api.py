@@ -54,6 +54,10 @@ class Api:
         self.accounts = AccountTokens()
         self.accept_token: Callable[[str, UserInfo], None] = lambda token, user: None
         self.server = ""
+        # Whether discovery is answered at once for all groups, to whoever asks for that.
+        self.aggregates = False
+        # Groups without resources, as of a CustomResourceDefinition that was created a moment ago.
+        self.more_groups: tuple[str, ...] = ()
 
     def container(self, namespace: str, pod: str) -> Container:
         return self.containers.setdefault((namespace, pod), Container())
@@ -67,7 +71,7 @@ class Api:
         if asked.path in (DISCOVERY_PATH, JWKS_PATH):
             await exchange.answer(self._account_keys(exchange.record, asked.path))
         elif not asked.resource:
-            await exchange.answer(_non_resource(asked))
+            await exchange.answer(self._groups(exchange.record, asked) or _non_resource(asked))
         elif kind is None:
             await exchange.answer(_no_such_page())
         elif asked.subresource:
@@ -76,6 +80,26 @@ class Api:
             await exchange.answer(self._review(exchange.record, asked, user))
         else:
             await self._object(exchange, asked, kind)
+
+    # --- discovery ---
+
+    def _groups(self, record: Record, asked: Asked) -> Answer | None:
+        """What depends on the groups that there are now; None for any other path."""
+        accept = ",".join(record.values("Accept"))
+        match asked.path.strip("/").split("/"):
+            case ["api" | "apis" as root] if self.aggregates and "as=APIGroupDiscoveryList" in accept:
+                version = "v2" if ";v=v2;" in accept else "v2beta1"
+                groups = self.more_groups if root == "apis" else ()
+                return json_answer(
+                    200,
+                    resources.aggregated(root, version, groups),
+                    {"Content-Type": resources.aggregated_type(version)},
+                )
+            case ["apis"]:
+                return json_answer(200, resources.api_groups(self.more_groups))
+            case ["apis", group] if group in self.more_groups:
+                return json_answer(200, resources.api_group(group, self.more_groups))
+        return None
 
     # --- stored objects ---
 

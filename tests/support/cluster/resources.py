@@ -117,15 +117,16 @@ def api_versions() -> dict[str, Any]:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def api_groups() -> dict[str, Any]:
+def api_groups(more: tuple[str, ...] = ()) -> dict[str, Any]:
     names = list(dict.fromkeys((each.group, each.version) for each in RESOURCES if each.group))
+    names += [(group, "v1") for group in more]
     versions = [(group, {"groupVersion": f"{group}/{version}", "version": version}) for group, version in names]
     groups = [{"name": group, "versions": [entry], "preferredVersion": entry} for group, entry in versions]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def api_group(name: str) -> dict[str, Any] | None:
-    group = next((each for each in api_groups()["groups"] if each["name"] == name), None)
+def api_group(name: str, more: tuple[str, ...] = ()) -> dict[str, Any] | None:
+    group = next((each for each in api_groups(more)["groups"] if each["name"] == name), None)
     return None if group is None else {"kind": "APIGroup", "apiVersion": "v1", **group}
 
 
@@ -158,6 +159,47 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
         for name, kind in resource.subresources
     ]
     return [entry, *streams]
+
+
+def aggregated_type(version: str) -> str:
+    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+
+
+def aggregated(root: str, version: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All groups with their resources in one document."""
+    served = [each for each in RESOURCES if bool(each.group) == (root == "apis")]
+    names = list(dict.fromkeys((each.group, each.version) for each in served)) + [(group, "v1") for group in more]
+    items = [
+        {
+            "metadata": {"name": group, "creationTimestamp": None},
+            "versions": [
+                {
+                    "version": of,
+                    "freshness": "Current",
+                    "resources": [_aggregated(each) for each in served if (each.group, each.version) == (group, of)],
+                }
+            ],
+        }
+        for group, of in names
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated(resource: Resource) -> dict[str, Any]:
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    return {
+        "resource": resource.plural,
+        "responseKind": kind,
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.kind.lower(),
+        "shortNames": list(resource.short),
+        "verbs": list(resource.verbs),
+    }
 
 
 def openapi_index() -> dict[str, Any]:

@@ -64,6 +64,14 @@ class Cluster:
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="cluster")
 
+    def serve_groups(self, *groups: str) -> None:
+        """Serve these API groups from now on besides, and none that were named so before."""
+        self._api.more_groups = groups
+
+    def aggregate_discovery(self, aggregates: bool = True) -> None:
+        """Answer whoever asks for it with all groups and resources at once, as kube-apiserver does."""
+        self._api.aggregates = aggregates
+
     # --- its life ---
 
     def __enter__(self) -> Self:

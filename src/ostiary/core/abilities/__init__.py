@@ -49,6 +49,7 @@ from ostiary.interfaces.identity import (
     VerifiesTokens,
 )
 from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
 from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
@@ -80,16 +81,16 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
-            *(VerifiesTokens, BoundToCluster),
+            *(VerifiesTokens, BoundToCluster, ServesResources),
             *_OUTSIDE,
         ),
-        "group": (KeepsGroups, ListsGroups, *_OUTSIDE),
+        "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
-            *(NamesSubjects, LintsPolicy),
+            *(NamesSubjects, LintsPolicy, ServesResources),
             *_OUTSIDE,
         ),
-        "admission": (CountsObjects, *_OUTSIDE),
+        "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
             Probes,

@@ -123,10 +123,13 @@ class OutgoingTls:
             fields.problem(mistake, "certificate")
 
 
-def client_context(tls: OutgoingTls) -> ssl.SSLContext:
-    """The context for a server that the configuration names; raises `TransportError` if a file cannot be used."""
+def client_context(tls: OutgoingTls, authorities_pem: str | None = None) -> ssl.SSLContext:
+    """The context for a server that we call; raises `TransportError` if a file cannot be used.
+
+    *authorities_pem* is in the place of the file ``ca``, for a server that no configuration names.
+    """
     try:
-        authorities = tls.ca.read_text() if tls.ca is not None else None
+        authorities = tls.ca.read_text() if tls.ca is not None else authorities_pem
         certificate = None
         if tls.certificate is not None and tls.key is not None:
             certificate = ClientCertificate(tls.certificate.read_text(), Secret(tls.key.read_text()))

@@ -15,6 +15,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Document, Reading, parse, read
 from ostiary.core.settings.declare import read_settings
 from ostiary.gateway.config import sections
+from ostiary.gateway.config.api_groups.rules import check_api_plugins
 from ostiary.gateway.config.doors import check_doors
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.rules import check
@@ -116,6 +117,7 @@ def read_sections(
     if file.webhooks.callers.names and sections.lacks_client_certificates(file.listen, root):
         reading.add(sections.NO_CLIENT_CERTIFICATES, reading.document.place("webhooks", "callers", "names"))
     check_doors(file, served, admission)
+    check_api_plugins(file.api_plugins, served)
     if store is None:
         return None
     config = GatewayConfig(
@@ -126,6 +128,7 @@ def read_sections(
         identity=tuple(provider for provider in identities.values() if provider is not None),
         webhooks=file.webhooks,
         doors=file.doors,
+        api_plugins=file.api_plugins,
         audit=audit,
         limits=file.limits,
         log=file.log,

@@ -11,6 +11,7 @@ from ostiary.core.config import Fields
 from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
 from ostiary.core.settings.outgoing import parse_origin
+from ostiary.gateway.config.api_groups.rules import check_provider_groups
 from ostiary.gateway.config.named_files.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, Identity, IdentityMode, UpstreamConfig
@@ -51,6 +52,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     _check_applications(config, root)
     _check_redirects(config, root)
     _check_policies(config, root)
+    check_provider_groups(config, root)
 
 
 def _check_issuer(config: GatewayConfig, root: Fields) -> None:

@@ -39,9 +39,9 @@ from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
+from ostiary.gateway.request.own.paths_mapper import OwnPathsMapper
 from ostiary.gateway.request.stages import Passage
 from ostiary.interfaces.admission import SubjectUsage
-from ostiary.interfaces.attributes import RequestLine
 from ostiary.interfaces.token_store import RevocationKind, Session
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire.ostiary_dev.operators import (
@@ -52,7 +52,6 @@ from ostiary.wire.ostiary_dev.operators import (
     decode_revocation_subject,
     decode_subject_search,
 )
-from ostiary.wire.request import request_info
 
 LARGEST_BODY = 64 * 1024
 MOST_SESSIONS = 1000
@@ -79,7 +78,7 @@ class AdminApi:
         self._ended = ended
         self._all_replicas = replicas
         self._quota_usage = quota_usage
-        self.mapper = _Mapper()
+        self.mapper = OwnPathsMapper()
         self._application = Starlette(
             routes=[
                 Route(f"{PREFIX}", self._resources, methods=["GET"]),
@@ -204,16 +203,6 @@ class AdminApi:
             return failure(400, "BadRequest", str(error))
         result = self._authorizer.who_can(Attributes(UserInfo(""), info))
         return JSONResponse(who_can_json(result), status_code=201)
-
-
-class _Mapper:
-    """Our own paths have the form of Kubernetes' own."""
-
-    def request_info(self, line: RequestLine) -> RequestInfo:
-        return request_info.request_info(line)
-
-    def long_running(self, info: RequestInfo) -> bool:
-        return False
 
 
 # --- requests and answers ---

@@ -1,4 +1,4 @@
-"""Asks everything outside that a configuration needs: the token store, issuers, directories, upstreams.
+"""Asks everything outside that a configuration needs: the token store, issuers, directories, upstreams, API plugins.
 
 Nothing is changed there, but for a token store that is still empty: opening it prepares it, and claims it for this
 gateway, as the first start would.
@@ -21,6 +21,8 @@ from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.reasons import reason_of
 from ostiary.gateway.replicas.owner import StoreOwner
+from ostiary.gateway.upstream.api_plugins.plugin import declared_plugin
+from ostiary.gateway.upstream.api_plugins.registry import upstream_settings
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
@@ -61,7 +63,18 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
         if not upstream.server:
             continue
         questions[f'upstream "{upstream.name}"'] = _ask_upstream(upstream)
+    for plugin in _declared_plugins(config):
+        questions[f'API plugin "{plugin.name}"'] = _ask_upstream(plugin)
     return list(await asyncio.gather(*(_probe(what, asking, seconds) for what, asking in questions.items())))
+
+
+def _declared_plugins(config: GatewayConfig) -> list[settings.UpstreamConfig]:
+    """Those of the configuration, as the upstreams that they are. What was registered, the gateway itself watches."""
+    upstreams = {upstream.name: upstream for upstream in config.upstreams}
+    return [
+        upstream_settings(declared_plugin(each), upstreams[each.upstream], config.api_plugins)
+        for each in config.api_plugins.declared
+    ]
 
 
 async def _probe(what: str, asking: Awaitable[str], seconds: float) -> OnlineCheckResult:

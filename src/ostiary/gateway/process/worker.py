@@ -80,6 +80,7 @@ class Worker:
         self.replica = ReplicaState(config, self.app.shared, clock, self._loop, checks=self._known_troubles)
 
     async def start(self) -> None:
+        await self.app.api_groups.plugins.load()
         await self._listen(self.app.config)
         self.app.start()
         if not self._supervised:

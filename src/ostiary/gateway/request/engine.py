@@ -63,12 +63,13 @@ from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeads
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
-from ostiary.gateway.request.stages import Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
+from ostiary.gateway.request.stages import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes
+from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
 from ostiary.model import Attributes
 
@@ -94,6 +95,7 @@ class EngineParts:
     upstream_api: UpstreamApi
     own_apis: Sequence[OwnApi]
     self_reviews: Handler | None
+    api_groups: ApiGroups | None
     open_paths: dict[bytes, OpenPath]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
@@ -124,7 +126,7 @@ class Engine:
         self._admission = AdmissionChain(parts.admission) if parts.admission else None
         self._monotonic = parts.clock.monotonic
         self._audit_id = parts.auditor.audit_id
-        self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews)
+        self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews, parts.api_groups)
         self._judge = Judge(parts.authorizer, self._questions)
         self._records = self.records_type(
             parts.auditor,
@@ -152,6 +154,8 @@ class Engine:
         self._own_apis = self.own_apis_type(self._recheck, self._answers, self._records)
         self._token_reviews = OwnTokenReviews(self._recheck, self._answers, self._records)
         self._open = OpenExchanges(parts.limits)
+        # API plugins that are no longer served, while requests to them are open.
+        self._withdrawn: list[Upstream] = []
         self._rejudge = Rejudge(
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
         )
@@ -224,6 +228,8 @@ class Engine:
     def tick(self) -> None:
         """About once a second: what takes long counts as a stream, and what is no longer allowed is cut."""
         self._open.tick(self._monotonic())
+        if self._withdrawn:
+            self._cut_withdrawn()
         self._rejudge.tick()
 
     def hand_over(self, successor: Engine) -> None:
@@ -235,6 +241,22 @@ class Engine:
 
     def forget_plans(self) -> None:
         self._plans.clear()
+
+    def forget_routes(self) -> None:
+        """Who serves what has changed: the next request of each kind is looked at anew."""
+        self._questions.routing += 1
+        self._planner.use_routing(self._questions.routing)
+
+    def withdraw(self, upstream: Upstream) -> None:
+        """It is not to be asked any more: streams to it end, and a short request that is under way may finish."""
+        self._withdrawn.append(upstream)
+        self._cut_withdrawn()
+
+    def _cut_withdrawn(self) -> None:
+        for proxied in [each for each in self._open.streams if each.upstream in self._withdrawn]:
+            proxied.cut()
+        # A short request that takes long becomes a stream, and ends then.
+        self._withdrawn = [each for each in self._withdrawn if any(open.upstream is each for open in self._open)]
 
     def record_unreadable(
         self, connection: ClientConnection, exchange: Exchange | None, refusal: RequestRefused

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ostiary.gateway.config.values import is_listed
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.own.reviews import is_self_review
-from ostiary.gateway.request.stages import Handler, OwnApi, Question
+from ostiary.gateway.request.stages import ApiGroups, Handler, OwnApi, Question
 from ostiary.gateway.request.target import AmbiguousRequest, has_odd_name, is_usually_encoded, split_target
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
@@ -27,10 +27,19 @@ class NoRoute(Exception):
 class Questions:
     """Says what requests ask for."""
 
-    def __init__(self, routes: Routes, own_apis: Sequence[OwnApi], self_reviews: Handler | None) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        own_apis: Sequence[OwnApi],
+        self_reviews: Handler | None,
+        api_groups: ApiGroups | None = None,
+    ) -> None:
         self._routes = routes
         self._own_apis = own_apis
         self._self_reviews = self_reviews
+        self._api_groups = api_groups
+        # Another number after each change of who serves what.
+        self.routing = 0
 
     def of(self, request: RequestHead) -> Question:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
@@ -46,7 +55,7 @@ class Questions:
             if path == own.prefix or path.startswith(own.prefix + "/"):
                 _check_name(path)
                 info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
-                return Question(info, (info,), target, handler=own.handler)
+                return Question(info, (info,), target, handler=own.handler, routing=self.routing)
         upstream = self._routes.find(host, path)
         if upstream is None:
             raise NoRoute
@@ -59,7 +68,13 @@ class Questions:
         info = replace(info, upstream=upstream.name)
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
-            return Question(info, (), target, handler=self._self_reviews)
+            return Question(info, (), target, handler=self._self_reviews, routing=self.routing)
+        if upstream.is_kubernetes and self._api_groups and (route := self._api_groups.find(upstream, method, mapped)):
+            # Decided as if the upstream served it: the policy sees one cluster, whoever serves a part of it.
+            _check_name(path)
+            if route.upstream is None:
+                return Question(info, (info,), target, handler=route.handler, routing=self.routing)
+            upstream = route.upstream
         public = bool(upstream.settings.public) and is_listed(path, upstream.settings.public)
         also = upstream.also_required(info)
         required = () if public else (info,) if also is None else (info, also)
@@ -74,6 +89,7 @@ class Questions:
             long_running=long_running,
             stream=stream,
             public=public,
+            routing=self.routing,
             redirected=not (stream or public) and _is_redirected(upstream, method, path),
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Protocol
 
 from ostiary.core.delegation import Delegation
 from ostiary.gateway.admit.limits import Limits
@@ -94,6 +95,24 @@ class OwnApi:
     handler: Handler
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """Who serves a path in an upstream's place: an API plugin, or we ourselves."""
+
+    upstream: Upstream | None = None
+    handler: Handler | None = None
+
+
+class ApiGroups(Protocol):
+    """API groups that others than the upstreams serve, and the documents that tell clients of them."""
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+
+    def find(self, upstream: Upstream, method: str, path: str) -> GroupRoute | None:
+        """Who serves *path*, which is without the upstream's prefix; None if the upstream does."""
+
+
 @dataclass(slots=True)
 class RequestPlan:
     """What is known of all requests of one user with the same request line, as long as its ruling holds.
@@ -105,6 +124,7 @@ class RequestPlan:
     heads with this plan, and `size` is about how many bytes it takes. `identity` is what the proxy of a door is told
     about the user; empty until it is first asked for. `redirected`: without a body it is answered with a redirect to
     the backend itself; `target` is set then. `reads_capabilities`: what its object asks for must be allowed, too.
+    `routing` counts the changes of who serves what: with another number the plan was made before the last of them.
     """
 
     ruling: Ruling
@@ -131,6 +151,7 @@ class RequestPlan:
     size: int = 0
     identity: bytes = b""
     target: bytes = b""
+    routing: int = 0
 
 
 # The plan of a request that has not been decided on yet.
@@ -169,3 +190,5 @@ class Question:
     public: bool = False
     # Answered with a redirect to the backend itself, if it has no body.
     redirected: bool = False
+    # See `RequestPlan.routing`.
+    routing: int = 0

@@ -7,7 +7,7 @@ pool, with its credential, and with the user that they are made for, if there is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.http1.client.connection import UpstreamConnection
@@ -23,6 +23,8 @@ ANSWER_SECONDS = 30.0
 LARGEST_ANSWER = 16 * 1024 * 1024
 # How many are under way at once in a worker: a page of a list takes some memory, and the upstream serves others too.
 MOST_AT_ONCE = 16
+
+FindPlugin = Callable[[str, str], Upstream | None]
 
 
 class OwnRequests:
@@ -40,6 +42,8 @@ class OwnRequests:
         self.upstreams = tuple(name for name, upstream in upstreams.items() if upstream.is_kubernetes)
         self._seconds = seconds
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        # The API plugin that serves a path beside an upstream, if one does.
+        self.find_plugin: FindPlugin = _no_plugin
 
     async def ask(
         self,
@@ -51,12 +55,26 @@ class OwnRequests:
         body: bytes = b"",
         user: UserInfo | None = None,
     ) -> UpstreamAnswer:
-        place = self._upstreams.get(upstream)
+        place = self.find_plugin(upstream, target) or self._upstreams.get(upstream)
         if place is None:
             raise _failure("there is no such upstream")
+        return await self.ask_place(place, target, method=method, headers=headers, body=body, user=user)
+
+    async def ask_place(
+        self,
+        place: Upstream,
+        target: str,
+        *,
+        method: str = "GET",
+        headers: Sequence[tuple[str, str]] = (),
+        body: bytes = b"",
+        user: UserInfo | None = None,
+        largest: int = LARGEST_ANSWER,
+    ) -> UpstreamAnswer:
+        """The same of an upstream that has no name here, and with an answer of *largest* bytes at most."""
         try:
             async with asyncio.timeout(self._seconds), self._places:
-                return await self._ask_twice(place, _head(place, target, method, headers, body, user) + body)
+                return await _ask_twice(place, _head(place, target, method, headers, body, user) + body, largest)
         except TimeoutError:
             raise _failure("it did not answer in time") from None
         except OSError:
@@ -65,24 +83,28 @@ class OwnRequests:
             place.record_failure(error)
             raise _failure(str(error)) from None
 
-    async def _ask_twice(self, upstream: Upstream, data: bytes) -> UpstreamAnswer:
-        """A pooled connection may have died while it was idle. What is asked here changes nothing, and is repeated."""
-        try:
-            return await self._ask(upstream, data)
-        except UpstreamLost as error:
-            if error.answered or error.timeout:
-                raise
-        return await self._ask(upstream, data, fresh=True)
 
-    async def _ask(self, upstream: Upstream, data: bytes, *, fresh: bool = False) -> UpstreamAnswer:
-        receiver = _WholeReceiver(asyncio.get_running_loop())
-        try:
-            upstream.pool.acquire(
-                lambda connection, error: receiver.take_connection(connection, error, data), fresh=fresh
-            )
-            return await receiver.answer
-        finally:
-            receiver.give_up()
+async def _ask_twice(upstream: Upstream, data: bytes, largest: int) -> UpstreamAnswer:
+    """A pooled connection may have died while it was idle. What is asked here changes nothing, and is repeated."""
+    try:
+        return await _ask(upstream, data, largest)
+    except UpstreamLost as error:
+        if error.answered or error.timeout:
+            raise
+    return await _ask(upstream, data, largest, fresh=True)
+
+
+async def _ask(upstream: Upstream, data: bytes, largest: int, *, fresh: bool = False) -> UpstreamAnswer:
+    receiver = _WholeReceiver(asyncio.get_running_loop(), largest)
+    try:
+        upstream.pool.acquire(lambda connection, error: receiver.take_connection(connection, error, data), fresh=fresh)
+        return await receiver.answer
+    finally:
+        receiver.give_up()
+
+
+def _no_plugin(upstream: str, target: str) -> Upstream | None:
+    return None
 
 
 def _head(
@@ -115,7 +137,8 @@ def _failure(cause: str) -> ProviderError:
 class _WholeReceiver:
     """Collects one answer."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, largest: int) -> None:
+        self._largest = largest
         self.answer: asyncio.Future[UpstreamAnswer] = loop.create_future()
         self._connection: UpstreamConnection | None = None
         self._status = 0
@@ -156,7 +179,7 @@ class _WholeReceiver:
 
     def response_body(self, data: bytes) -> None:
         self._size += len(data)
-        if self._size > LARGEST_ANSWER:
+        if self._size > self._largest:
             self._parts = []
             self._fail(UpstreamLost("its answer is too large", answered=True))
         else:

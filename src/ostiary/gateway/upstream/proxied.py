@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 Context = TypeVar("Context")
+REDIRECTED = "it answered with a redirect, which clients would follow with their token"
 
 
 class Owner(Protocol[Context]):
@@ -261,6 +262,9 @@ class Proxied(Generic[Context]):
         if status == 401 and self.credential is not None and (not self.relayed or is_unauthorized(body)):
             self._send_with_another_credential()
             return
+        if status >= 300 and self._is_refused_redirect(status):
+            self._fail_protocol(REDIRECTED)
+            return
         self.status = status
         exchange = self._exchange
         if self.recorder is not None:
@@ -280,6 +284,9 @@ class Proxied(Generic[Context]):
         if is_about_us and not self.relayed:
             self._drop_upstream()
             self._send_with_another_credential()
+            return
+        if status >= 300 and self._is_refused_redirect(status):
+            self._fail_protocol(REDIRECTED)
             return
         self.status = status
         if exchange.request.upgrade and status < 400:
@@ -407,6 +414,10 @@ class Proxied(Generic[Context]):
         self._finish(101, None)
 
     # --- inside ---
+
+    def _is_refused_redirect(self, status: int) -> bool:
+        """Whether the client must not see it: kubectl would follow it to any host, and present its token there."""
+        return status < 400 and status != 304 and self.upstream.refuses_redirects
 
     def _drop_upstream(self) -> None:
         connection, self._connection = self._connection, None

@@ -49,6 +49,7 @@ class Upstream:
         self.name = configured.name
         self.mapper = configured.attributes.instance
         self.is_kubernetes = configured.is_kubernetes
+        self.refuses_redirects = configured.refuses_redirects
         self._requires_more = ability(self.mapper, RequiresMore)
         reader = ability(self.mapper, ReadsCapabilities)
         self.capabilities = reader if reader is not None and reader.reads_bodies else None
@@ -201,7 +202,7 @@ def _address(configured: settings.UpstreamConfig) -> UpstreamAddress:
     return UpstreamAddress(
         server.hostname,
         server.port or 443,
-        tls=client_context(tls),
+        tls=client_context(tls, configured.authorities_pem),
         server_name=tls.server_name,
         pins=tls.pins,
     )

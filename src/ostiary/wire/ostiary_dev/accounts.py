@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ostiary.wire.ostiary_dev.body_fields import check_kind, object_fields, text_field
 from ostiary.wire.ostiary_dev.operators import API_VERSION
 
 LONGEST_SECONDS = 100 * 366 * 24 * 3600
@@ -38,17 +39,17 @@ class TokenRequest:
 
 
 def decode_account_request(value: Any) -> AccountRequest:
-    fields = _object(value, "the body", ("kind", "apiVersion", "metadata", "spec"))
-    _check_kind(fields, "ServiceAccount")
-    metadata = _object(fields.get("metadata", {}), "metadata", ("name", "namespace"))
-    spec = _object(fields.get("spec", {}), "spec", ("description", "disabled"))
+    fields = object_fields(value, "the body", ("kind", "apiVersion", "metadata", "spec"))
+    check_kind(fields, "ServiceAccount")
+    metadata = object_fields(fields.get("metadata", {}), "metadata", ("name", "namespace"))
+    spec = object_fields(fields.get("spec", {}), "spec", ("description", "disabled"))
     disabled = spec.get("disabled")
     if disabled is not None and not isinstance(disabled, bool):
         raise ValueError("spec.disabled is not true or false")
-    description = _text(spec, "description", "spec.description", LONGEST_DESCRIPTION)
+    description = text_field(spec, "description", "spec.description", LONGEST_DESCRIPTION)
     return AccountRequest(
-        _text(metadata, "name", "metadata.name", 253),
-        _text(metadata, "namespace", "metadata.namespace", 63),
+        text_field(metadata, "name", "metadata.name", 253),
+        text_field(metadata, "namespace", "metadata.namespace", 63),
         description,
         disabled,
     )
@@ -56,13 +57,13 @@ def decode_account_request(value: Any) -> AccountRequest:
 
 def decode_token_request(value: Any) -> TokenRequest:
     """A ``TokenRequest`` as Kubernetes has it, without audiences: these tokens are for this gateway."""
-    fields = _object(value, "the body", ("kind", "apiVersion", "metadata", "spec", "status"))
-    _check_kind(fields, "TokenRequest", "APIToken")
-    spec = _object(fields.get("spec", {}), "spec", ("expirationSeconds", "scope", "name"))
+    fields = object_fields(value, "the body", ("kind", "apiVersion", "metadata", "spec", "status"))
+    check_kind(fields, "TokenRequest", "APIToken")
+    spec = object_fields(fields.get("spec", {}), "spec", ("expirationSeconds", "scope", "name"))
     return TokenRequest(
         _lifetime(spec.get("expirationSeconds")),
-        _text(spec, "scope", "spec.scope", 8192) or "",
-        _text(spec, "name", "spec.name", LONGEST_TOKEN_NAME) or "",
+        text_field(spec, "scope", "spec.scope", 8192) or "",
+        text_field(spec, "name", "spec.name", LONGEST_TOKEN_NAME) or "",
     )
 
 
@@ -72,35 +73,6 @@ def _lifetime(seconds: object) -> timedelta | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 1 <= seconds <= LONGEST_SECONDS:
         raise ValueError("spec.expirationSeconds is not a number of seconds")
     return timedelta(seconds=seconds)
-
-
-def _check_kind(fields: Mapping[str, Any], *kinds: str) -> None:
-    if fields.get("kind", kinds[0]) not in kinds:
-        raise ValueError(f"the kind must be {' or '.join(kinds)}")
-
-
-def _object(value: object, what: str, known: Sequence[str]) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is not a JSON object")
-    unknown = sorted(set(value) - set(known))
-    if unknown:
-        raise ValueError(f"{what} has an unknown field; known are {', '.join(known)}")
-    return value
-
-
-def _text(fields: Mapping[str, Any], key: str, what: str, longest: int) -> str | None:
-    value = fields.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ValueError(f"{what} is not a string")
-    if len(value) > longest:
-        raise ValueError(f"{what} is longer than {longest} characters")
-    if not value.isprintable():
-        raise ValueError(f"{what} contains a character that cannot be shown")
-    return value
 
 
 # --- to JSON ---

@@ -63,6 +63,16 @@ upstreams:
   prefix: /files
   attributes: http
   redirect: {to: "https://files.example", paths: [/files/], lifetime: 30s}
+apiPlugins:
+  certificate: tls.pem
+  key: tls-key.pem
+  declared:
+  - group: builds.example.com
+    versions: [v1]
+    upstream: api
+    server: "https://10.0.0.3"
+    health: /healthz
+    tls: {ca: cluster-ca.pem, certificate: tls.pem, key: tls-key.pem, serverName: builds, pins: []}
 issuer: {audiences: [prod], keys: {secretFile: issuer-secret}}
 admission:
 - name: objects

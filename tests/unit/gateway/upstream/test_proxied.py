@@ -219,6 +219,24 @@ async def test_an_upstream_lost_after_early_hints_is_a_502() -> None:
         assert (got.status, len(got.interim)) == (502, 1)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 300])
+async def test_a_redirect_of_who_may_send_none_is_a_502_and_the_gateway_goes_on(status: int, whole: bool) -> None:
+    head = b"HTTP/1.1 %d Elsewhere\r\nLocation: https://elsewhere.example.com/\r\n" % status
+    body = b"Content-Length: 2\r\n\r\nhi" if whole else b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
+    async with between(says(head + body, HI)) as b:
+        b.gate.refuses_redirects = True
+        got = await b.client.ask(get("/a"))
+        assert (got.status, got.all("Location")) == (502, [])
+        assert (await b.client.ask(get("/a"))).body == b"hi"
+
+
+async def test_that_nothing_has_changed_is_no_redirect() -> None:
+    async with between(says(b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n")) as b:
+        b.gate.refuses_redirects = True
+        assert (await b.client.ask(get("/a"))).status == 304
+
+
 async def test_what_only_we_may_say_is_not_taken_from_an_answer() -> None:
     own = b"Audit-Id: theirs\r\nConnection: x-own\r\nKeep-Alive: 1\r\nSet-Cookie: __Host-ostiary=stolen\r\n"
     async with between(says(OK + own + b"Set-Cookie: a=b\r\nContent-Length: 2\r\n\r\nhi")) as b:

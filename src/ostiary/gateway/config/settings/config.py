@@ -16,6 +16,7 @@ from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer
 from ostiary.core.settings.sections import Section
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
+from ostiary.gateway.config.settings.api_plugins import ApiPluginSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.callers import Callers
 from ostiary.gateway.config.settings.door import DoorSettings
@@ -170,6 +171,7 @@ class GatewayConfig:
     groups: tuple[Groups, ...]
     authorization: AuthorizationSettings
     upstreams: tuple[UpstreamConfig, ...] = ()
+    api_plugins: ApiPluginSettings = field(default=ApiPluginSettings())
     webhooks: Webhooks = Webhooks()
     doors: tuple[DoorSettings, ...] = ()
     audit: Audit = field(default=Audit())

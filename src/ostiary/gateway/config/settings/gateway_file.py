@@ -21,6 +21,7 @@ from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.gateway.config.settings import DecisionSettings, Log, OnError, TokenSettings, UpstreamSettings, Webhooks
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
+from ostiary.gateway.config.settings.api_plugins import ApiPluginSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.gateway.config.settings.door import DoorSettings
 from ostiary.gateway.config.settings.kinds import (
@@ -228,6 +229,10 @@ class GatewayFile:
     ] = ()
     authorization: Annotated[AuthorizationFile, Section("who decides", AuthorizationFile)]
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
+    api_plugins: Annotated[
+        ApiPluginSettings,
+        Section("processes that serve API groups of their own beside a Kubernetes upstream", ApiPluginSettings),
+    ]
     doors: Annotated[
         tuple[DoorSettings, ...],
         Sections("proxies that carry requests themselves and ask the gateway about each", DoorSettings, "One proxy."),

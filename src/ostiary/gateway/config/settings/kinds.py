@@ -31,6 +31,12 @@ NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+def parse_pin(text: str) -> str | None:
+    """The SHA-256 of a certificate in small hex digits; None if it is none. openssl prints capitals and colons."""
+    pin = text.lower().removeprefix("sha256:").replace(":", "")
+    return pin if _SHA256.fullmatch(pin) else None
+
+
 def listen_address(doc: str) -> Parsed[Address]:
     return Parsed(
         doc,
@@ -97,9 +103,8 @@ class Pins(SettingKind[frozenset[str]]):
     def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
         pins = set()
         for text in Names(self.doc).read(fields, key, directory) or ():
-            # openssl prints capitals and colons.
-            pin = text.lower().removeprefix("sha256:").replace(":", "")
-            if not _SHA256.fullmatch(pin):
+            pin = parse_pin(text)
+            if pin is None:
                 hint = "openssl x509 -in FILE -noout -fingerprint -sha256 prints it"
                 fields.problem("an entry is not the SHA-256 of a certificate, in 64 hex digits", key, hint)
             else:

@@ -174,6 +174,10 @@ class UpstreamConfig(UpstreamSettings):
     server: str
     attributes: Provider[AttributesMapper]
     socket: Path | None = None
+    # For an API plugin (`upstream.api_plugins`): the authority that it was registered with, in PEM, and whether it is
+    # trusted less than an upstream. Clients follow a redirect with their token.
+    authorities_pem: str | None = None
+    refuses_redirects: bool = False
     place: Place = field(default=Place(), compare=False)
 
     @property

@@ -29,6 +29,7 @@ from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, Re
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.login.routes import Login
+from ostiary.gateway.process.app.api_groups_setup import ApiGroupsSetup
 from ostiary.gateway.process.app.audit_setup import open_auditor
 from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.app.doors import Doors
@@ -84,6 +85,7 @@ class App:
         self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
         self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
+        self.api_groups = ApiGroupsSetup(config, upstreams, self.own_requests, loop, clock)
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
@@ -101,6 +103,8 @@ class App:
         parts = self._parts()
         self.doors.open(parts, self._engine)
         self.engine = self._engine(parts)
+        self.api_groups.plugins.on_change = self.engine.forget_routes
+        self.api_groups.plugins.on_removed = self.engine.withdraw
         self.handle = self.doors.handle_before(self.engine)
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
@@ -119,6 +123,7 @@ class App:
                 self._background.keep_running("writing refusals for other replicas", writer.run)
         self.programs.start(self._background.keep_running)
         self.visitors.start()
+        self.api_groups.start(self._background.keep_running)
         self._background.keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
@@ -143,6 +148,7 @@ class App:
     def adopt(self, old: App) -> None:
         """Take the place of *old*, whose background work has been stopped."""
         self._owns_store = True
+        self.api_groups.plugins.adopt(old.api_groups.plugins)
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
         old.doors.hand_over(self.doors, self.engine)
@@ -155,12 +161,14 @@ class App:
     def tick(self, now: float) -> None:
         """About once a second: end what waited too long."""
         self.routes.tick(now)
+        self.api_groups.plugins.tick(now)
         self.engine.tick()
         if self._counting:
             show_figures(self._counting.values(), self.shared.metrics)
 
     async def stop_background(self) -> None:
         await self._background.stop()
+        await self.api_groups.plugins.stop()
 
     async def close(self, *, keep_shared: bool = False) -> None:
         """Close everything; with *keep_shared* all but what the next configuration continues to use."""
@@ -169,6 +177,7 @@ class App:
         self._closed = True
         await self.stop_background()
         self.routes.close()
+        self.api_groups.plugins.close()
         await self.auditor.close()
         if self.tracing is not None:
             await self.tracing.exporter.close()
@@ -235,7 +244,7 @@ class App:
             refusals,
             ended,
             self._replicas,
-            more_routes=programs.routes,
+            more_routes=[*programs.routes, *self.api_groups.api_routes],
             quota_usage=usage,
         )
         return EngineParts(
@@ -249,8 +258,9 @@ class App:
             headers=self._header_filter(),
             admission=[provider.instance for provider in config.admission],
             upstream_api=self.own_requests,
-            own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle)],
+            own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle), *self.api_groups.own_apis],
             self_reviews=SelfReviewHandler(self.authorizer, self._clock).handle,
+            api_groups=self.api_groups.routes,
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=shared.ended,

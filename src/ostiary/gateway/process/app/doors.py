@@ -70,6 +70,7 @@ class Doors:
             # What we answer ourselves is at our own address; here it is one of the upstream's paths.
             own_apis=(),
             self_reviews=None,
+            api_groups=None,
             open_paths={},
             leads_to_sign_in=False,
             applications=None if parts.pages is None else self.applications[door.name],

@@ -67,6 +67,7 @@ class Planner:
         self._has_admission = has_admission
         self._generation = judge.generation
         self._read_generation_at = float("-inf")
+        self._routing = 0
 
     def make(
         self,
@@ -107,6 +108,8 @@ class Planner:
             impersonation=impersonation,
             delegation=delegation,
             public=question.public,
+            # Of the question, and not of now: who serves what may have changed while the decision was waited for.
+            routing=question.routing,
         )
         if upstream is not None and ruling.allowed:
             # A plan with capabilities is made when its body has been read.
@@ -132,6 +135,8 @@ class Planner:
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
             self._read_generation_at = now + POLICY_SECONDS
+        if plan.routing != self._routing:
+            return False
         ruling = plan.ruling
         if ruling.generation == self._generation and now < ruling.until:
             return True
@@ -142,6 +147,10 @@ class Planner:
         plan.ruling = renewed
         plan.heads = 0
         return True
+
+    def use_routing(self, routing: int) -> None:
+        """Who serves what has changed: plans with another number are made anew."""
+        self._routing = routing
 
     def read_generation_again(self) -> None:
         """Another policy is in force."""

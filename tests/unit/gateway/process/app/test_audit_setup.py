@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ LOG = {"log": {"path": "audit.log"}}
 
 
 @pytest.fixture(autouse=True)
-def foreign_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        acme.install(tmp_path_factory.mktemp("site"), patch, foreign.ENTRY_POINTS, package="foreign")
-        yield
+def foreign_package(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The patch of the test itself: with two of them, the one that is undone last would bring the package back.
+    acme.install(tmp_path_factory.mktemp("site"), monkeypatch, foreign.ENTRY_POINTS, package="foreign")
 
 
 def provider(site: Gateway, name: str) -> Any:

@@ -1,0 +1,1 @@
+"""API plugins: processes that serve an API group of their own beside a Kubernetes upstream."""

@@ -1,0 +1,1 @@
+"""Discovery and OpenAPI documents of Kubernetes APIs: read with suspicion, and merged. Pure."""
