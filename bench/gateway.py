@@ -104,6 +104,7 @@ def gateway(
     *,
     name: str = "gateway",
     extra: str = "",
+    listen: str = "",
     python: Sequence[str] = (sys.executable,),
     tokens_of: str = "",
     role: str = "view",
@@ -126,7 +127,7 @@ def gateway(
         f"""
 apiVersion: ostiary.dev/v1
 kind: Gateway
-listen: {{address: "127.0.0.1:{port}"}}
+listen: {{address: "127.0.0.1:{port}", {listen}}}
 health: {{address: "127.0.0.1:{health}"}}
 store: {{type: sqlite, path: tokens.db}}
 identity: [{{name: me, type: single_user}}]

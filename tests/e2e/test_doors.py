@@ -74,7 +74,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         clients = {"built-in": Client(gateway.port, _trust(site))}
         for proxy in PROXIES:
             port = free_port()
-            text = printed(proxy, config, *_options(site, gateway, echo, port))
+            text = printed(proxy, config, *_options(site, gateway, echo, port, proxy))
             if proxy == "gateway-api":
                 text = envoy_for_routes(text, port, site.folder / "ca.pem")
             clients[proxy] = stack.enter_context(running(proxy, folder / proxy, text, port))
@@ -100,6 +100,7 @@ def _sections(echoes: dict[str, EchoUpstream]) -> dict[str, Any]:
         # The suite has more bad tokens than anybody may try.
         "limits": {"failuresPerMinute": 0},
         "webhooks": {**WEBHOOKS, "tokenReview": True},
+        "listen": {"grpc": {"address": "127.0.0.1:0"}},
     }
 
 
@@ -116,8 +117,9 @@ def _scripted(config: GatewayConfig, rules: Rules) -> GatewayConfig:
     )
 
 
-def _options(site: Site, gateway: InProcessGateway, echo: EchoUpstream, port: int) -> tuple[str, ...]:
-    where = ("--gateway", gateway.url(), "--ca", str(site.folder / "ca.pem"))
+def _options(site: Site, gateway: InProcessGateway, echo: EchoUpstream, port: int, proxy: str = "") -> tuple[str, ...]:
+    url = f"https://localhost:{gateway.grpc_port}" if proxy == "envoy-grpc" else gateway.url()
+    where = ("--gateway", url, "--ca", str(site.folder / "ca.pem"))
     return ("--listen", f"127.0.0.1:{port}", "--backend", f"shop=http://127.0.0.1:{echo.port}", *where)
 
 
@@ -218,7 +220,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy != "gateway-api"])
+# For Envoy over gRPC see tests/e2e/test_grpc_door.py.
+@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy not in ("envoy-grpc", "gateway-api")])
 def test_nobody_is_let_in_while_the_gateway_cannot_be_asked(doors: Doors, proxy: str, tmp_path: Path) -> None:
     port = free_port()
     with FakeGateway() as gateway:
@@ -354,7 +357,7 @@ WEBSOCKET = (
 )
 
 
-CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy", "envoy"])
+CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy", "envoy", "envoy-grpc"])
 
 
 @CARRY_WEBSOCKETS

@@ -27,8 +27,8 @@ REASONS = (
     *(NORMALISES, OWN_REFUSAL, REFUSES_CLAIM, PASSES_CLAIM, LEADS, NO_500),
     *(NO_LIMITS, HIDES_NOTHING, NO_SCOPES, OWN_READING, ANY_HOST, NOBODY_ELSE, ANSWERS_ITSELF),
 )
-PROXIES = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
-ENVOYS = ("envoy", "gateway-api")
+PROXIES = ("nginx", "traefik", "caddy", "envoy", "envoy-grpc", "gateway-api")
+ENVOYS = ("envoy", "envoy-grpc", "gateway-api")
 MIDDLEWARES = ("asgi", "wsgi")
 DOORS = ("built-in", *PROXIES, "webhooks", *MIDDLEWARES)
 # For requests that are refused everywhere, in whichever way; and for those of which a door may make harmless ones.
@@ -179,7 +179,7 @@ def _decisions() -> list[Case]:
         Case("limited", "/limited", status=429, differs=no_limits),
         Case("limited POST", "/limited", "POST", status=429, differs=no_limits),
         Case("not admitted", "/full", status=403, differs=no_limits),
-        Case("undecided", "/fails", status=500, differs=_by(NO_500, *ENVOYS)),
+        Case("undecided", "/fails", status=500, differs=_by(NO_500, "envoy", "gateway-api")),
         Case("denied for another user", "/alice-only", user="bob", status=403),
         Case("allowed for this user", "/alice-only", user="alice"),
         Case("within the scope", "/narrow/x", user="narrowed", differs=no_scopes),
@@ -279,7 +279,7 @@ def _identities() -> list[Case]:
     guests, others = ("Impersonate-Group", "guests"), ("Impersonate-Group", "others")
     comma = ("Impersonate-Group", "guests,others")
     # Envoy makes one line of two.
-    one_line = nobody_else | _by(REFUSES_CLAIM, *ENVOYS)
+    one_line = nobody_else | _by(REFUSES_CLAIM, "envoy", "gateway-api")
     cases += [
         Case("as another", "/who", headers=(as_bob,), told="bob", differs=nobody_else),
         Case("as another with a group", "/who", headers=(as_bob, guests), told="bob+guests", differs=nobody_else),

@@ -316,12 +316,22 @@ def envoy(folder: Path, text: str) -> list[str]:
     return [str(VENV / "envoy"), "-c", str(file), "--concurrency", "1", "--use-dynamic-base-id", "-l", "warning"]
 
 
-COMMANDS = {"nginx": nginx, "traefik": traefik, "caddy": caddy, "envoy": envoy, "gateway-api": envoy}
+COMMANDS = {
+    "nginx": nginx,
+    "traefik": traefik,
+    "caddy": caddy,
+    "envoy": envoy,
+    "envoy-grpc": envoy,
+    "gateway-api": envoy,
+}
 
 
 @contextmanager
-def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST) -> Iterator[Client]:
-    """A proxy with the printed configuration *text*, which says that it listens at *port*, before *host*."""
+def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST, ready: int = 401) -> Iterator[Client]:
+    """A proxy with the printed configuration *text*, which says that it listens at *port*, before *host*.
+
+    It is *ready* when it answers a request without a token with this status.
+    """
     folder.mkdir(parents=True)
     command = COMMANDS[proxy](folder, text)
     home = {"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_DATA_HOME": str(folder)}
@@ -329,7 +339,7 @@ def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST)
         process = subprocess.Popen(command, cwd=folder, env=home, stdout=log, stderr=log)
     try:
         client = Client(port)
-        _wait_for(client, process, folder / "log", host)
+        _wait_for(client, process, folder / "log", host, ready)
         yield client
         client.close()
     finally:
@@ -341,13 +351,13 @@ def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST)
             process.wait()
 
 
-def _wait_for(client: Client, process: subprocess.Popen[bytes], log: Path, host: str) -> None:
+def _wait_for(client: Client, process: subprocess.Popen[bytes], log: Path, host: str, ready: int) -> None:
     """A proxy listens before it has read its routes, or has found the gateway."""
     pause, reply = threading.Event(), None
     for _ in range(int(SECONDS / 0.05)):
         try:
             reply = client.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            if reply.status == 401:
+            if reply.status == ready:
                 return
         except (OSError, EOFError):
             client.close()

@@ -401,7 +401,9 @@ class InProcessGateway(Gateway):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
             listener = bind(self._config.listen.address)
-            self.worker = Worker(self._config, listener, clock=self._clock)
+            grpc = None if self._config.listen.grpc is None else bind(self._config.listen.grpc.address)
+            self.grpc_port = 0 if grpc is None else int(grpc.getsockname()[1])
+            self.worker = Worker(self._config, listener, clock=self._clock, grpc_listener=grpc)
             await self.worker.start()
         except BaseException as error:
             self._started.set_exception(error)

@@ -18,6 +18,7 @@ from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.wire import authentication, authorization
 from ostiary.wire.codec import protobuf
 from ostiary.wire.codec.negotiation import MEDIA_TYPES, PARTIAL_METADATA, PROTOBUF, YAML, body_media_type
+from ostiary.wire.codec.protobuf_fields import ProtobufError
 from ostiary.wire.codec.typed_json import (
     ListOf,
     MapOf,
@@ -152,7 +153,7 @@ def read_review(kind: str, data: bytes, *, content_type: str, query: str) -> Sel
         value = _parse(media_type, kind, data)
         _check_type(kind, value)
         review = read_typed(value, _TYPES[kind], problems) or {}
-    except (NotOfThisType, protobuf.ProtobufError) as error:
+    except (NotOfThisType, ProtobufError) as error:
         raise ReviewRefused(400, f"the object provided is no {kind}: {error}") from None
     if problems.texts and field_validation == "Strict":
         message = f"{kind} cannot be handled: strict decoding error: {', '.join(problems.texts)}"

@@ -222,7 +222,7 @@ def _names() -> list[Case]:
     as_bob = (("Impersonate-User", "bob"),)
     read_elsewhere, nobody_else = {"webhooks": OWN_READING}, dict.fromkeys(MIDDLEWARES, NOBODY_ELSE)
     # To some such a header is none.
-    underscores = nobody_else | read_elsewhere | dict.fromkeys(("nginx", "caddy", "envoy"), NORMALISES)
+    underscores = nobody_else | read_elsewhere | dict.fromkeys(("nginx", "caddy", "envoy", "envoy-grpc"), NORMALISES)
     underscores["gateway-api"] = PASSES_CLAIM
     told = (("X-Remote-Extra-Team", "evil"), ("X-Remote-Uid", "evil"))
     seen = dict.fromkeys(MIDDLEWARES, PASSES_CLAIM)

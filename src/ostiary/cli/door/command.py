@@ -23,6 +23,7 @@ PROXIES = {
     "traefik": ("Traefik", "ostiary.yaml"),
     "caddy": ("Caddy", "Caddyfile"),
     "envoy": ("Envoy", "envoy.yaml"),
+    "envoy-grpc": ("Envoy over gRPC", "envoy.yaml"),
     "gateway-api": ("a Kubernetes Gateway", "routes.yaml"),
 }
 
@@ -68,7 +69,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="UPSTREAM=URL",
         help="where the proxy finds an upstream, if not at its server in gateway.yaml; may be repeated",
     )
-    parser.add_argument("--gateway", metavar="URL", help="where the proxy finds the gateway (default: listen.address)")
+    parser.add_argument(
+        "--gateway",
+        metavar="URL",
+        help="where the proxy finds the gateway (default: listen.address, or listen.grpc.address)",
+    )
     parser.add_argument("--ca", metavar="FILE", help="the CA certificate of the gateway, as the proxy finds it")
     parser.add_argument("--certificate", metavar="FILE", help="the client certificate of the proxy, as it finds it")
     parser.add_argument("--key", metavar="FILE", help="the key of the client certificate")

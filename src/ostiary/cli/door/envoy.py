@@ -1,8 +1,11 @@
-"""The configuration of Envoy, which asks by the filter ``ext_authz`` over HTTP. Pure; called by `printing`."""
+"""The configuration of Envoy, which asks by the filter ``ext_authz`` over HTTP. Pure; called by `printing`.
+
+What does not depend on how it asks (`whole_configuration`) is shared with `envoy_grpc`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ostiary.cli.door.claim_patterns import any_spelling, prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
@@ -19,7 +22,7 @@ REFUSAL_HEADERS_OF_BROWSERS = (
 )
 # Of what proxies say about the client, these are not set by Envoy itself.
 _NOT_OVERWRITTEN = ("x-forwarded-host", "x-forwarded-port")
-_FILTERS = "type.googleapis.com/envoy.extensions.filters"
+FILTERS = "type.googleapis.com/envoy.extensions.filters"
 _LISTENER = """\
 # {title}.
 # It holds the secret of the door: chmod 600.
@@ -125,13 +128,13 @@ _HOST = """\
 _ROUTE = """\
               - match: {{{match}}}
                 route: {{cluster: ostiary-to-{name}, timeout: 0s}}
-{others}"""
+{question}"""
 _CLUSTER = """\
   - name: {name}
     type: LOGICAL_DNS
     dns_lookup_family: ALL
     connect_timeout: 2s
-    load_assignment:
+{protocol}    load_assignment:
       cluster_name: {name}
       endpoints:
       - lb_endpoints:
@@ -148,20 +151,35 @@ _TLS = """\
 {trust}{proof}"""
 
 
+# The lines of a route that say how its requests are asked about.
+PerRoute = Callable[[Layout, Backend], str]
+
+
 def configuration(layout: Layout) -> str:
+    questions = "".join(_question(layout, backend) for backend in layout.backends)
+    names = [_filter_name(backend) for backend in layout.backends]
+    return whole_configuration(layout, questions, names, _only_its_own_question)
+
+
+def whole_configuration(
+    layout: Layout, questions: str, filter_names: Sequence[str], per_route: PerRoute, gateway_protocol: str = ""
+) -> str:
+    """All of it; *questions* are the filters that ask, and *gateway_protocol* lines of the gateway's cluster."""
     parts = [
         _LISTENER.format(
             title=layout.title,
             host=layout.listen_host,
             port=layout.listen_port,
-            filters=_FILTERS,
+            filters=FILTERS,
             claims=_claims(layout),
         )
     ]
-    parts += [_question(layout, backend) for backend in layout.backends]
-    hosts = "".join(_virtual_host(layout, host, backends) for host, backends in layout.sites().items())
-    cookies = _COOKIES.format(filters=_FILTERS) if layout.cleans_cookies else ""
-    parts.append(_AFTERWARDS.format(filters=_FILTERS, cookies=cookies, hosts=hosts, clusters=_clusters(layout)))
+    hosts = "".join(
+        _virtual_host(layout, host, backends, per_route, filter_names) for host, backends in layout.sites().items()
+    )
+    cookies = _COOKIES.format(filters=FILTERS) if layout.cleans_cookies else ""
+    clusters = _clusters(layout, gateway_protocol)
+    parts += [questions, _AFTERWARDS.format(filters=FILTERS, cookies=cookies, hosts=hosts, clusters=clusters)]
     return "".join(parts)
 
 
@@ -187,7 +205,7 @@ def _question(layout: Layout, backend: Backend) -> str:
     to_client = (*REFUSAL_HEADERS, *(REFUSAL_HEADERS_OF_BROWSERS if backend.is_application else ()))
     refusals = "".join(f"                    - {{exact: {name}}}\n" for name in to_client)
     return _QUESTION.format(
-        filters=_FILTERS,
+        filters=FILTERS,
         name=backend.name,
         gateway=layout.gateway.geturl(),
         path=layout.question_path(backend),
@@ -198,34 +216,44 @@ def _question(layout: Layout, backend: Backend) -> str:
     )
 
 
-def _virtual_host(layout: Layout, host: str, backends: Sequence[Backend]) -> str:
+def _virtual_host(
+    layout: Layout, host: str, backends: Sequence[Backend], per_route: PerRoute, filter_names: Sequence[str]
+) -> str:
     # With any port, and without.
     domains = "'*'" if host == ANY_HOST else f"'{host}', '{host}:*'"
-    routes = "".join(_route(layout, backend) for backend in backends)
+    routes = "".join(_route(backend, per_route(layout, backend)) for backend in backends)
     if sign_in_host := layout.sign_in_host(host):
-        off = _switched_off(layout.backends)
+        off = _switched_off(filter_names)
         routes = "".join(_SIGN_IN.format(path=path, host=sign_in_host, others=off) for path in SIGN_IN_PATHS) + routes
     return _HOST.format(name=host or "any", domains=domains, routes=routes)
 
 
-def _route(layout: Layout, backend: Backend) -> str:
+def _route(backend: Backend, question: str) -> str:
     match = "prefix: /" if backend.prefix == "/" else f"path_separated_prefix: {backend.prefix}"
+    return _ROUTE.format(match=match, name=backend.name, question=question)
+
+
+def _only_its_own_question(layout: Layout, backend: Backend) -> str:
     # Each upstream has its own question. A route that switches none of them off must pass them all.
-    others = [each for each in layout.backends if each is not backend]
-    header = "                typed_per_filter_config:\n" if others else ""
-    return _ROUTE.format(match=match, name=backend.name, others=header + _switched_off(others))
+    others = [_filter_name(each) for each in layout.backends if each is not backend]
+    return ("                typed_per_filter_config:\n" if others else "") + _switched_off(others)
 
 
-def _switched_off(backends: Sequence[Backend]) -> str:
-    """The lines by which the questions of *backends* are not asked."""
-    per_route = f"{{'@type': {_FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
-    return "".join(f"                  ostiary-{backend.name}: {per_route}\n" for backend in backends)
+def _filter_name(backend: Backend) -> str:
+    return f"ostiary-{backend.name}"
 
 
-def _clusters(layout: Layout) -> str:
+def _switched_off(filter_names: Sequence[str]) -> str:
+    """The lines by which these filters do not ask."""
+    per_route = f"{{'@type': {FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
+    return "".join(f"                  {name}: {per_route}\n" for name in filter_names)
+
+
+def _clusters(layout: Layout, gateway_protocol: str) -> str:
     gateway = layout.gateway
     host, _, port = layout.gateway_address.rpartition(":")
-    parts, trust = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port)], ""
+    parts = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port, protocol=gateway_protocol)]
+    trust = ""
     if gateway.scheme == "https":
         trust = f"            trusted_ca: {{filename: '{layout.ca}'}}\n"
         trust += (
@@ -238,11 +266,11 @@ def _clusters(layout: Layout) -> str:
         parts.append(_TLS.format(host=host, trust=trust, proof=proof))
     if layout.has_applications:
         # Without the proxy's own certificate, which says nothing about browsers.
-        parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port))
+        parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port, protocol=""))
         parts.append(_TLS.format(host=host, trust=trust, proof="") if gateway.scheme == "https" else "")
     for backend in layout.backends:
         host, _, port = backend.address.rpartition(":")
-        parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port))
+        parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port, protocol=""))
         if backend.url.scheme == "https":
             trust = "            trusted_ca: {filename: /etc/ssl/certs/ca-certificates.crt}\n"
             parts.append(_TLS.format(host=host, trust=trust, proof=""))

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.door import caddy, envoy, gateway_api, nginx, nginx_texts, traefik
+from ostiary.cli.door import caddy, envoy, envoy_grpc, gateway_api, nginx, nginx_texts, traefik
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, load
@@ -28,9 +28,10 @@ WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
     ProxyKind.TRAEFIK: traefik.configuration,
     ProxyKind.CADDY: caddy.configuration,
     ProxyKind.ENVOY: envoy.configuration,
+    ProxyKind.ENVOY_GRPC: envoy_grpc.configuration,
     ProxyKind.GATEWAY_API: gateway_api.configuration,
 }
-# What has no other meaning in any of the five languages.
+# What has no other meaning in any of their languages.
 _SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m)")
 
@@ -90,7 +91,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         source=config_path(arguments),
         listen_host=listen.host,
         listen_port=listen.port,
-        gateway=_gateway(arguments, config),
+        gateway=_gateway(arguments, config, _asked_at(config, door)),
         backends=tuple(backends),
         secret=None if door.callers.token_file is None else _secret(door.callers.token_file),
         ca=arguments.ca,
@@ -140,14 +141,20 @@ def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
     )
 
 
-def _gateway(arguments: argparse.Namespace, config: GatewayConfig) -> SplitResult:
+def _asked_at(config: GatewayConfig, door: DoorSettings) -> Address:
+    """Where the gateway listens for the questions of this door."""
+    listen = config.listen
+    return listen.grpc.address if door.proxy.asks_by_grpc and listen.grpc is not None else listen.address
+
+
+def _gateway(arguments: argparse.Namespace, config: GatewayConfig, address: Address) -> SplitResult:
     scheme = "http" if config.listen.tls is None else "https"
     if arguments.gateway is not None:
         gateway = _origin(arguments.gateway, "--gateway")
-    elif config.listen.address.host in ("0.0.0.0", "::") or config.listen.address.port == 0:  # noqa: S104
+    elif address.host in ("0.0.0.0", "::") or address.port == 0:  # noqa: S104
         raise UsageError("where does the proxy find the gateway?", hint="--gateway https://10.0.0.4:8443")
     else:
-        gateway = parse_origin(f"{scheme}://{config.listen.address}")
+        gateway = parse_origin(f"{scheme}://{address}")
     if gateway.scheme == "https" and arguments.ca is None:
         raise UsageError("the proxy needs the CA certificate of the gateway", hint="--ca /etc/ssl/ostiary-ca.pem")
     return gateway

@@ -145,9 +145,9 @@ def _serve(path: Path | None, worker: str | None) -> int:
         from ostiary.core.counting.counts import MachineCounts
         from ostiary.core.counting.replicated_counts import ReplicatedCounts
 
-        listener, channel, counts = (int(part) for part in worker.split(","))
+        channel, counts, *listeners = (int(part) for part in worker.split(","))
         source = ConfigSource(path, ReplicatedCounts(MachineCounts(counts)))
-        run_worker(source, listener_fd=listener, channel_fd=channel, on_config=log_as_configured)
+        run_worker(source, listener_fds=listeners, channel_fd=channel, on_config=log_as_configured)
         return OK
     source = ConfigSource(path).at_this_moment()
     config = source.load()
@@ -158,7 +158,7 @@ def _serve(path: Path | None, worker: str | None) -> int:
     for warning in warnings(config):
         print_note(warning)
     scheme = "https" if config.listen.tls is not None else "http"
-    run(source, config, on_listening=lambda address, health: _listening(f"{scheme}://{address}", health))
+    run(source, config, on_listening=lambda address, *others: _listening(f"{scheme}://{address}", *others))
     return OK
 
 
@@ -174,7 +174,9 @@ def _config_file(named: Path | None) -> Path | None:
     return None
 
 
-def _listening(url: str, health: str) -> None:
+def _listening(url: str, health: str, grpc: str | None) -> None:
     # The address that people wait for comes last.
+    if grpc is not None:
+        print(f"ostiary: gRPC on {grpc}", file=sys.stderr)
     print(f"ostiary: health and metrics on http://{health}", file=sys.stderr)
     print(f"ostiary: serving on {url} (process {os.getpid()})", file=sys.stderr, flush=True)

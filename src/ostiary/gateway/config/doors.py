@@ -24,6 +24,9 @@ def check_doors(
         _check_web_applications(door, upstreams, "" if file.external_url is None else file.external_url.hostname or "")
         if door.callers.names and lacks_client_certificates(file.listen, door.fields):
             door.fields.problem(NO_CLIENT_CERTIFICATES, "callers")
+        if door.proxy.asks_by_grpc and file.listen.grpc is None and door.fields.is_right_at("listen.grpc"):
+            hint = "set listen.grpc: {address: 127.0.0.1:8445}"
+            door.fields.problem("the gateway does not listen for gRPC", "proxy", hint)
     _check_reachable(file, upstreams)
 
 
@@ -60,6 +63,10 @@ def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConf
     if door.port is not None and door.port > LARGEST_PORT:
         door.fields.problem(f"it must be at most {LARGEST_PORT}", "port")
     for upstream in applications:
+        if not door.proxy.leads_browsers:
+            message = f'"{upstream.name}" has auth: browser, which needs the built-in proxy, or one that asks by HTTP'
+            door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
+            continue
         if upstream.pass_authorization:
             message = f'"{upstream.name}" has passAuthorization, which needs the built-in proxy'
             door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")

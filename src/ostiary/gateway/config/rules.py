@@ -36,7 +36,8 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     if is_open_to_all(config) and reachable and not insecure_allow_all:
         hint = "configure identity and authorization, or set insecureAllowAll: true"
         problem("everybody who reaches this address could do everything", "listen", hint)
-    same = config.health == config.listen.address and config.health.port != 0
+    grpc = None if config.listen.grpc is None else config.listen.grpc.address
+    same = config.health in (config.listen.address, grpc) and config.health.port != 0
     if same and root.is_right_at("listen.address") and root.is_right_at("health.address"):
         problem("health probes need their own address, so that no request can be mistaken for a probe", "health")
     if config.listen.workers > 1 and not has_trait(config.store.instance, SharedBetweenProcesses):

@@ -5,9 +5,12 @@ Called by `serve`, which binds it, and by the worker, which serves on it.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ostiary.core.clock import Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
@@ -18,7 +21,25 @@ from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
 
 BACKLOG = 2048
+# What a client of gRPC calls HTTP/2 when it negotiates TLS.
+GRPC_PROTOCOL = "h2"
 _NO_LIMIT = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The sockets that all workers share. `grpc` is for proxies that ask by gRPC, if there are any."""
+
+    requests: socket.socket
+    grpc: socket.socket | None = None
+
+    def filenos(self) -> list[int]:
+        return [each.fileno() for each in (self.requests, self.grpc) if each is not None]
+
+    def close(self) -> None:
+        self.requests.close()
+        if self.grpc is not None:
+            self.grpc.close()
 
 
 def server_limits(listen: settings.Listen) -> ServerLimits:
@@ -36,12 +57,29 @@ def server_limits(listen: settings.Listen) -> ServerLimits:
     )
 
 
-def server_context(tls: settings.ServerTls) -> ssl.SSLContext:
+async def serve_on(
+    listener: socket.socket,
+    connection: Callable[[], asyncio.Protocol],
+    context: ssl.SSLContext | None,
+    loop: asyncio.AbstractEventLoop,
+) -> asyncio.Server:
+    """Accept connections from *listener*, which stays open when the server is closed."""
+    return await loop.create_server(
+        connection,
+        # A descriptor of its own: closing the server of the old configuration must not close the socket.
+        sock=listener.dup(),
+        ssl=context,
+        backlog=BACKLOG,
+        ssl_handshake_timeout=10.0 if context is not None else None,
+    )
+
+
+def server_context(tls: settings.ServerTls, protocol: str = "http/1.1") -> ssl.SSLContext:
     """The context of our own listener; raises `TransportError` if a file cannot be used."""
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(tls.certificate, tls.key)

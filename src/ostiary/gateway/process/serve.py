@@ -14,45 +14,58 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.process.config_source import ConfigSource
-from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.listener import Listeners, bind
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor
 from ostiary.gateway.process.worker_process import serve_alone, serve_for_supervisor
 
-# Called with the address where the gateway listens, and the one for health and metrics.
-OnListening = Callable[[str, str], None]
+# Called with the address where the gateway listens, the one for health and metrics, and the one for gRPC, if any.
+OnListening = Callable[[str, str, str | None], None]
 
 
 def run(
-    source: ConfigSource, config: GatewayConfig, *, on_listening: OnListening = lambda address, health: None
+    source: ConfigSource, config: GatewayConfig, *, on_listening: OnListening = lambda address, health, grpc: None
 ) -> None:
     """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
     # Blocked until they are handled: from here on somebody may know our address and send one.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     service = ServiceManager.from_environment()
-    with _listen_on(config.listen.address, "listen") as listener, _listen_on(config.health, "health") as health:
-        on_listening(_address(listener), _address(health))
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listen_on(config.listen.address, "listen"))
+        health = stack.enter_context(_listen_on(config.health, "health"))
+        grpc = None
+        if config.listen.grpc is not None:
+            grpc = stack.enter_context(_listen_on(config.listen.grpc.address, "listen.grpc"))
+        on_listening(_address(listener), _address(health), None if grpc is None else _address(grpc))
         service.status = f"serving on {_address(listener)}"
+        listeners = Listeners(listener, grpc)
         if config.listen.workers == 1:
-            _run_loop(serve_alone(source, config, listener, health, service))
+            _run_loop(serve_alone(source, config, listeners, health, service))
         else:
-            _run_loop(Supervisor(source, config, listener, health, service).run())
+            _run_loop(Supervisor(source, config, listeners, health, service).run())
 
 
 def run_worker(
-    source: ConfigSource, *, listener_fd: int, channel_fd: int, on_config: Callable[[GatewayConfig], None]
+    source: ConfigSource, *, listener_fds: Sequence[int], channel_fd: int, on_config: Callable[[GatewayConfig], None]
 ) -> None:
-    """Be one of several workers: what it is given was opened by the process that started this one."""
-    with socket.socket(fileno=listener_fd) as listener, socket.socket(fileno=channel_fd) as channel:
-        listener.setblocking(False)
-        _run_loop(serve_for_supervisor(source, listener, channel, on_config))
+    """Be one of several workers: what it is given was opened by the process that started this one.
+
+    *listener_fds* are those of `Listeners.filenos`.
+    """
+    with ExitStack() as stack:
+        channel = stack.enter_context(socket.socket(fileno=channel_fd))
+        sockets = [stack.enter_context(socket.socket(fileno=number)) for number in listener_fds]
+        for listener in sockets:
+            listener.setblocking(False)
+        _run_loop(serve_for_supervisor(source, Listeners(*sockets), channel, on_config))
 
 
 def _run_loop(work: Coroutine[object, object, None]) -> None:
@@ -69,13 +82,16 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+_PURPOSES = {"listen": "requests", "health": "health and metrics", "listen.grpc": "gRPC"}
+
+
 def _listen_on(address: Address, section: str) -> socket.socket:
     """The listening socket. An error names the setting, even if the address is the default."""
     try:
         return bind(address)
     except ConfigurationError as error:
         failure = error
-    what = "requests" if section == "listen" else "health and metrics"
+    what = _PURPOSES[section]
     raise ConfigurationError(
         f"the gateway cannot listen on {address} for {what}",
         cause=failure.cause,

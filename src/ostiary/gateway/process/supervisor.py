@@ -29,6 +29,7 @@ from ostiary.gateway.process.app.app import CONFIRMING_OWNER
 from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
+from ostiary.gateway.process.listener import Listeners
 from ostiary.gateway.process.replica_state import PUBLISHING, seen_json
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
@@ -59,7 +60,7 @@ class Supervisor:
         self,
         source: ConfigSource,
         config: GatewayConfig,
-        listener: socket.socket,
+        listeners: Listeners,
         health: socket.socket,
         service: ServiceManager,
     ) -> None:
@@ -67,7 +68,7 @@ class Supervisor:
         # What every worker loads, a replacement too: the file itself may be broken by now.
         self._accepted = source
         self._config = config
-        self._listener = listener
+        self._listeners = listeners
         self._health = health
         self._service = service
         self._workers: list[WorkerProcess] = []
@@ -103,7 +104,7 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
         await self._wait_for_shutdown_delay()
         # From now on a client is refused at once, and does not wait in the queue of a socket that nobody accepts from.
-        self._listener.close()
+        self._listeners.close()
         await self._wait_for_workers()
         await publishing.stop()
         await self._registry.leave()
@@ -113,7 +114,7 @@ class Supervisor:
 
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
-        fds = (self._listener.fileno(), theirs.fileno(), self._counts)
+        fds = (theirs.fileno(), self._counts, *self._listeners.filenos())
         # -P: a worker imports nothing from the directory in which the gateway was started.
         command = [sys.executable, "-P", "-m", "ostiary", "serve", "--worker", ",".join(map(str, fds))]
         if self._source.path is not None:

@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -25,9 +26,10 @@ from ostiary.gateway.process.app.app import App
 from ostiary.gateway.process.app.shared import no_replica
 from ostiary.gateway.process.health import HealthReport
 from ostiary.gateway.process.listener import (
-    BACKLOG,
+    GRPC_PROTOCOL,
     ListenerFiles,
     certificate_expiry,
+    serve_on,
     server_context,
     server_limits,
 )
@@ -37,6 +39,10 @@ from ostiary.gateway.replicas.replica import Replica
 from ostiary.gateway.siblings.channel import Siblings
 from ostiary.gateway.upstream.health import settle_doubt
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
+
+if TYPE_CHECKING:
+    from ostiary.gateway.doors.check.connection import CheckConnection
+    from ostiary.gateway.process.grpc_listener import GrpcListener
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -57,6 +63,7 @@ class Worker:
         clock: Clock = SYSTEM_CLOCK,
         counts: ReplicatedCounts | None = None,
         supervised: bool = False,
+        grpc_listener: socket.socket | None = None,
     ) -> None:
         self._listener = listener
         self._clock = clock
@@ -64,7 +71,7 @@ class Worker:
         self.app = App(config, self._loop, clock=clock, counts=counts)
         self._http = Server(self.app.handle, server_limits(config.listen), self._loop)
         self._http.on_refused = self.app.engine.record_unreadable
-        self._connections = self._http.connections
+        self._grpc = None if grpc_listener is None else self._open_grpc(grpc_listener)
         self._old: list[App] = []
         # Audit events of configurations that are closed.
         self._retired_events = self._retired_dropped = 0
@@ -98,11 +105,13 @@ class Worker:
         except BaseException:
             await new.close(keep_shared=True)
             raise
-        self._http.limits = server_limits(config.listen)
+        self._http.limits = limits = server_limits(config.listen)
         await old.stop_background()
         self.app = new
         self._http.handle = new.handle
         self._http.on_refused = new.engine.record_unreadable
+        if self._grpc is not None:
+            self._grpc.reload(new.check, limits)
         # The next configuration may read the remembered heads differently.
         self._http.known.clear()
         new.adopt(old)
@@ -126,14 +135,16 @@ class Worker:
             self._server.close()
         # The socket itself, too: while it is open, new clients would wait in its queue in vain.
         self._listener.close()
+        if self._grpc is not None:
+            self._grpc.close()
         self._announce_end()
         await self._wait_until(lambda: not self._connections, min(drain, NOTICE_SECONDS))
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.drain()
         await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), drain)
         # Most clients close at once; some notice only when they next need the connection.
         await self._wait_until(lambda: not self._connections, min(drain, GOODBYE_SECONDS))
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.transport.abort()
         # One turn of the loop, so that cut requests are recorded.
         await asyncio.sleep(0)
@@ -226,10 +237,20 @@ class Worker:
 
     # --- inside ---
 
+    def _open_grpc(self, listener: socket.socket) -> GrpcListener:
+        # Most gateways have none, and do not need its library.
+        from ostiary.gateway.process.grpc_listener import GrpcListener
+
+        return GrpcListener(listener, self.app.check, server_limits(self.app.config.listen), self._loop)
+
+    @property
+    def _connections(self) -> list[ServerConnection | CheckConnection]:
+        return [*self._http.connections, *(() if self._grpc is None else self._grpc.connections)]
+
     def _announce_end(self) -> None:
         """Let every answer say that its connection ends, so that a client that is sending a request is not reset."""
         self._draining = True
-        for connection in list(self._connections):
+        for connection in self._http.connections:
             connection.draining = True
 
     async def _listen(self, config: GatewayConfig) -> None:
@@ -240,19 +261,15 @@ class Worker:
         # Looked at before they are read: what changes in between is noticed then.
         files = ListenerFiles(tls, self._clock)
         context = server_context(tls) if tls is not None else None
-        # A descriptor of its own: closing the server of the old configuration must not close the socket.
-        server = await self._loop.create_server(
-            self._http.connection,
-            sock=self._listener.dup(),
-            ssl=context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=10.0 if context is not None else None,
-        )
+        grpc_context = server_context(tls, GRPC_PROTOCOL) if tls is not None else None
+        server = await serve_on(self._listener, self._http.connection, context, self._loop)
         old, self._server = self._server, server
         if old is not None:
             old.close()
         if self._closed:
             server.close()
+        if self._grpc is not None:
+            await self._grpc.listen(grpc_context)
         self._tls, self._tls_files = tls, files
         self.app.shared.metrics.certificate_expiry.set(certificate_expiry(tls))
 
@@ -301,7 +318,7 @@ class Worker:
             self._retired_dropped += app.auditor.dropped
 
 
-def _is_unfinished(connection: ServerConnection) -> bool:
+def _is_unfinished(connection: ServerConnection | CheckConnection) -> bool:
     return connection.busy or connection.transport.get_write_buffer_size() > 0
 
 

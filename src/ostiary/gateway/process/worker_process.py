@@ -20,6 +20,7 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
+from ostiary.gateway.process.listener import Listeners
 from ostiary.gateway.process.replica_state import OWN
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
@@ -41,7 +42,7 @@ SERVING = "serving"
 async def serve_alone(
     source: ConfigSource,
     config: GatewayConfig,
-    listener: socket.socket,
+    listeners: Listeners,
     health: socket.socket,
     service: ServiceManager,
 ) -> None:
@@ -49,7 +50,7 @@ async def serve_alone(
         return source.at_this_moment()
 
     worker, stop = await _start_worker(
-        source, config, listener, lambda worker: _reload_as_service(worker, fetch, service)
+        source, config, listeners, lambda worker: _reload_as_service(worker, fetch, service)
     )
 
     async def reports() -> Sequence[HealthReport]:
@@ -69,7 +70,7 @@ async def serve_alone(
 
 
 async def serve_for_supervisor(
-    source: ConfigSource, listener: socket.socket, channel: socket.socket, on_config: Callable[[GatewayConfig], None]
+    source: ConfigSource, listeners: Listeners, channel: socket.socket, on_config: Callable[[GatewayConfig], None]
 ) -> None:
     reader, writer = await asyncio.open_connection(sock=channel, limit=LONGEST_LINE)
     to_supervisor = Channel(reader, writer, _answer_nothing)
@@ -83,7 +84,9 @@ async def serve_for_supervisor(
 
     config = (await fetch()).load()
     on_config(config)
-    worker, stop = await _start_worker(source, config, listener, lambda worker: _reload(worker, fetch), supervised=True)
+    worker, stop = await _start_worker(
+        source, config, listeners, lambda worker: _reload(worker, fetch), supervised=True
+    )
     to_supervisor.answer_by(worker.answer)
 
     async def own_replica() -> Replica | None:
@@ -110,9 +113,12 @@ Reload = Callable[[Worker], Coroutine[object, object, object]]
 
 
 async def _start_worker(
-    source: ConfigSource, config: GatewayConfig, listener: socket.socket, reload: Reload, *, supervised: bool = False
+    source: ConfigSource, config: GatewayConfig, listeners: Listeners, reload: Reload, *, supervised: bool = False
 ) -> tuple[Worker, StopRequest]:
-    worker, stop = Worker(config, listener, counts=source.counts, supervised=supervised), StopRequest()
+    worker = Worker(
+        config, listeners.requests, counts=source.counts, supervised=supervised, grpc_listener=listeners.grpc
+    )
+    stop = StopRequest()
     handle_signals(stop, lambda: reload(worker))
     await worker.start()
     _tune_garbage_collector()

@@ -7,17 +7,13 @@ published ``generated.proto`` files; unknown fields are skipped, as any reader o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
+from ostiary.wire.codec.protobuf_fields import ProtobufError, bytes_field, fields_of, number_field
+
 _MAGIC = b"k8s\x00"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SIZES = {_FIXED64: 8, _FIXED32: 4}
-
-
-class ProtobufError(ValueError):
-    """Bytes are not an object in protobuf. The message does not quote them."""
 
 
 class _Field(NamedTuple):
@@ -135,7 +131,7 @@ def decode(data: bytes, kind: str) -> dict[str, Any]:
     """
     if not data.startswith(_MAGIC):
         raise ProtobufError("it is not the protobuf encoding of Kubernetes")
-    parts = {number: value for number, value in _fields(data[len(_MAGIC) :]) if isinstance(value, bytes)}
+    parts = {number: value for number, value in fields_of(data[len(_MAGIC) :]) if isinstance(value, bytes)}
     if parts.get(3):
         raise ProtobufError("its content is encoded once more")
     about = _decode(_TYPE, parts.get(1, b""))
@@ -146,7 +142,7 @@ def decode(data: bytes, kind: str) -> dict[str, Any]:
 
 def _decode(message: _Message, data: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for number, raw in _fields(data):
+    for number, raw in fields_of(data):
         description = message.get(number)
         if description is None or description.lists_by_name:
             continue
@@ -181,42 +177,6 @@ def _text(raw: bytes) -> str:
         raise ProtobufError("a text is not UTF-8") from None
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        number, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, position = _varint(data, position)
-            yield number, value
-            continue
-        if kind == _BYTES:
-            size, position = _varint(data, position)
-        elif kind in _SIZES:
-            size = _SIZES[kind]
-        else:
-            raise ProtobufError("a field has an unknown type")
-        end = position + size
-        if end > len(data):
-            raise ProtobufError("it ends too early")
-        if kind == _BYTES:
-            yield number, data[position:end]
-        position = end
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ProtobufError("it ends too early")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ProtobufError("a number is too long")
-
-
 # --- writing ---
 
 
@@ -226,7 +186,7 @@ def encode(value: Mapping[str, Any]) -> bytes:
     about = _encode(_TYPE, value)
     content = _encode(message, value)
     # The encoding and the type of the content are empty.
-    return _MAGIC + _with_tag(1, about) + _with_tag(2, content) + _with_tag(3, b"") + _with_tag(4, b"")
+    return _MAGIC + bytes_field(1, about) + bytes_field(2, content) + bytes_field(3, b"") + bytes_field(4, b"")
 
 
 def _encode(message: _Message, value: Mapping[str, Any]) -> bytes:
@@ -237,14 +197,14 @@ def _encode(message: _Message, value: Mapping[str, Any]) -> bytes:
 
 def _encode_field(number: int, known: _Field, value: Any) -> bytes:
     if known.lists_by_name:
-        return b"".join(_with_tag(number, _named_list(name, texts)) for name, texts in (value or {}).items())
+        return b"".join(bytes_field(number, _named_list(name, texts)) for name, texts in (value or {}).items())
     if known.repeated:
-        return b"".join(_with_tag(number, _encode_one(known, item)) for item in value or ())
+        return b"".join(bytes_field(number, _encode_one(known, item)) for item in value or ())
     if known.optional and value is None:
         return b""
     if known.message in (bool, int):
-        return _number(number << 3 | _VARINT) + _number(int(value or 0))
-    return _with_tag(number, _encode_one(known, value))
+        return number_field(number, int(value or 0))
+    return bytes_field(number, _encode_one(known, value))
 
 
 def _encode_one(known: _Field, value: Any) -> bytes:
@@ -256,23 +216,10 @@ def _encode_one(known: _Field, value: Any) -> bytes:
 
 
 def _named_list(name: str, texts: Any) -> bytes:
-    items = b"".join(_with_tag(1, text.encode("utf-8", "replace")) for text in texts)
-    return _with_tag(1, name.encode("utf-8", "replace")) + _with_tag(2, items)
+    items = b"".join(bytes_field(1, text.encode("utf-8", "replace")) for text in texts)
+    return bytes_field(1, name.encode("utf-8", "replace")) + bytes_field(2, items)
 
 
 def _time(text: str) -> bytes:
     seconds = int(datetime.fromisoformat(text).timestamp())
-    return _number(1 << 3 | _VARINT) + _number(seconds) + _number(2 << 3 | _VARINT) + _number(0)
-
-
-def _with_tag(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | _BYTES) + _number(len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return number_field(1, seconds) + number_field(2, 0)

@@ -14,7 +14,9 @@ from ostiary.cli import main
 from ostiary.cli.door.claim_patterns import any_spelling
 
 SECRET = "0123456789abcdef"
-KINDS = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
+# Those that can carry web applications, and all.
+BROWSER_KINDS = ("nginx", "traefik", "caddy", "envoy", "gateway-api")
+KINDS = (*BROWSER_KINDS, "envoy-grpc")
 SHOP = {"name": "shop", "attributes": "http", "hosts": ["shop.example", "www.shop.example"]}
 API = {"name": "api", "attributes": "http", "hosts": ["shop.example"], "prefix": "/api"}
 BACKENDS = ("--backend", "shop=http://127.0.0.1:9001", "--backend", "api=http://127.0.0.1:9002")
@@ -31,7 +33,11 @@ def write(folder: Path, *doors: dict[str, Any], **more: Any) -> Path:
     text = {
         "apiVersion": "ostiary.dev/v1",
         "kind": "Gateway",
-        "listen": {"address": "127.0.0.1:8443", "dropHeaders": ["X-Mine", "X-Ours-*"]},
+        "listen": {
+            "address": "127.0.0.1:8443",
+            "grpc": {"address": "127.0.0.1:8445"},
+            "dropHeaders": ["X-Mine", "X-Ours-*"],
+        },
         "store": {"type": "memory"},
         "identity": [{"name": "me", "type": "single_user"}],
         "authorization": {"chain": [{"name": "all", "type": "allow_all", "upstreams": "all"}]},
@@ -58,9 +64,11 @@ def test_what_is_printed_presents_the_secret_and_names_both_upstreams_and_all_he
     assert code == 0
     assert SECRET in text
     assert SECRET not in notes
-    for part in ("/doors/door-" + kind + "/shop", "/doors/door-" + kind + "/api", "9001", "9002", "/api"):
+    paths = ("/doors/door-" + kind + "/shop", "/doors/door-" + kind + "/api")
+    for part in (*(paths if kind != "envoy-grpc" else ()), "9001", "9002", "/api"):
         assert part in text
-    if kind != "traefik":
+    # The gateway itself names the headers where they are not listed.
+    if kind not in ("traefik", "envoy-grpc"):
         for name in ("x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scope"):
             assert name in text.lower()
     if kind != "gateway-api":
@@ -70,7 +78,7 @@ def test_what_is_printed_presents_the_secret_and_names_both_upstreams_and_all_he
     assert not any(line.endswith((" ", "\t")) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("kind", ["traefik", "envoy", "gateway-api"])
+@pytest.mark.parametrize("kind", ["traefik", "envoy", "envoy-grpc", "gateway-api"])
 def test_what_is_yaml_can_be_read(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, text, _ = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
     assert all(isinstance(document, dict) for document in yaml.safe_load_all(text) if document is not None)
@@ -95,7 +103,7 @@ APP = {"name": "app", "attributes": "http", "hosts": ["app.example"], "auth": "b
 def write_application(folder: Path, **more: Any) -> Path:
     (folder / "issuer-secret").write_text("0" * 64)
     (folder / "issuer-secret").chmod(0o600)
-    doors = [{"name": f"door-{kind}", "proxy": kind, "port": 8080, **more} for kind in KINDS]
+    doors = [{"name": f"door-{kind}", "proxy": kind, "port": 8080, **more} for kind in BROWSER_KINDS]
     issuer = {"audiences": ["prod"], "keys": {"secretFile": "issuer-secret"}}
     sections = {"externalURL": "http://localhost:8443", "issuer": issuer, "store": {"type": "sqlite", "path": "db"}}
     return write(folder, *doors, upstreams=[SHOP, APP], **sections)
@@ -104,7 +112,7 @@ def write_application(folder: Path, **more: Any) -> Path:
 APP_BACKENDS = (*BACKENDS[:2], "--backend", "app=http://127.0.0.1:9003")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BROWSER_KINDS)
 def test_for_a_web_application_the_way_back_is_printed_and_cookies_are_cleaned(
     folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,11 +167,34 @@ def test_answers_with_the_cookies_of_browsers_are_not_cached(folder: Path, capsy
     assert "web applications" in error
 
 
+def test_an_envoy_route_says_over_grpc_which_door_is_asked_and_where_it_leads(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, text, _ = run(capsys, "envoy-grpc", "--config", str(write(folder)), *BACKENDS)
+    resources = yaml.safe_load(text)["static_resources"]
+    (listener,) = resources["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    (question,) = [each for each in manager["http_filters"] if "ext_authz" in each["typed_config"]["@type"]]
+    settings = question["typed_config"]
+    assert (settings["failure_mode_allow"], settings["encode_raw_headers"]) == (False, True)
+    assert settings["status_on_error"] == {"code": "ServiceUnavailable"}
+    assert settings["grpc_service"]["initial_metadata"] == [{"key": "x-ostiary-door", "value": SECRET}]
+    for host in manager["route_config"]["virtual_hosts"]:
+        for route in host["routes"]:
+            context = route["typed_per_filter_config"][question["name"]]["check_settings"]["context_extensions"]
+            upstream = route["route"]["cluster"].removeprefix("ostiary-to-")
+            assert context == {"ostiary-door": "door-envoy-grpc", "ostiary-upstream": upstream}
+    gateway = next(each for each in resources["clusters"] if each["name"] == "ostiary-gateway")
+    (endpoint,) = gateway["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == 8445
+    assert "http2_protocol_options" in str(gateway)
+
+
 def test_a_gateway_with_tls_is_verified_and_a_certificate_presented(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ("--ca", "/etc/ca.pem", "--certificate", "/etc/proxy.pem", "--key", "/etc/proxy.key")
-    for kind in ("nginx", "traefik", "caddy", "envoy"):
+    for kind in ("nginx", "traefik", "caddy", "envoy", "envoy-grpc"):
         words = (kind, "--config", str(write(folder)), "--gateway", "https://gw.example:8443", *BACKENDS, *files)
         code, text, _ = run(capsys, *words)
         assert code == 0
@@ -238,12 +269,13 @@ ODD_NAMES = ("secret", "cookies", "gateway", "sign-in", "plain", "websocket", "s
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_name_of_an_upstream_is_one_of_our_own(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A key that stands twice would silently be one of the two."""
-    upstreams = [{**SHOP, "name": name, "hosts": [f"{name}.example"], "auth": "browser"} for name in ODD_NAMES]
-    config = write(folder, upstreams=upstreams, externalURL="http://localhost:8443")
+    auth = "browser" if kind in BROWSER_KINDS else "token"
+    upstreams = [{**SHOP, "name": name, "hosts": [f"{name}.example"], "auth": auth} for name in ODD_NAMES]
+    config = write(folder, {"name": "door", "proxy": kind}, upstreams=upstreams, externalURL="http://localhost:8443")
     backends = [word for name in ODD_NAMES for word in ("--backend", f"{name}=http://127.0.0.1:9001")]
     code, text, error = run(capsys, kind, "--config", str(config), *backends)
     assert code == 0, error
-    if kind in ("traefik", "envoy", "gateway-api"):
+    if kind in ("traefik", "envoy", "envoy-grpc", "gateway-api"):
         for node in filter(None, yaml.compose_all(text)):
             assert duplicates(node) == []
     if kind == "caddy":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,42 @@ def test_two_doors_have_two_names(tmp_path: Path) -> None:
 
 def test_no_upstream_is_below_the_doors(tmp_path: Path) -> None:
     assert "upstreams[0].prefix" in problems(tmp_path, DOOR, upstreams=[{**SHOP, "prefix": "/doors/x"}])
+
+
+# --- by gRPC ---
+
+GRPC = {**DOOR, "proxy": "envoy-grpc"}
+
+
+def listen(address: str = "127.0.0.1:8445", **more: Any) -> dict[str, Any]:
+    return {"address": "127.0.0.1:8443", "grpc": {"address": address}, **more}
+
+
+def test_a_door_that_is_asked_by_grpc_needs_the_listener(tmp_path: Path) -> None:
+    assert problems(tmp_path, GRPC) == {"doors[0].proxy": "the gateway does not listen for gRPC"}
+    config = load(tmp_path, GRPC, listen=listen())
+    assert config.listen.grpc is not None
+    assert str(config.listen.grpc.address) == "127.0.0.1:8445"
+
+
+def test_without_tls_grpc_is_served_on_the_loopback_alone_whatever_else_is_allowed(tmp_path: Path) -> None:
+    found = problems(tmp_path, GRPC, listen=listen("10.0.0.4:8445", insecure=True))
+    assert "plain text" in found["listen.grpc"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8443", "127.0.0.1:8444"])
+def test_grpc_has_an_address_of_its_own(tmp_path: Path, address: str) -> None:
+    assert problems(tmp_path, GRPC, listen=listen(address))
+
+
+def test_a_missing_library_is_told_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Python itself marks a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "h2", None)
+    assert problems(tmp_path, GRPC, listen=listen()) == {"listen.grpc": "the library h2 is missing"}
+
+
+def test_a_web_application_needs_a_proxy_that_asks_by_http(tmp_path: Path) -> None:
+    """Browsers come back from sign-in through it."""
+    door = {**DOOR, "proxy": "envoy-grpc"}
+    told = problems(tmp_path, door, upstreams=[APP], externalURL="http://localhost:8443", listen=listen())
+    assert "asks by HTTP" in told["doors[0].upstreams"]

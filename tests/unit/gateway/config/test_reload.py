@@ -34,6 +34,7 @@ def config(more: str = "store: {type: memory}") -> GatewayConfig:
         ("listen: {address: '127.0.0.1:9443'}", ["listen.address"]),
         ("store: {type: sqlite, path: other.db}\nlisten: {workers: 2}", ["listen.workers", "store"]),
         ("health: {address: '127.0.0.1:9444'}", ["health.address"]),
+        ("listen: {grpc: {address: '127.0.0.1:9445'}}", ["listen.grpc"]),
         ("tokens: {lifetime: 5m}", ["tokens"]),
         ("limits: {burst: 7}", ["limits"]),
         ("listen: {drain: 1s, timeouts: {idle: 5s}, limits: {headers: 50}}", []),

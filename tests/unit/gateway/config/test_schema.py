@@ -89,7 +89,7 @@ audit:
 SIGN_IN = """
 apiVersion: ostiary.dev/v1
 kind: Gateway
-listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}}
+listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}, grpc: {address: "127.0.0.1:8445"}}
 store: {type: memory}
 identity:
 - name: corp

@@ -128,6 +128,8 @@ class Gateway:
     def __init__(self, worker: Worker, port: int, clock: FakeClock, store: Store, token: str, client: Client) -> None:
         self.worker, self.port, self.clock, self.store = worker, port, clock, store
         self.token, self.client = token, client
+        # Where it listens for gRPC, if it does.
+        self.grpc_port = 0
 
     def request(self, target: str = "/x", *lines: str, **more: Any) -> bytes:
         return get(target, f"Authorization: Bearer {self.token}", *lines, **more)
@@ -215,12 +217,16 @@ async def _serving(config: GatewayConfig, user: UserInfo) -> AsyncIterator[Gatew
     config = replace(config, store=replace(config.store, instance=store))
     with bind(config.listen.address) as listener:
         port = listener.getsockname()[1]
-        worker = Worker(config, listener, clock=clock)
+        grpc = None if config.listen.grpc is None else bind(config.listen.grpc.address)
+        grpc_port = 0 if grpc is None else int(grpc.getsockname()[1])
+        worker = Worker(config, listener, clock=clock, grpc_listener=grpc)
         await worker.start()
         issued = await worker.app.shared.tokens.issue(user, provider="me")
         try:
             async with connected(port) as client:
-                yield Gateway(worker, port, clock, store, issued.token.reveal(), client)
+                gateway = Gateway(worker, port, clock, store, issued.token.reveal(), client)
+                gateway.grpc_port = grpc_port
+                yield gateway
         finally:
             await worker.close(drain=0.0)
             await turn()

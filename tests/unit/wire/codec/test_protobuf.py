@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.wire.codec.protobuf import ProtobufError, decode, encode
+from ostiary.wire.codec.protobuf import decode, encode
+from ostiary.wire.codec.protobuf_fields import ProtobufError
 
 METADATA = b'\n\x10\n\x00\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
 CAN_I_GET_PODS = (

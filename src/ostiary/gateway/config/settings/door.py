@@ -24,7 +24,18 @@ class ProxyKind(Enum):
     TRAEFIK = "traefik"
     CADDY = "caddy"
     ENVOY = "envoy"
+    ENVOY_GRPC = "envoy-grpc"
     GATEWAY_API = "gateway-api"
+
+    @property
+    def asks_by_grpc(self) -> bool:
+        """Whether it asks at `listen.grpc`, and not below ``/doors``."""
+        return self is ProxyKind.ENVOY_GRPC
+
+    @property
+    def leads_browsers(self) -> bool:
+        """Whether it can carry web applications: browsers come back from sign-in through it, by HTTP."""
+        return self is not ProxyKind.ENVOY_GRPC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +50,8 @@ class DoorSettings:
         ProxyKind,
         OneOf(
             "which proxy asks: nginx `auth_request`, Traefik `ForwardAuth`, Caddy `forward_auth`, Envoy `ext_authz`"
-            " (HTTP), Gateway API `ExternalAuth` (HTTP). The request is read as this proxy tells it, in no other way",
+            " (HTTP, or gRPC at `listen.grpc`), Gateway API `ExternalAuth` (HTTP). The request is read as this proxy"
+            " tells it, in no other way",
             ProxyKind,
         ),
     ]
@@ -63,7 +75,8 @@ class DoorSettings:
     callers: Annotated[
         Callers,
         Section(
-            "how the proxy proves itself: by the token, in the header `X-Ostiary-Door`, or by a client certificate",
+            "how the proxy proves itself: by the token, in the header (or metadata) `X-Ostiary-Door`, or by a client"
+            " certificate",
             Callers,
         ),
     ] = field(default=Callers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +59,19 @@ def _check_pair(certificate: Path, key: Path, fields: Fields) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcListen:
+    """Where doors are asked by gRPC."""
+
+    address: Annotated[
+        Address,
+        listen_address(
+            "where an Envoy asks by gRPC, for `doors` of the kind `envoy-grpc` (needs `ostiary[grpc]`). With the"
+            " certificate of `listen.tls`; without that, on the loopback only"
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class Listen:
     address: Annotated[
         Address,
@@ -68,6 +82,14 @@ class Listen:
     tls: Annotated[ServerTls | None, OptionalSection("the listener's certificate; left out: plain HTTP", ServerTls)] = (
         None
     )
+    grpc: Annotated[
+        GrpcListen | None,
+        OptionalSection(
+            "a second listener, for gRPC; left out: there is none",
+            GrpcListen,
+            reload=False,
+        ),
+    ] = None
     insecure: Annotated[bool, Flag("without `tls` only the loopback is listened on, unless this is `true`")] = False
     workers: Annotated[
         int,
@@ -118,6 +140,17 @@ class Listen:
         if is_plain and fields.is_right("tls", "insecure"):
             hint = "set listen.tls, or listen.insecure: true if a proxy in front of it terminates TLS"
             fields.problem("tokens would cross the network in plain text", "address", hint)
+        if self.grpc is not None:
+            self._check_grpc(self.grpc.address, fields)
+
+    def _check_grpc(self, address: Address, fields: Fields) -> None:
+        if self.tls is None and not address.is_loopback and fields.is_right("tls"):
+            hint = "set listen.tls, or listen on the loopback"
+            fields.problem("tokens, and the secrets of doors, would cross the network in plain text", "grpc", hint)
+        if address == self.address and address.port != 0:
+            fields.problem("it needs an address of its own: another protocol is spoken there", "grpc")
+        if find_spec("h2") is None:
+            fields.problem("the library h2 is missing", "grpc", "pip install 'ostiary[grpc]'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ proxy will forward, its connection comes from the proxy's client, and its answer
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 from ostiary.errors import ProviderError
 from ostiary.gateway.doors.forward.dialects import ProxyDialect
 from ostiary.gateway.doors.forward.identity import NO_ASSERTION, NOBODY, cookies_answer, identity_answer
-from ostiary.gateway.http1.exchange import Account, ClientConnection, Exchange, Tunnel
+from ostiary.gateway.http1.exchange import Account, Exchange, Tunnel
 from ostiary.gateway.http1.outbox import OutgoingTransport
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.answers import Answers
@@ -23,6 +25,14 @@ from ostiary.gateway.upstream.upstreams import Upstream
 STATUS_HEADER, BODY_HEADER = b"X-Ostiary-Status", b"X-Ostiary-Body"
 # The upstream's own answer is not known here: this is what the proxy was told.
 ALLOWED = 200
+
+
+class ProxyConnection(Protocol):
+    """The connection that a proxy asks on."""
+
+    transport: OutgoingTransport
+    loop: asyncio.AbstractEventLoop
+    remote_address: str
 
 
 class CarriedConnection:
@@ -36,7 +46,7 @@ class CarriedConnection:
     draining: bool = False
     tunnel: Tunnel | None = None
 
-    def __init__(self, proxy: ClientConnection, address: str) -> None:
+    def __init__(self, proxy: ProxyConnection, address: str) -> None:
         self.transport: OutgoingTransport = proxy.transport
         self.loop: asyncio.AbstractEventLoop = proxy.loop
         self.remote_address = address or proxy.remote_address
@@ -65,19 +75,31 @@ class CarriedConnection:
 
 
 class CarriedExchange(Exchange):
-    """The request that a proxy asks about, and the answer to its question."""
+    """The request that a proxy asks about, and the answer to its question; `allow` and `respond` tell the proxy."""
+
+    __slots__ = ()
+
+    def __init__(self, proxy: ProxyConnection, request: RequestHead, address: str) -> None:
+        super().__init__(CarriedConnection(proxy, address), request)
+        # No body comes here, whatever the client sends to the proxy.
+        self.body_complete = True
+
+    @abstractmethod
+    def allow(self, identity: bytes) -> None:
+        """Tell the proxy to forward the request with these header lines, and nothing else."""
+
+
+class ForwardAuthExchange(CarriedExchange):
+    """The same where the question is a request of HTTP, which is answered with the status and the headers."""
 
     __slots__ = ("_dialect", "_question")
 
     def __init__(self, question: Exchange, request: RequestHead, address: str, dialect: ProxyDialect) -> None:
-        super().__init__(CarriedConnection(question.connection, address), request)
+        super().__init__(question.connection, request, address)
         self._question = question
         self._dialect = dialect
-        # No body comes here, whatever the client sends to the proxy.
-        self.body_complete = True
 
     def allow(self, identity: bytes) -> None:
-        """Tell the proxy to forward the request with these header lines, and nothing else."""
         self._send(ALLOWED, identity, b"")
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

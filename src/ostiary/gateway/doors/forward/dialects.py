@@ -91,6 +91,8 @@ DIALECTS = {
         shows_claims=True,
     ),
     ProxyKind.ENVOY: ProxyDialect(upgrade=ORIGINAL_UPGRADE, address=ORIGINAL_ADDRESS, joins_lines=True),
+    # Asks in another way (`doors.check`); only what it makes of the answer is read here. It joins lines by commas.
+    ProxyKind.ENVOY_GRPC: ProxyDialect(address=b""),
     ProxyKind.GATEWAY_API: ProxyDialect(
         address=b"", joins_lines=True, returns_secret=True, cookies=b"Cookie", keeps_absent=True
     ),

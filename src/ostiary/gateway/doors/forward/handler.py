@@ -18,7 +18,7 @@ from ostiary.core.clock import Clock
 from ostiary.gateway.config.settings import DoorSettings
 from ostiary.gateway.config.settings.kinds import DOORS_PREFIX
 from ostiary.gateway.doors.forward.callers import DoorCallers, presented_secret
-from ostiary.gateway.doors.forward.carried import CarriedExchange
+from ostiary.gateway.doors.forward.carried import ForwardAuthExchange
 from ostiary.gateway.doors.forward.dialects import DIALECTS, ProxyDialect
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest, carried_request
 from ostiary.gateway.doors.forward.sign_in_paths import is_sign_in_path
@@ -130,7 +130,7 @@ class DoorHandler:
     def _ask(self, question: _RememberedQuestion, exchange: Exchange) -> None:
         door = question.door
         self._metrics.door_questions.inc(door.name, ASKED)
-        question.engine.handle(CarriedExchange(exchange, question.request, question.address, door.dialect))
+        question.engine.handle(ForwardAuthExchange(exchange, question.request, question.address, door.dialect))
 
     def _is_proxy(self, door: Door, exchange: Exchange, secret: bytes) -> bool:
         """Whether the proxy of *door* asks. If it does not, it is answered."""
@@ -156,7 +156,7 @@ class DoorHandler:
         self._metrics.door_questions.inc(door.name, REFUSED)
         line = engine.record_unreadable(exchange.connection, None, refusal)
         code, body = status.failure(refusal.status, "", refusal.message)
-        carried = CarriedExchange(exchange, exchange.request, "", door.dialect)
+        carried = ForwardAuthExchange(exchange, exchange.request, "", door.dialect)
         name, _, value = line.partition(b": ")
         carried.respond(code, [(name, value.strip()), (b"Content-Type", b"application/json")], body)
 

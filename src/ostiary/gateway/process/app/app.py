@@ -106,6 +106,7 @@ class App:
         self.api_groups.plugins.on_change = self.engine.forget_routes
         self.api_groups.plugins.on_removed = self.engine.withdraw
         self.handle = self.doors.handle_before(self.engine)
+        self.check = self.doors.check_handler().handle
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from ostiary.core.clock import Clock
 from ostiary.gateway.config.doors import upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig
+from ostiary.gateway.doors.check.handler import CheckHandler
 from ostiary.gateway.doors.forward.carried import AllowedAnswers
 from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
 from ostiary.gateway.doors.forward.dialects import DIALECTS
@@ -33,6 +34,7 @@ class Doors:
         self._metrics = metrics
         self._clock = clock
         self._doors: dict[bytes, Door] = {}
+        self._doors_by_grpc: dict[bytes, Door] = {}
         self._engines: dict[tuple[str, bytes], Engine] = {}
         self._cleans_cookies = any(upstream.is_application for upstream in config.upstreams)
         # By the name of the door; the sign-in routes serve the visitors of all of them.
@@ -51,6 +53,10 @@ class Doors:
             return engine.handle
         return DoorHandler(self._doors, engine.handle, self._metrics, self._clock).handle
 
+    def check_handler(self) -> CheckHandler:
+        """What answers the calls of the gRPC listener."""
+        return CheckHandler(self._doors_by_grpc, self._config.listen.limits, self._metrics, self._clock)
+
     def open(self, parts: EngineParts, make: Callable[[EngineParts], Engine]) -> None:
         """Make the engines, of the *parts* of the listener's engine."""
         for door in self._config.doors:
@@ -59,7 +65,8 @@ class Doors:
             applications = frozenset(
                 upstream.name.encode() for upstream in self._carried_by(door) if upstream.settings.is_application
             )
-            self._doors[door.name.encode()] = Door(door, engines, self._clock, applications)
+            doors = self._doors_by_grpc if door.proxy.asks_by_grpc else self._doors
+            doors[door.name.encode()] = Door(door, engines, self._clock, applications)
 
     def _engines_of(
         self, door: DoorSettings, parts: EngineParts, make: Callable[[EngineParts], Engine]

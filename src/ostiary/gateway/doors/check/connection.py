@@ -1,0 +1,388 @@
+"""The connection of an Envoy: HTTP/2 by the library ``h2``, and as much of gRPC as one method needs.
+
+Called by the event loop; calls `handle(call)` when the message of a call is complete. Everything that the other side
+can make us keep is bounded, before it has shown the secret and after: calls at a time, the message of each and of all,
+answers that it does not read, and calls that it begins and takes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+
+from ostiary.gateway.doors.check.call import Call, Handle
+from ostiary.gateway.doors.check.framing import (
+    DEADLINE_EXCEEDED,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    BadCall,
+    framed,
+    message_in,
+)
+from ostiary.gateway.doors.check.http2 import BoundedHttp2
+from ostiary.gateway.doors.check.kept_bytes import CALL_BYTES, KeptBytes, KeptInAll
+from ostiary.gateway.doors.forward.callers import presented_secret
+from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.wire.envoy_check import METHOD
+
+log = logging.getLogger("ostiary.gateway")
+
+# So many more calls may be taken back than were answered. An Envoy takes a call back when its client leaves.
+MOST_TAKEN_BACK = 256
+# A message holds the path twice, and the addresses of both sides.
+_BESIDE_HEAD = 16 * 1024
+_NEVER = float("inf")
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+
+
+def largest_message(limits: ServerLimits) -> int:
+    return 2 * limits.head_bytes + _BESIDE_HEAD
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A call whose message is not complete. `data` has the five bytes before the message, too."""
+
+    secret: bytes
+    began: float
+    data: bytearray
+
+
+class CheckConnection(asyncio.Protocol):
+    """One connection. `deadline` is when the server's ticker ends it, by the loop's clock."""
+
+    __slots__ = (
+        "_answered",
+        "_blocked",
+        "_calls",
+        "_http",
+        "_incoming",
+        "_kept",
+        "_limits",
+        "_server",
+        "_taken_back",
+        "deadline",
+        "draining",
+        "loop",
+        "peer_certificate",
+        "remote_address",
+        "transport",
+    )
+
+    def __init__(self, server: CheckServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self.loop = server.loop
+        # Set by the event loop before anything else happens.
+        self.transport: OutgoingTransport
+        self.remote_address = ""
+        self.peer_certificate: bytes | None = None
+        self.draining = False
+        self.deadline = _NEVER
+        self._http = BoundedHttp2()
+        # In the order of their beginnings.
+        self._incoming: dict[int, _Incoming] = {}
+        self._calls: dict[int, Call] = {}
+        # What is left of answers for which the other side has no room yet.
+        self._blocked: dict[int, bytes] = {}
+        self._kept = KeptBytes(server.kept)
+        self._answered = self._taken_back = 0
+
+    # --- the event loop calls these ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._server.outbox)
+        peer = transport.get_extra_info("peername")
+        self.remote_address = peer[0] if isinstance(peer, tuple) and peer else "unix"
+        self.peer_certificate = self.transport.peer_certificate()
+        self.deadline = self.loop.time() + self._limits.head_timeout
+        connections = self._server.connections
+        if len(connections) >= self._limits.connections:
+            self.transport.abort()
+            return
+        connections.add(self)
+        self._http.initiate_connection()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            events = self._http.receive_data(data)
+            self._kept.note_received(len(data), is_whole=bool(events))
+            for event in events:
+                self._take(event)
+                if self.transport.is_closing():
+                    return
+        except ProtocolError:
+            # The library has written why.
+            self._flush()
+            self.close_soon()
+            return
+        except Exception as error:
+            log.error("a connection of a door failed", extra={"cause": type(error).__name__}, exc_info=error)
+            self.transport.abort()
+            return
+        self._flush()
+        if self._kept.is_too_much:
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+        elif events:
+            self._set_deadline()
+
+    def pause_writing(self) -> None:
+        # Whoever does not read its answers gets no further ones.
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        self.transport.flush()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._kept.release()
+        self._incoming.clear()
+        self._blocked.clear()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.give_up()
+
+    # --- a call calls these ---
+
+    def answer(self, call: Call, message: bytes) -> None:
+        self._calls.pop(call.stream, None)
+        self._answered += 1
+        try:
+            self._http.send_headers(call.stream, [(b":status", b"200"), _CONTENT_TYPE])
+            self._blocked[call.stream] = data = framed(message)
+            self._kept.add(len(data))
+            self._send_blocked(call.stream)
+        except ProtocolError:
+            # It was taken back, or the other side has ended the connection.
+            self._forget_blocked(call.stream)
+        self._finish_answer()
+
+    def fail(self, call: Call, code: int, text: bytes) -> None:
+        self._calls.pop(call.stream, None)
+        self._send_failure(call.stream, code, text)
+        self._finish_answer()
+
+    # --- the worker calls these ---
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls or self._incoming or self._blocked)
+
+    def drain(self) -> None:
+        """Finish what was begun and accept nothing more on this connection."""
+        if not self.draining and not self.transport.is_closing():
+            self.transport.write(self._http.goodbye())
+        self.draining = True
+        if not self.busy:
+            self.close_soon()
+
+    def time_out(self) -> None:
+        """The ticker found that `deadline` has passed."""
+        self.deadline = _NEVER
+        began_before = self.loop.time() - self._limits.head_timeout
+        late = [stream for stream, incoming in self._incoming.items() if incoming.began <= began_before]
+        if self.transport.is_closing():
+            self.transport.abort()
+        elif late:
+            for stream in late:
+                self._refuse(stream, DEADLINE_EXCEEDED, b"the call took too long to arrive")
+            self._flush()
+            self._set_deadline()
+        else:
+            self._end(ErrorCodes.NO_ERROR)
+
+    def close_soon(self) -> None:
+        """End the connection when what was written has been read, or when that takes too long."""
+        self.deadline = self.loop.time() + LINGER_SECONDS
+        self.transport.close()
+
+    # --- inside ---
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._begin(event)
+            case DataReceived():
+                self._collect(event)
+            case StreamEnded():
+                self._complete(event.stream_id)
+            case StreamReset():
+                self._forget(event.stream_id)
+            case WindowUpdated():
+                for stream in [event.stream_id] if event.stream_id else list(self._blocked):
+                    self._send_blocked(stream)
+            case TrailersReceived():
+                # No caller of this method has anything to say after its message.
+                self._refuse(event.stream_id, INVALID_ARGUMENT, b"a call has no trailers")
+            case ConnectionTerminated():
+                # Nothing can be answered any more: those who wait are told by the end of the connection.
+                self.close_soon()
+
+    def _begin(self, event: RequestReceived) -> None:
+        headers = event.headers
+        values = dict(headers)
+        stream = event.stream_id
+        if self.draining:
+            # It was told so, and knows that nothing has happened to this call.
+            self._http.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
+            return
+        self._incoming[stream] = _Incoming(presented_secret(headers), self.loop.time(), bytearray())
+        self._kept.add(CALL_BYTES)
+        if values.get(b":path") != METHOD or values.get(b":method") != b"POST":
+            self._refuse(stream, UNIMPLEMENTED, b"there is no such method")
+        elif not values.get(b"content-type", b"").startswith(b"application/grpc"):
+            self._refuse(stream, INVALID_ARGUMENT, b"this is no call of gRPC")
+
+    def _collect(self, event: DataReceived) -> None:
+        # What is kept is bounded here, and not by the window of HTTP/2: half a message must not hold up another.
+        self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        incoming = self._incoming.get(event.stream_id)
+        if incoming is None:
+            return
+        incoming.data += event.data
+        self._kept.add(len(event.data))
+        if len(incoming.data) > largest_message(self._limits):
+            self._refuse(event.stream_id, RESOURCE_EXHAUSTED, b"the message is too large")
+
+    def _complete(self, stream: int) -> None:
+        incoming = self._drop_incoming(stream)
+        if incoming is None:
+            return
+        try:
+            message = message_in(bytes(incoming.data))
+        except BadCall as error:
+            self._send_failure(stream, error.code, error.text)
+            return
+        call = self._calls[stream] = Call(self, stream, incoming.secret, message)
+        # Looked up for every call: a connection may live longer than a configuration.
+        self._server.handle(call)
+
+    def _forget(self, stream: int) -> None:
+        """The other side has taken a call back."""
+        self._drop_incoming(stream)
+        self._forget_blocked(stream)
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            call.give_up()
+        self._taken_back += 1
+        if self._taken_back - self._answered > MOST_TAKEN_BACK:
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _refuse(self, stream: int, code: int, text: bytes) -> None:
+        """Answer a call before all of it has come."""
+        if self._drop_incoming(stream) is not None:
+            self._send_failure(stream, code, text)
+            with suppress(ProtocolError):
+                # What follows is not looked at. Where nothing follows, the call is over already.
+                self._http.reset_stream(stream, ErrorCodes.NO_ERROR)
+
+    def _drop_incoming(self, stream: int) -> _Incoming | None:
+        incoming = self._incoming.pop(stream, None)
+        if incoming is not None:
+            self._kept.add(-CALL_BYTES - len(incoming.data))
+        return incoming
+
+    # --- answers ---
+
+    def _send_failure(self, stream: int, code: int, text: bytes) -> None:
+        headers = [(b":status", b"200"), _CONTENT_TYPE, (b"grpc-status", b"%d" % code), (b"grpc-message", text)]
+        self._answered += 1
+        # It may have been taken back.
+        with suppress(ProtocolError):
+            self._http.send_headers(stream, headers, end_stream=True)
+
+    def _send_blocked(self, stream: int) -> None:
+        """Send as much of an answer as the other side has room for, and its end after the last part."""
+        data = self._blocked.get(stream)
+        if data is None:
+            return
+        http = self._http
+        while data:
+            size = min(len(data), http.local_flow_control_window(stream), http.max_outbound_frame_size)
+            if size <= 0:
+                return
+            http.send_data(stream, data[:size])
+            self._blocked[stream] = data = data[size:]
+            self._kept.add(-size)
+        del self._blocked[stream]
+        http.send_headers(stream, [(b"grpc-status", b"0")], end_stream=True)
+
+    def _forget_blocked(self, stream: int) -> None:
+        self._kept.add(-len(self._blocked.pop(stream, b"")))
+
+    def _finish_answer(self) -> None:
+        self._flush()
+        if self._kept.is_too_much:
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+        elif self.draining and not self.busy:
+            self.close_soon()
+        else:
+            self._set_deadline()
+
+    def _end(self, error: ErrorCodes) -> None:
+        """Say that the connection ends, and why; calls that are open are cut off."""
+        if not self.transport.is_closing():
+            self._http.close_connection(error)
+            self._flush()
+            self.close_soon()
+
+    def _flush(self) -> None:
+        data = self._http.data_to_send()
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def _set_deadline(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._incoming:
+            self.deadline = next(iter(self._incoming.values())).began + self._limits.head_timeout
+        elif self._blocked:
+            self.deadline = min(self.deadline, self.loop.time() + self._limits.body_timeout)
+        elif self._calls:
+            # Decisions have a time limit of their own.
+            self.deadline = _NEVER
+        else:
+            self.deadline = self.loop.time() + self._limits.idle_timeout
+
+
+class CheckServer:
+    """What the connections of the gRPC listener share. A reload changes `handle`, and `limits` for new connections."""
+
+    __slots__ = ("connections", "handle", "kept", "limits", "loop", "outbox")
+
+    def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.loop = loop
+        self.connections: set[CheckConnection] = set()
+        self.kept = KeptInAll()
+        self.outbox = Outbox(loop)
+
+    def connection(self) -> CheckConnection:
+        """The protocol of a new connection."""
+        return CheckConnection(self)
