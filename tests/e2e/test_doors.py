@@ -34,7 +34,16 @@ from tests.support.door_suite.middleware import AUTHORIZATION, middleware_doors
 from tests.support.door_suite.outcome import Outcome, SuiteDoor
 from tests.support.door_suite.policy import ADMIN, ATTRIBUTES, EXTRA, USERS, Rooms, Rules
 from tests.support.door_suite.webhooks import WebhookDoor
-from tests.support.doors import HOST, TOKEN_HASH_MODULES, Client, EchoUpstream, FakeGateway, printed, running
+from tests.support.doors import (
+    HOST,
+    TOKEN_HASH_MODULES,
+    Client,
+    EchoUpstream,
+    FakeGateway,
+    printed,
+    printed_haproxy,
+    running,
+)
 from tests.support.gateway import InProcessGateway, Site
 from tests.support.gateway_api import envoy_for_routes
 from tests.support.missing import missing
@@ -74,7 +83,10 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         clients = {"built-in": Client(gateway.port, _trust(site))}
         for proxy in PROXIES:
             port = free_port()
-            text = printed(proxy, config, *_options(site, gateway, echo, port, proxy))
+            if proxy == "haproxy":
+                text = printed_haproxy(config, *_options(site, gateway, echo, port, proxy))
+            else:
+                text = printed(proxy, config, *_options(site, gateway, echo, port, proxy))
             if proxy == "gateway-api":
                 text = envoy_for_routes(text, port, site.folder / "ca.pem")
             clients[proxy] = stack.enter_context(running(proxy, folder / proxy, text, port))
@@ -93,15 +105,18 @@ def _sections(echoes: dict[str, EchoUpstream]) -> dict[str, Any]:
             {"name": name, "server": servers[name], "attributes": ATTRIBUTES[name], **place}
             for name, place in where.items()
         ],
-        "doors": [
-            {"name": proxy, "proxy": proxy, "callers": {"tokenFile": "secret"}, "extra": [EXTRA]} for proxy in PROXIES
-        ],
+        "doors": [_door(proxy) for proxy in PROXIES],
         "authorization": AUTHORIZATION,
         # The suite has more bad tokens than anybody may try.
         "limits": {"failuresPerMinute": 0},
         "webhooks": {**WEBHOOKS, "tokenReview": True},
         "listen": {"grpc": {"address": "127.0.0.1:0"}},
     }
+
+
+def _door(proxy: str) -> dict[str, Any]:
+    agent = {"agent": {"address": f"127.0.0.1:{free_port()}"}} if proxy == "haproxy" else {}
+    return {"name": proxy, "proxy": proxy, "callers": {"tokenFile": "secret"}, "extra": [EXTRA], **agent}
 
 
 def _scripted(config: GatewayConfig, rules: Rules) -> GatewayConfig:
@@ -119,7 +134,8 @@ def _scripted(config: GatewayConfig, rules: Rules) -> GatewayConfig:
 
 def _options(site: Site, gateway: InProcessGateway, echo: EchoUpstream, port: int, proxy: str = "") -> tuple[str, ...]:
     url = f"https://localhost:{gateway.grpc_port}" if proxy == "envoy-grpc" else gateway.url()
-    where = ("--gateway", url, "--ca", str(site.folder / "ca.pem"))
+    # HAProxy asks where its door says.
+    where = () if proxy == "haproxy" else ("--gateway", url, "--ca", str(site.folder / "ca.pem"))
     return ("--listen", f"127.0.0.1:{port}", "--backend", f"shop=http://127.0.0.1:{echo.port}", *where)
 
 
@@ -220,8 +236,8 @@ BROKEN = {
 }
 
 
-# For Envoy over gRPC see tests/e2e/test_grpc_door.py.
-@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy not in ("envoy-grpc", "gateway-api")])
+# For the others see tests/e2e/test_grpc_door.py and test_haproxy.py.
+@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy in ("nginx", "traefik", "caddy", "envoy")])
 def test_nobody_is_let_in_while_the_gateway_cannot_be_asked(doors: Doors, proxy: str, tmp_path: Path) -> None:
     port = free_port()
     with FakeGateway() as gateway:
@@ -357,7 +373,7 @@ WEBSOCKET = (
 )
 
 
-CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy", "envoy", "envoy-grpc"])
+CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy", "envoy", "envoy-grpc", "haproxy"])
 
 
 @CARRY_WEBSOCKETS
@@ -410,4 +426,4 @@ def test_a_client_cannot_make_a_websocket_of_a_plain_request_to_the_gateway_alon
     assert client.send(hidden.request(doors.tokens["alice"])).status == 404
     for case in (plain, hidden):
         names = {name.lower() for name, _ in doors.echo.seen.get(case.name, {"headers": []})["headers"]}
-        assert "x-original-upgrade" not in names or proxy in ("nginx", "caddy")
+        assert "x-original-upgrade" not in names or proxy in ("nginx", "caddy", "haproxy")

@@ -22,15 +22,19 @@ import trustme
 from ostiary.cli import main
 from ostiary.gateway.config.settings import Authorization, GatewayConfig, IdentityMode
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
-from tests.support.doors import HOST, printed
+from tests.support.doors import HOST, printed, printed_haproxy
 from tests.support.gateway import SECONDS, InProcessGateway, Site
 from tests.support.ports import free_port
 
 SECRET = "the-secret-of-this-door"
-# The kinds whose whole configuration is printed, and which are programs. A further one is added here, with what its
-# entry in `doors` needs besides; `Clinic.printed` makes its configuration, and `running` runs it.
-DOORS: dict[str, dict[str, Any]] = {"nginx": {}, "traefik": {}, "caddy": {}, "envoy": {}}
-KINDS = tuple(DOORS)
+# The kinds whose whole configuration is printed, and which are programs. `Clinic.printed` makes the configuration of
+# each, and `running` runs it.
+KINDS = ("nginx", "traefik", "caddy", "envoy", "envoy-grpc", "haproxy")
+
+
+def _door(kind: str) -> dict[str, Any]:
+    agent = {"agent": {"address": f"127.0.0.1:{free_port()}"}} if kind == "haproxy" else {}
+    return {"name": kind, "proxy": kind, "callers": {"tokenFile": "secret"}, **agent}
 
 
 class Rules:
@@ -75,9 +79,12 @@ class Clinic:
 
     def printed(self, proxy: str, port: int, *options: str) -> str:
         """The shipped configuration of *proxy*."""
-        where = ("--gateway", self.gateway.url(), "--ca", str(self.site.folder / "ca.pem"))
-        backend = f"shop=http://127.0.0.1:{self.echo_port}"
-        return printed(proxy, self.config, "--listen", f"127.0.0.1:{port}", "--backend", backend, *where, *options)
+        url = f"https://localhost:{self.gateway.grpc_port}" if proxy == "envoy-grpc" else self.gateway.url()
+        where = ("--gateway", url, "--ca", str(self.site.folder / "ca.pem"))
+        backend = ("--listen", f"127.0.0.1:{port}", "--backend", f"shop=http://127.0.0.1:{self.echo_port}")
+        if proxy == "haproxy":
+            return printed_haproxy(self.config, *backend, *options)
+        return printed(proxy, self.config, *backend, *where, *options)
 
     def examine(self, url: str, *options: str, host: str = HOST, with_token_file: bool = True) -> Examined:
         """Run the doctor against the proxy at *url*."""
@@ -112,10 +119,9 @@ def clinic(folder: Path) -> Iterator[Clinic]:
     }
     sections: dict[str, Any] = {
         "upstreams": [upstream],
-        "doors": [
-            {"name": kind, "proxy": kind, "callers": {"tokenFile": "secret"}, **more} for kind, more in DOORS.items()
-        ],
+        "doors": [_door(kind) for kind in KINDS],
         "authorization": {"chain": [{"name": "all", "type": "allow_all"}]},
+        "listen": {"grpc": {"address": "127.0.0.1:0"}},
     }
     with ExitStack() as stack:
         gateway = stack.enter_context(site.in_process(_with_rules, **sections))

@@ -27,7 +27,7 @@ REASONS = (
     *(NORMALISES, OWN_REFUSAL, REFUSES_CLAIM, PASSES_CLAIM, LEADS, NO_500),
     *(NO_LIMITS, HIDES_NOTHING, NO_SCOPES, OWN_READING, ANY_HOST, NOBODY_ELSE, ANSWERS_ITSELF),
 )
-PROXIES = ("nginx", "traefik", "caddy", "envoy", "envoy-grpc", "gateway-api")
+PROXIES = ("nginx", "traefik", "caddy", "envoy", "envoy-grpc", "gateway-api", "haproxy")
 ENVOYS = ("envoy", "envoy-grpc", "gateway-api")
 MIDDLEWARES = ("asgi", "wsgi")
 DOORS = ("built-in", *PROXIES, "webhooks", *MIDDLEWARES)
@@ -160,7 +160,12 @@ def _paths() -> list[Case]:
     elsewhere = ONE_READING | by_envoys
     cases += [Case(f"hostile {path}", path, status=400, differs=elsewhere) for path in HOSTILE]
     cases += [
-        Case(f"not encoded {path}", path, status=400, differs=elsewhere | _by(NORMALISES, "caddy"))
+        Case(
+            f"not encoded {path}",
+            path,
+            status=400,
+            differs=elsewhere | _by(NORMALISES, "caddy") | _by(OWN_REFUSAL, "haproxy"),
+        )
         for path in NOT_ENCODED
     ]
     return cases

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ostiary.cli import main
+from ostiary.cli.door.command import SPOE_FILE
 from ostiary.cli.door.nginx_texts import KEY_SCRIPT
 from tests.support.gateway import SECONDS
 
@@ -168,8 +169,9 @@ class EchoUpstream:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        # A body that ends in its middle is no request: the proxy was sent a broken one, and hangs up.
-        with connection, connection.makefile("rb") as reader, suppress(EOFError):
+        # A body that ends in its middle is no request: the proxy was sent a broken one, and hangs up. One that is ended
+        # resets its connections.
+        with connection, connection.makefile("rb") as reader, suppress(EOFError, ConnectionError):
             while (line := reader.readline()) not in (b"", b"\r\n"):
                 method, target, _ = line.decode("latin-1").split(" ", 2)
                 headers = _read_lines(reader)
@@ -316,6 +318,22 @@ def envoy(folder: Path, text: str) -> list[str]:
     return [str(VENV / "envoy"), "-c", str(file), "--concurrency", "1", "--use-dynamic-base-id", "-l", "warning"]
 
 
+# Between the two files of HAProxy, where they are one text.
+SPOE_FOLLOWS = "\n# === the file of the SPOE engine ===\n"
+
+
+def printed_haproxy(config: Path, *options: str) -> str:
+    """Both files of HAProxy, as one text."""
+    return SPOE_FOLLOWS.join((printed("haproxy", config, *options), printed("haproxy", config, *options, "--spoe")))
+
+
+def haproxy(folder: Path, text: str) -> list[str]:
+    configuration, _, engine = text.partition(SPOE_FOLLOWS)
+    (folder / "spoe.conf").write_text(engine)
+    (folder / "haproxy.cfg").write_text(configuration.replace(SPOE_FILE, str(folder / "spoe.conf")))
+    return [shutil.which("haproxy") or "haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
+
+
 COMMANDS = {
     "nginx": nginx,
     "traefik": traefik,
@@ -323,6 +341,7 @@ COMMANDS = {
     "envoy": envoy,
     "envoy-grpc": envoy,
     "gateway-api": envoy,
+    "haproxy": haproxy,
 }
 
 

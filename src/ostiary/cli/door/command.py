@@ -1,4 +1,4 @@
-"""``ostiary door``: print the configuration of nginx, Traefik, Caddy, Envoy or the Gateway API for a door."""
+"""``ostiary door``: print the configuration of nginx, Traefik, Caddy, Envoy, HAProxy or the Gateway API for a door."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PROXIES = {
     "envoy": ("Envoy", "envoy.yaml"),
     "envoy-grpc": ("Envoy over gRPC", "envoy.yaml"),
     "gateway-api": ("a Kubernetes Gateway", "routes.yaml"),
+    "haproxy": ("HAProxy", "haproxy.cfg"),
 }
+SPOE_FILE = "/etc/haproxy/ostiary-spoe.conf"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +50,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 "--token-hash",
                 dest="hash_module",
                 choices=("njs", "set-misc"),
-                help="the module of nginx that hashes the token for --cache; set-misc is quicker (default: njs)",
+                default="njs",
+                help="the module that hashes the token for --cache; set-misc is quicker (default: %(default)s)",
             )
             verb.add_argument(
                 "--key-script", action="store_true", help="print the script of njs that --cache needs, and nothing else"
             )
-        verb.set_defaults(run=_print, proxy=proxy, cache=None, hash_module="njs", key_script=False)
+        if proxy == "haproxy":
+            verb.add_argument(
+                "--spoe", action="store_true", help="print the file of the SPOE engine, which haproxy.cfg names"
+            )
+            verb.add_argument(
+                "--spoe-file",
+                metavar="FILE",
+                default=SPOE_FILE,
+                help="where HAProxy finds the file of its SPOE engine (default: %(default)s)",
+            )
+            verb.add_argument(
+                "--listen-certificate",
+                metavar="FILE",
+                help="HAProxy's own certificate with its key (PEM), as it finds it: it then serves HTTPS, with HTTP/2",
+            )
+        verb.set_defaults(run=_print, proxy=proxy)
+
+
+# What only some kinds have.
+_ABSENT = {
+    "cache": None,
+    "hash_module": "njs",
+    "key_script": False,
+    "spoe": False,
+    "spoe_file": SPOE_FILE,
+    "listen_certificate": None,
+}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,4 +112,4 @@ def _print(arguments: argparse.Namespace) -> int:
     # What is slow to import stands there: --help must not wait for it.
     from ostiary.cli.door.printing import run
 
-    return run(arguments)
+    return run(argparse.Namespace(**{**_ABSENT, **vars(arguments)}))

@@ -65,6 +65,9 @@ class Layout:
     drop_headers: tuple[str, ...] = ()
     browser_port: str = ""
     cleans_cookies: bool = False
+    # Of HAProxy: where it finds its SPOE engine, and its own certificate.
+    spoe_file: str = ""
+    listen_certificate: str | None = None
 
     @property
     def has_applications(self) -> bool:

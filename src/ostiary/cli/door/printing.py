@@ -10,14 +10,14 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.cli.arguments import UsageError
-from ostiary.cli.door import caddy, envoy, envoy_grpc, gateway_api, nginx, nginx_texts, traefik
+from ostiary.cli.door import caddy, envoy, envoy_grpc, gateway_api, haproxy, nginx, nginx_texts, traefik
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, load
 from ostiary.cli.output import print_note
-from ostiary.core.settings.outgoing import parse_origin
+from ostiary.core.settings.outgoing import is_ip, parse_origin
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.doors import upstreams_of
+from ostiary.gateway.config.doors import speaks_tls, upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, IdentityMode, ProxyKind, UpstreamConfig
 from ostiary.gateway.config.values import Address, parse_address
 from ostiary.gateway.upstream.applications import browser_port
@@ -30,6 +30,7 @@ WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
     ProxyKind.ENVOY: envoy.configuration,
     ProxyKind.ENVOY_GRPC: envoy_grpc.configuration,
     ProxyKind.GATEWAY_API: gateway_api.configuration,
+    ProxyKind.HAPROXY: haproxy.configuration,
 }
 # What has no other meaning in any of their languages.
 _SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
@@ -43,11 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     kind = ProxyKind(arguments.proxy)
     config = load(arguments)
     layout = _layout(arguments, config, _door(config, kind, arguments))
-    sys.stdout.write(WRITERS[kind](layout))
+    sys.stdout.write(haproxy.spoe_configuration(layout) if arguments.spoe else WRITERS[kind](layout))
     for host in filter(None, map(layout.sign_in_host, layout.sites())):
         scheme = urlsplit(config.external_url).scheme
         print_note(f"browsers must reach the proxy at {scheme}://{host}, where they find a web application")
-    if layout.secret is not None and not sys.stdout.isatty():
+    holds_secret = layout.secret is not None and (kind is not ProxyKind.HAPROXY or arguments.spoe)
+    if holds_secret and not sys.stdout.isatty():
         print_note("what was printed holds the secret of the door: only the proxy should be able to read it")
     return OK
 
@@ -75,7 +77,8 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
     backends = [_backend(upstream, urls.pop(upstream.name, None)) for upstream in upstreams_of(door, config.upstreams)]
     if urls:
         raise UsageError(f'the door has no upstream "{next(iter(urls))}"', where="--backend")
-    if (arguments.certificate is None) != (arguments.key is None):
+    # HAProxy reads both from one file.
+    if (arguments.certificate is None) != (arguments.key is None) and door.agent is None:
         raise UsageError("--certificate and --key go together")
     if arguments.cache is not None and not _DURATION.fullmatch(arguments.cache):
         raise UsageError("--cache is not a duration", hint="write it as in 5s")
@@ -91,7 +94,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         source=config_path(arguments),
         listen_host=listen.host,
         listen_port=listen.port,
-        gateway=_gateway(arguments, config, _asked_at(config, door)),
+        gateway=_gateway(arguments, config, door),
         backends=tuple(backends),
         secret=None if door.callers.token_file is None else _secret(door.callers.token_file),
         ca=arguments.ca,
@@ -102,6 +105,8 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         drop_headers=config.listen.drop_headers,
         browser_port=browser_port(config.external_url, door.port),
         cleans_cookies=cleans_cookies,
+        spoe_file=arguments.spoe_file,
+        listen_certificate=arguments.listen_certificate,
     )
 
 
@@ -141,20 +146,28 @@ def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
     )
 
 
-def _asked_at(config: GatewayConfig, door: DoorSettings) -> Address:
-    """Where the gateway listens for the questions of this door."""
+def _asked_at(config: GatewayConfig, door: DoorSettings) -> tuple[Address, bool]:
+    """Where the gateway listens for the questions of this door, and whether it speaks TLS there."""
     listen = config.listen
-    return listen.grpc.address if door.proxy.asks_by_grpc and listen.grpc is not None else listen.address
+    if door.agent is not None:
+        return door.agent.address, speaks_tls(door)
+    if door.proxy.asks_by_grpc and listen.grpc is not None:
+        return listen.grpc.address, listen.tls is not None
+    return listen.address, listen.tls is not None
 
 
-def _gateway(arguments: argparse.Namespace, config: GatewayConfig, address: Address) -> SplitResult:
-    scheme = "http" if config.listen.tls is None else "https"
+def _gateway(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSettings) -> SplitResult:
+    address, is_tls = _asked_at(config, door)
     if arguments.gateway is not None:
         gateway = _origin(arguments.gateway, "--gateway")
     elif address.host in ("0.0.0.0", "::") or address.port == 0:  # noqa: S104
-        raise UsageError("where does the proxy find the gateway?", hint="--gateway https://10.0.0.4:8443")
+        hint = f"--gateway {'https' if is_tls else 'http'}://10.0.0.4:{address.port or 8443}"
+        raise UsageError("where does the proxy find the gateway?", hint=hint)
     else:
-        gateway = parse_origin(f"{scheme}://{address}")
+        gateway = parse_origin(f"{'https' if is_tls else 'http'}://{address}")
+    if door.agent is not None and gateway.scheme == "https" and is_ip(gateway.hostname or ""):
+        hint = f"name the gateway as its certificate does: --gateway https://ostiary.example:{gateway.port or 443}"
+        raise UsageError("HAProxy compares a certificate with names, and not with addresses", hint=hint)
     if gateway.scheme == "https" and arguments.ca is None:
         raise UsageError("the proxy needs the CA certificate of the gateway", hint="--ca /etc/ssl/ostiary-ca.pem")
     return gateway

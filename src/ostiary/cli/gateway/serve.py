@@ -145,9 +145,9 @@ def _serve(path: Path | None, worker: str | None) -> int:
         from ostiary.core.counting.counts import MachineCounts
         from ostiary.core.counting.replicated_counts import ReplicatedCounts
 
-        channel, counts, *listeners = (int(part) for part in worker.split(","))
-        source = ConfigSource(path, ReplicatedCounts(MachineCounts(counts)))
-        run_worker(source, listener_fds=listeners, channel_fd=channel, on_config=log_as_configured)
+        channel, counts, *listeners = worker.split(",")
+        source = ConfigSource(path, ReplicatedCounts(MachineCounts(int(counts))))
+        run_worker(source, listeners=listeners, channel_fd=int(channel), on_config=log_as_configured)
         return OK
     source = ConfigSource(path).at_this_moment()
     config = source.load()

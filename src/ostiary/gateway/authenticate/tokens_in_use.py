@@ -58,6 +58,7 @@ class TokenInUse:
         "digest",
         "ends_at",
         "expires_at",
+        "followers",
         "is_application",
         "keeping",
         "known_user",
@@ -82,6 +83,8 @@ class TokenInUse:
         self.keeping: Secret | None = None
         self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
+        # What was made of the token elsewhere, and must end with it: see `TokensInUse.follow`.
+        self.followers: set[Stream] = set()
 
     @property
     def streams_until(self) -> datetime:
@@ -98,6 +101,8 @@ class TokensInUse:
         self._users: WeakValueDictionary[tuple[UserInfo, str], KnownUser] = WeakValueDictionary()
         # Tokens with open streams, which must be cut even after the token itself has expired or was evicted.
         self._streaming: set[TokenInUse] = set()
+        # The same for tokens that others follow.
+        self._followed: set[TokenInUse] = set()
 
     def __len__(self) -> int:
         return len(self.by_digest)
@@ -107,9 +112,9 @@ class TokensInUse:
         return sum(len(token.streams) for token in self._streaming)
 
     def every(self) -> set[TokenInUse]:
-        """All of them, and those that have only streams left."""
+        """All of them, and those that have only streams or followers left."""
         # A token that was evicted while it was streaming may since have come back as another object.
-        return self._streaming.union(self.by_digest.values())
+        return self._streaming.union(self._followed, self.by_digest.values())
 
     def remember(self, stored: Found, ends_at: datetime | None = None) -> TokenInUse:
         """The token that was found in the store: the one that is here already, if that means the same.
@@ -142,6 +147,16 @@ class TokensInUse:
         if not token.streams:
             self._streaming.discard(token)
 
+    def follow(self, token: TokenInUse, follower: Stream) -> None:
+        """Cut *follower* when the token is revoked, also after the token itself has expired or was evicted."""
+        token.followers.add(follower)
+        self._followed.add(token)
+
+    def unfollow(self, token: TokenInUse, follower: Stream) -> None:
+        token.followers.discard(follower)
+        if not token.followers:
+            self._followed.discard(token)
+
     def expire(self, now: datetime) -> None:
         """Forget the tokens that have expired, and end the streams of sessions, and of narrowed tokens, that have."""
         for token in [token for token in self.by_digest.values() if token.expires_at <= now]:
@@ -155,9 +170,11 @@ class TokensInUse:
         token.revoked = True
         token.review_answers.clear()
         self._streaming.discard(token)
+        self._followed.discard(token)
         streams, token.streams = token.streams, set()
-        for stream in streams:
-            stream.cut()
+        followers, token.followers = token.followers, set()
+        for each in (*streams, *followers):
+            each.cut()
         return len(streams)
 
 

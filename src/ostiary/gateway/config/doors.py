@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ostiary.core.abilities import ability
 from ostiary.gateway.config.sections import NO_CLIENT_CERTIFICATES, check_unique, lacks_client_certificates
-from ostiary.gateway.config.settings import DoorSettings, Provider, UpstreamConfig
+from ostiary.gateway.config.settings import DoorSettings, IdentityMode, Provider, UpstreamConfig
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
 
@@ -27,6 +27,7 @@ def check_doors(
         if door.proxy.asks_by_grpc and file.listen.grpc is None and door.fields.is_right_at("listen.grpc"):
             hint = "set listen.grpc: {address: 127.0.0.1:8445}"
             door.fields.problem("the gateway does not listen for gRPC", "proxy", hint)
+        _check_agent(door, file)
     _check_reachable(file, upstreams)
 
 
@@ -42,6 +43,27 @@ def _check_upstreams(door: DoorSettings, names: Sequence[str]) -> None:
             door.fields.problem(f'unknown upstream "{name}"', "upstreams", hint)
     if not names:
         door.fields.problem("there is no upstream to carry requests to", None, "configure upstreams")
+
+
+def speaks_tls(door: DoorSettings) -> bool:
+    """Whether the HAProxy of *door* asks over TLS: it must where others could listen, or it shows a certificate."""
+    return door.agent is not None and (not door.agent.address.is_loopback or bool(door.callers.names))
+
+
+def _check_agent(door: DoorSettings, file: GatewayFile) -> None:
+    if door.agent is None:
+        return
+    address = door.agent.address
+    others = [each.agent.address for each in file.doors if each is not door and each.agent is not None]
+    others += [file.listen.address, file.health.address]
+    others += [] if file.listen.grpc is None else [file.listen.grpc.address]
+    if not address.port:
+        door.fields.problem("HAProxy must know the port", "agent", "choose one")
+    elif address in others:
+        door.fields.problem("another part of the gateway has this address", "agent", "choose another port")
+    if speaks_tls(door) and file.listen.tls is None and door.fields.is_right_at("listen.tls"):
+        hint = "set listen.tls, whose certificate HAProxy is shown, or listen on 127.0.0.1"
+        door.fields.problem("tokens would cross the network in plain text", "agent", hint)
 
 
 def _check_object_counts(
@@ -62,11 +84,10 @@ def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConf
         door.fields.problem("it is without effect: the proxy carries no web application", "port", "remove it")
     if door.port is not None and door.port > LARGEST_PORT:
         door.fields.problem(f"it must be at most {LARGEST_PORT}", "port")
+    if not door.proxy.leads_browsers:
+        _refuse_browsers(door, upstreams)
+        return
     for upstream in applications:
-        if not door.proxy.leads_browsers:
-            message = f'"{upstream.name}" has auth: browser, which needs the built-in proxy, or one that asks by HTTP'
-            door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
-            continue
         if upstream.pass_authorization:
             message = f'"{upstream.name}" has passAuthorization, which needs the built-in proxy'
             door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
@@ -74,6 +95,31 @@ def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConf
             # Everything below /auth is the gateway's there, and the proxy sends only the way back to the gateway.
             message = f'the web application "{upstream.name}" needs a host of its own behind another proxy'
             door.fields.problem(message, "upstreams", "set hosts of the upstream to a name that externalURL has not")
+
+
+def _refuse_browsers(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> None:
+    """A proxy that asks in another protocol than HTTP has no way back from sign-in, and some cannot clean cookies."""
+    carried = upstreams_of(door, upstreams)
+    hint = "name the upstreams that this proxy carries, without that one"
+    for upstream in carried:
+        if upstream.is_application or upstream.public:
+            key = "auth: browser" if upstream.is_application else "public"
+            message = f'"{upstream.name}" has {key}, which needs the built-in proxy, or one that asks by HTTP'
+            door.fields.problem(message, "upstreams", hint)
+        if upstream.identity is IdentityMode.ASSERTION and not door.proxy.takes_lines:
+            message = f'"{upstream.name}" has identity: assertion, and {door.proxy.value} cannot be told a JWT'
+            door.fields.problem(message, "upstreams", hint)
+    if door.proxy.takes_lines:
+        return
+    for application in (upstream for upstream in upstreams if upstream.is_application):
+        for upstream in carried:
+            if upstream is not application and _share_a_host(upstream, application):
+                message = f'"{upstream.name}" would get the cookies of the web application "{application.name}"'
+                door.fields.problem(message, "upstreams", "give each of them hosts of its own")
+
+
+def _share_a_host(one: UpstreamConfig, other: UpstreamConfig) -> bool:
+    return not one.hosts or not other.hosts or not set(one.hosts).isdisjoint(other.hosts)
 
 
 def _check_reachable(file: GatewayFile, upstreams: Sequence[UpstreamConfig]) -> None:

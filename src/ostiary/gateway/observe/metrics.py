@@ -143,6 +143,11 @@ class Metrics:
         self.door_questions = Counter(
             "door_questions_total", "Questions of other proxies, by door and what became of them.", ("door", "result")
         )
+        self.door_decisions = Counter(
+            "door_decisions_total",
+            "Decisions that HAProxy was told to use again, by door and what became of them.",
+            ("door", "result"),
+        )
         self.jwts = Counter("issuer_jwts_total", "JWTs that the issuer has signed, by audience.", ("audience",))
         self.issuer_failing = Gauge(
             "issuer_failing", "1 while the signing keys cannot be read or rotated, or no key can sign.", merging="max"

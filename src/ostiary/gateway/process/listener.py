@@ -9,14 +9,15 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from ostiary.core.clock import Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.named_files.certificates import certificates
+from ostiary.gateway.config.values import Address, parse_address
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
 
@@ -26,20 +27,36 @@ GRPC_PROTOCOL = "h2"
 _NO_LIMIT = float("inf")
 
 
+Sockets = dict[Address, socket.socket]
+_REQUESTS, _GRPC = "requests", "grpc"
+
+
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets that all workers share. `grpc` is for proxies that ask by gRPC, if there are any."""
+    """The sockets that all workers share. `grpc` and `agents` are for proxies that ask by gRPC and by SPOE."""
 
     requests: socket.socket
     grpc: socket.socket | None = None
+    agents: Sockets = field(default_factory=dict)
 
-    def filenos(self) -> list[int]:
-        return [each.fileno() for each in (self.requests, self.grpc) if each is not None]
+    def filenos(self) -> dict[str, int]:
+        """Descriptors, each by what a worker must know of it: `from_words` reads them as ``NAME=NUMBER``."""
+        sockets = {_REQUESTS: self.requests, **({} if self.grpc is None else {_GRPC: self.grpc})}
+        sockets |= {str(address): agent for address, agent in self.agents.items()}
+        return {name: each.fileno() for name, each in sockets.items()}
+
+    @classmethod
+    def from_words(cls, words: Iterable[str]) -> Listeners:
+        # An address may have colons.
+        sockets = {name: socket.socket(fileno=int(number)) for name, _, number in (w.rpartition("=") for w in words)}
+        for each in sockets.values():
+            each.setblocking(False)
+        requests, grpc = sockets.pop(_REQUESTS), sockets.pop(_GRPC, None)
+        return cls(requests, grpc, {parse_address(address): agent for address, agent in sockets.items()})
 
     def close(self) -> None:
-        self.requests.close()
-        if self.grpc is not None:
-            self.grpc.close()
+        for each in (self.requests, *self.agents.values(), *(() if self.grpc is None else (self.grpc,))):
+            each.close()
 
 
 def server_limits(listen: settings.Listen) -> ServerLimits:

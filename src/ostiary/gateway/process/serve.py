@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
+from ostiary.gateway.process.agents import bind_agents, close_sockets
 from ostiary.gateway.process.config_source import ConfigSource
-from ostiary.gateway.process.listener import Listeners, bind
+from ostiary.gateway.process.listener import Listeners, Sockets, bind
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor
@@ -46,7 +47,7 @@ def run(
             grpc = stack.enter_context(_listen_on(config.listen.grpc.address, "listen.grpc"))
         on_listening(_address(listener), _address(health), None if grpc is None else _address(grpc))
         service.status = f"serving on {_address(listener)}"
-        listeners = Listeners(listener, grpc)
+        listeners = Listeners(listener, grpc, stack.enter_context(_agents(config)))
         if config.listen.workers == 1:
             _run_loop(serve_alone(source, config, listeners, health, service))
         else:
@@ -54,18 +55,27 @@ def run(
 
 
 def run_worker(
-    source: ConfigSource, *, listener_fds: Sequence[int], channel_fd: int, on_config: Callable[[GatewayConfig], None]
+    source: ConfigSource,
+    *,
+    listeners: Iterable[str],
+    channel_fd: int,
+    on_config: Callable[[GatewayConfig], None],
 ) -> None:
     """Be one of several workers: what it is given was opened by the process that started this one.
 
-    *listener_fds* are those of `Listeners.filenos`.
+    *listeners* are those of `Listeners.filenos`, as words.
     """
-    with ExitStack() as stack:
-        channel = stack.enter_context(socket.socket(fileno=channel_fd))
-        sockets = [stack.enter_context(socket.socket(fileno=number)) for number in listener_fds]
-        for listener in sockets:
-            listener.setblocking(False)
-        _run_loop(serve_for_supervisor(source, Listeners(*sockets), channel, on_config))
+    with closing(Listeners.from_words(listeners)) as shared, socket.socket(fileno=channel_fd) as channel:
+        _run_loop(serve_for_supervisor(source, shared, channel, on_config))
+
+
+@contextmanager
+def _agents(config: GatewayConfig) -> Iterator[Sockets]:
+    sockets = bind_agents(config)
+    try:
+        yield sockets
+    finally:
+        close_sockets(sockets)
 
 
 def _run_loop(work: Coroutine[object, object, None]) -> None:

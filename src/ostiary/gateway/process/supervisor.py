@@ -25,6 +25,7 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process import replica_state, worker_process
+from ostiary.gateway.process.agents import agent_addresses, check_agents, close_unnamed
 from ostiary.gateway.process.app.app import CONFIRMING_OWNER
 from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.config_source import ConfigSource
@@ -114,9 +115,11 @@ class Supervisor:
 
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), self._counts, *self._listeners.filenos())
+        listeners = self._listeners.filenos()
+        fds = (theirs.fileno(), self._counts, *listeners.values())
+        words = [*map(str, fds[:2]), *(f"{name}={number}" for name, number in listeners.items())]
         # -P: a worker imports nothing from the directory in which the gateway was started.
-        command = [sys.executable, "-P", "-m", "ostiary", "serve", "--worker", ",".join(map(str, fds))]
+        command = [sys.executable, "-P", "-m", "ostiary", "serve", "--worker", ",".join(words)]
         if self._source.path is not None:
             command += ["--config", str(self._source.path)]
         # A reload while it is still starting must not end it: the signal is blocked until it has a handler.
@@ -211,13 +214,16 @@ class Supervisor:
         providers: list[object] = []
         try:
             source = self._source.at_this_moment()
-            check_reloadable(self._config, source.load(providers))
+            config = source.load(providers)
+            check_reloadable(self._config, config)
+            check_agents(list(self._listeners.agents), config)
         except OstiaryError as error:
             log.error(worker_process.NOT_RELOADED, extra={"cause": str(error)})
             return worker_process.NOT_RELOADED
         finally:
             await close_all(providers)
         self._accepted = source
+        close_unnamed(self._listeners.agents, agent_addresses(config))
         self._signal_all(signal.SIGHUP)
         return ""
 

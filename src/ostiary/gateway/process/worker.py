@@ -22,12 +22,14 @@ from ostiary.gateway.config.settings import GatewayConfig, ServerTls
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process import replica_state
+from ostiary.gateway.process.agents import AgentListeners
 from ostiary.gateway.process.app.app import App
 from ostiary.gateway.process.app.shared import no_replica
 from ostiary.gateway.process.health import HealthReport
 from ostiary.gateway.process.listener import (
     GRPC_PROTOCOL,
     ListenerFiles,
+    Sockets,
     certificate_expiry,
     serve_on,
     server_context,
@@ -64,10 +66,12 @@ class Worker:
         counts: ReplicatedCounts | None = None,
         supervised: bool = False,
         grpc_listener: socket.socket | None = None,
+        agents: Sockets | None = None,
     ) -> None:
         self._listener = listener
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised)
         self.app = App(config, self._loop, clock=clock, counts=counts)
         self._http = Server(self.app.handle, server_limits(config.listen), self._loop)
         self._http.on_refused = self.app.engine.record_unreadable
@@ -88,7 +92,9 @@ class Worker:
 
     async def start(self) -> None:
         await self.app.api_groups.plugins.load()
+        self.agents.prepare(self.app.config)
         await self._listen(self.app.config)
+        await self.agents.serve(self.app.config, self.app.doors.agents)
         self.app.start()
         if not self._supervised:
             self.replica.start_alone(self.app.config)
@@ -101,7 +107,9 @@ class Worker:
         await confirm_owner(old.shared.owner, old.config, config)
         new = App(config, self._loop, shared=old.shared, clock=self._clock)
         try:
+            self.agents.prepare(config)
             await self._listen(config)
+            await self.agents.serve(config, new.doors.agents)
         except BaseException:
             await new.close(keep_shared=True)
             raise
@@ -137,15 +145,18 @@ class Worker:
         self._listener.close()
         if self._grpc is not None:
             self._grpc.close()
+        self.agents.stop_accepting()
         self._announce_end()
         await self._wait_until(lambda: not self._connections, min(drain, NOTICE_SECONDS))
         for connection in self._connections:
             connection.drain()
-        await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)), drain)
+        self.agents.drain()
+        await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)) and not self.agents.busy, drain)
         # Most clients close at once; some notice only when they next need the connection.
         await self._wait_until(lambda: not self._connections, min(drain, GOODBYE_SECONDS))
         for connection in self._connections:
             connection.transport.abort()
+        self.agents.abort()
         # One turn of the loop, so that cut requests are recorded.
         await asyncio.sleep(0)
         if self._ticker is not None:
@@ -280,6 +291,7 @@ class Worker:
         try:
             async with self._listening:
                 await self._listen_with(self._tls)
+                await self.agents.serve(self.app.config, self.app.doors.agents)
         except (OstiaryError, OSError) as error:
             log.error("the renewed certificate cannot be used, and the old one stays", extra={"cause": str(error)})
         else:
@@ -297,6 +309,7 @@ class Worker:
             now = self._loop.time()
             for connection in [c for c in self._connections if c.deadline <= now]:
                 connection.time_out()
+            self.agents.tick()
             with suppress(Exception):
                 self.app.shared.authenticator.tick()
                 self.app.shared.store_health.tick()

@@ -116,7 +116,12 @@ async def _start_worker(
     source: ConfigSource, config: GatewayConfig, listeners: Listeners, reload: Reload, *, supervised: bool = False
 ) -> tuple[Worker, StopRequest]:
     worker = Worker(
-        config, listeners.requests, counts=source.counts, supervised=supervised, grpc_listener=listeners.grpc
+        config,
+        listeners.requests,
+        counts=source.counts,
+        supervised=supervised,
+        grpc_listener=listeners.grpc,
+        agents=listeners.agents,
     )
     stop = StopRequest()
     handle_signals(stop, lambda: reload(worker))

@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
+from ostiary.core.delegation import Delegation
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
 from ostiary.gateway.admit.admission_chain import AdmissionChain
@@ -71,7 +72,7 @@ from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
-from ostiary.model import Attributes
+from ostiary.model import Attributes, RequestInfo
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -241,6 +242,12 @@ class Engine:
 
     def forget_plans(self) -> None:
         self._plans.clear()
+
+    def decide_again(
+        self, token: TokenInUse, required: tuple[RequestInfo, ...], delegation: Delegation | None
+    ) -> Ruling | None:
+        """What the policy says now; None if something would have to be waited for."""
+        return self._judge.decide(token.user, required, delegation) if required else None
 
     def forget_routes(self) -> None:
         """Who serves what has changed: the next request of each kind is looked at anew."""

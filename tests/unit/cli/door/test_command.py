@@ -324,3 +324,42 @@ def test_envoy_takes_out_a_claim_in_every_spelling(folder: Path, capsys: pytest.
 def test_a_prefix_is_whole_segments(folder: Path, kind: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, text, _ = run(capsys, kind, "--config", str(write(folder)), *BACKENDS)
     assert line in text
+
+
+# --- HAProxy ---
+
+EDGE = {"name": "edge", "proxy": "haproxy", "agent": {"address": "127.0.0.1:9345"}}
+
+
+def test_haproxy_has_two_files_and_only_one_holds_the_secret(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(write(folder, EDGE))
+    code, text, notes = run(capsys, "haproxy", "--config", config, "--spoe-file", "/etc/spoe.conf", *BACKENDS)
+    assert (code, SECRET in text, notes) == (0, False, "")
+    for part in ("config /etc/spoe.conf", "127.0.0.1:9345", "127.0.0.1:9001", "127.0.0.1:9002", "X-Remote-Extra-scope"):
+        assert part in text
+    assert "x.(" in text
+    assert "|ours..*" in text
+    assert "map_str" not in text
+    code, engine, notes = run(capsys, "haproxy", "--config", config, "--spoe", *BACKENDS)
+    assert (code, f"secret=str({SECRET})" in engine, "holds the secret" in notes) == (0, True, True)
+    assert all(f"spoe-message ostiary-{name}" in engine for name in ("shop", "api"))
+    assert not any(line.endswith((" ", "\t")) for line in (text + engine).splitlines())
+
+
+def test_haproxy_with_decisions_looks_requests_up_before_it_asks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(folder, EDGE | {"decisions": {"socket": "/run/haproxy/ostiary.sock"}})
+    _, text, _ = run(capsys, "haproxy", "--config", str(config), "--listen-certificate", "/etc/h.pem", *BACKENDS)
+    assert "stats socket /run/haproxy/ostiary.sock level admin" in text
+    assert "ssl crt /etc/h.pem alpn h2,http/1.1" in text
+    assert text.index("map_str(/dev/null)") < text.index("send-spoe-group") < text.index("status 503")
+
+
+def test_haproxy_verifies_the_gateway_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ("haproxy", "--config", str(write(folder, EDGE)), *BACKENDS, "--ca", "/etc/ca.pem")
+    code, text, _ = run(capsys, *config, "--gateway", "https://gw.example:9345", "--certificate", "/etc/h.pem")
+    assert code == 0
+    assert "gw.example:9345 ssl verify required ca-file /etc/ca.pem verifyhost gw.example crt /etc/h.pem" in text
+    code, text, error = run(capsys, *config, "--gateway", "https://10.0.0.1:9345")
+    assert (code, text, "names" in error) == (2, "", True)

@@ -183,3 +183,19 @@ async def test_what_is_kept_for_the_owner_is_kept_apart_from_a_narrowed_token(
         users.append(token.known_user)
     assert owner.known_user.delegation is None
     assert len(set(users)) == 3
+
+
+async def test_a_follower_is_cut_with_the_token_though_the_token_is_forgotten(
+    in_use: TokensInUse, tokens: Tokens
+) -> None:
+    token, first, second = in_use.remember(await stored(tokens)), Stream(), Stream()
+    in_use.follow(token, first)
+    in_use.follow(token, second)
+    in_use.unfollow(token, second)
+    in_use.forget(token)
+    assert token in in_use.every()
+    # A follower is no open stream.
+    assert (in_use.open_streams, in_use.end(token)) == (0, 0)
+    assert (first.cuts, second.cuts) == (1, 0)
+    assert token not in in_use.every()
+    in_use.unfollow(token, first)

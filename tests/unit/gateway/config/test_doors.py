@@ -163,3 +163,40 @@ def test_a_web_application_needs_a_proxy_that_asks_by_http(tmp_path: Path) -> No
     door = {**DOOR, "proxy": "envoy-grpc"}
     told = problems(tmp_path, door, upstreams=[APP], externalURL="http://localhost:8443", listen=listen())
     assert "asks by HTTP" in told["doors[0].upstreams"]
+
+
+# --- HAProxy ---
+
+CARRIER = {"name": "edge", "proxy": "haproxy", "callers": {"tokenFile": "secret"}}
+AGENT = {"agent": {"address": "127.0.0.1:9345"}}
+
+
+def test_a_door_of_haproxy_has_its_own_address(tmp_path: Path) -> None:
+    (door,) = load(tmp_path, CARRIER | AGENT | {"decisions": {"socket": "run/haproxy.sock"}}).doors
+    assert door.agent is not None
+    assert door.decisions is not None
+    assert (str(door.agent.address), door.decisions.socket) == ("127.0.0.1:9345", tmp_path / "run/haproxy.sock")
+    assert problems(tmp_path, CARRIER) == {"doors[0].agent": "HAProxy asks at an address of its own"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8443", "127.0.0.1:8444", "127.0.0.1:9345", "127.0.0.1:0"])
+def test_an_address_that_something_else_has_is_refused(tmp_path: Path, address: str) -> None:
+    other = {"name": "other", "proxy": "haproxy", "callers": {"tokenFile": "secret"}, "agent": {"address": address}}
+    sections = {"listen": {"address": "127.0.0.1:8443"}, "health": {"address": "127.0.0.1:8444"}}
+    assert "doors[1].agent" in problems(tmp_path, CARRIER | AGENT, other, **sections)
+
+
+def test_beyond_the_loopback_haproxy_asks_over_tls_only(tmp_path: Path) -> None:
+    door = CARRIER | {"agent": {"address": "0.0.0.0:9345"}}
+    assert problems(tmp_path, door) == {"doors[0].agent": "tokens would cross the network in plain text"}
+
+
+def test_no_other_proxy_has_an_agent_or_decisions(tmp_path: Path) -> None:
+    given = DOOR | AGENT | {"decisions": {"socket": "x"}}
+    assert set(problems(tmp_path, given)) == {"doors[0].agent", "doors[0].decisions"}
+
+
+@pytest.mark.parametrize("file", ["maps", "/etc/a map", "/etc/a;b", "/etc/a\nb", "/"])
+def test_a_map_that_could_be_a_command_is_refused(tmp_path: Path, file: str) -> None:
+    door = CARRIER | AGENT | {"decisions": {"socket": "x", "map": file}}
+    assert "doors[0].decisions.map" in problems(tmp_path, door)

@@ -16,6 +16,7 @@ from ostiary.gateway.config.settings.config import (
     Webhooks,
 )
 from ostiary.gateway.config.settings.door import DoorSettings, ProxyKind
+from ostiary.gateway.config.settings.haproxy import AgentSettings, CarriedDecisions
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
 from ostiary.gateway.config.settings.tracing import Parents, Tracing
@@ -31,10 +32,12 @@ from ostiary.gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
 __all__ = [
     "Address",
+    "AgentSettings",
     "Audit",
     "Authorization",
     "AuthorizationSettings",
     "Callers",
+    "CarriedDecisions",
     "ClientTls",
     "DecisionSettings",
     "DoorSettings",

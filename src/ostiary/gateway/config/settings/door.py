@@ -9,8 +9,9 @@ from typing import Annotated
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
 from ostiary.core.settings.kinds import Integer, Names, OneOf, Texts
-from ostiary.core.settings.sections import Section
+from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.gateway.config.settings.callers import Callers
+from ostiary.gateway.config.settings.haproxy import AgentSettings, CarriedDecisions
 from ostiary.gateway.config.settings.kinds import DOORS_PREFIX, EntryName
 
 # What every proxy can carry as a part of a header's name, and nginx as a part of a variable's.
@@ -26,6 +27,7 @@ class ProxyKind(Enum):
     ENVOY = "envoy"
     ENVOY_GRPC = "envoy-grpc"
     GATEWAY_API = "gateway-api"
+    HAPROXY = "haproxy"
 
     @property
     def asks_by_grpc(self) -> bool:
@@ -35,7 +37,12 @@ class ProxyKind(Enum):
     @property
     def leads_browsers(self) -> bool:
         """Whether it can carry web applications: browsers come back from sign-in through it, by HTTP."""
-        return self is not ProxyKind.ENVOY_GRPC
+        return self not in (ProxyKind.ENVOY_GRPC, ProxyKind.HAPROXY)
+
+    @property
+    def takes_lines(self) -> bool:
+        """Whether what it is told about a user is lines of a header, so that a JWT and cookies can be among them."""
+        return self is not ProxyKind.HAPROXY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +57,8 @@ class DoorSettings:
         ProxyKind,
         OneOf(
             "which proxy asks: nginx `auth_request`, Traefik `ForwardAuth`, Caddy `forward_auth`, Envoy `ext_authz`"
-            " (HTTP, or gRPC at `listen.grpc`), Gateway API `ExternalAuth` (HTTP). The request is read as this proxy"
-            " tells it, in no other way",
+            " (HTTP, or gRPC at `listen.grpc`), Gateway API `ExternalAuth` (HTTP), HAProxy SPOE. The request is read as"
+            " this proxy tells it, in no other way",
             ProxyKind,
         ),
     ]
@@ -90,6 +97,17 @@ class DoorSettings:
             unset="none",
         ),
     ] = ()
+    agent: Annotated[
+        AgentSettings | None,
+        OptionalSection("where HAProxy asks; needed for `proxy: haproxy`, and for no other", AgentSettings),
+    ] = None
+    decisions: Annotated[
+        CarriedDecisions | None,
+        OptionalSection(
+            "let HAProxy use decisions again, until they are revoked; left out: it asks about each request",
+            CarriedDecisions,
+        ),
+    ] = None
     fields: Annotated[Fields, Itself] = field(compare=False)
 
     @property
@@ -101,3 +119,11 @@ class DoorSettings:
         if not callers.names and callers.token_file is None and fields.is_right("callers"):
             hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
             fields.problem("without authentication, anybody could look up any permission", "callers", hint)
+        if self.proxy is ProxyKind.HAPROXY:
+            if self.agent is None and fields.is_right("agent"):
+                hint = 'set it as in agent: {address: "127.0.0.1:9345"}'
+                fields.problem("HAProxy asks at an address of its own", "agent", hint)
+        else:
+            for key in ("agent", "decisions"):
+                if key in fields:
+                    fields.problem("only HAProxy has it", key, f"leave it out for {self.proxy.value}")

@@ -96,4 +96,6 @@ DIALECTS = {
     ProxyKind.GATEWAY_API: ProxyDialect(
         address=b"", joins_lines=True, returns_secret=True, cookies=b"Cookie", keeps_absent=True
     ),
+    # It asks in another protocol: see `doors.haproxy`.
+    ProxyKind.HAPROXY: ProxyDialect(),
 }

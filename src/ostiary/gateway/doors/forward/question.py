@@ -57,7 +57,7 @@ def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: b
     address, claimed = _addresses(values[dialect.address], dialect.address) if dialect.address else ("", b"")
     if claimed:
         head.headers.append((FORWARDED_FOR, claimed))
-    _check(head, length)
+    check_carried(head, length)
     if dialect.joins_lines:
         _refuse_joined(head.headers)
     return CarriedRequest(head, address)
@@ -91,7 +91,8 @@ def _addresses(value: bytes, name: bytes) -> tuple[str, bytes]:
         raise BadQuestion(f"the header {name.decode()} does not end with an address") from None
 
 
-def _check(head: RequestHead, length: bytes) -> None:
+def check_carried(head: RequestHead, length: bytes) -> None:
+    """Raise `RequestRefused` for what our own listener would refuse; *length* is that of the body, as it was said."""
     is_no_length = bool(length) and not head.chunked and head.content_length is None
     if head.method not in METHODS or not head.host or is_no_length:
         raise RequestRefused(400, "the request cannot be understood")

@@ -133,6 +133,8 @@ class App:
             self._background.keep_running("sending traces", self.tracing.exporter.run)
         if self.issuer is not None:
             self._background.keep_running("rotating the issuer's keys", self.issuer.run)
+        for name, pusher in self.doors.pushers.items():
+            self._background.keep_running(f"telling decisions to the HAProxy of the door {name}", pusher.run)
         for name, counting in self._counting.items():
             work = partial(counting.reconcile, self.own_requests)
             self._background.keep_running(f"comparing the quota {name} with its upstream", work)

@@ -11,15 +11,20 @@ from dataclasses import replace
 
 from ostiary.core.clock import Clock
 from ostiary.gateway.config.doors import upstreams_of
-from ostiary.gateway.config.settings import DoorSettings, GatewayConfig
+from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, ProxyKind
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.doors.check.handler import CheckHandler
 from ostiary.gateway.doors.forward.carried import AllowedAnswers
 from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
 from ostiary.gateway.doors.forward.dialects import DIALECTS
 from ostiary.gateway.doors.forward.handler import Door, DoorHandler, Handle
 from ostiary.gateway.doors.forward.identity import answer_names
+from ostiary.gateway.doors.haproxy.agent import HandleQuestion
+from ostiary.gateway.doors.haproxy.answers import HaproxyAnswers
+from ostiary.gateway.doors.haproxy.decisions.pusher import DecisionPusher
+from ostiary.gateway.doors.haproxy.handler import HaproxyHandler
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.request.engine import Engine, EngineParts
+from ostiary.gateway.request.engine import AnswerAllowed, Engine, EngineParts
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes, RoutesTo
 from ostiary.gateway.upstream.upstreams import Upstream
@@ -42,6 +47,9 @@ class Doors:
             door.name: Applications(Routes(self._carried_by(door)), config.external_url, port=door.port)
             for door in config.doors
         }
+        # Of the doors of HAProxies, by the address where each asks.
+        self.agents: dict[Address, tuple[DoorSettings, HandleQuestion]] = {}
+        self.pushers: dict[str, DecisionPusher] = {}
 
     def _carried_by(self, door: DoorSettings) -> list[Upstream]:
         names = {each.name for each in upstreams_of(door, self._config.upstreams)}
@@ -60,13 +68,37 @@ class Doors:
     def open(self, parts: EngineParts, make: Callable[[EngineParts], Engine]) -> None:
         """Make the engines, of the *parts* of the listener's engine."""
         for door in self._config.doors:
+            self._open_pusher(door, parts)
             engines = self._engines_of(door, parts, make)
             self._engines |= {(door.name, upstream): engine for upstream, engine in engines.items()}
-            applications = frozenset(
-                upstream.name.encode() for upstream in self._carried_by(door) if upstream.settings.is_application
-            )
+            self._add(door, engines)
+
+    def _add(self, door: DoorSettings, engines: dict[bytes, Engine]) -> None:
+        applications = frozenset(
+            upstream.name.encode() for upstream in self._carried_by(door) if upstream.settings.is_application
+        )
+        made = Door(door, engines, self._clock, applications)
+        if door.agent is None:
             doors = self._doors_by_grpc if door.proxy.asks_by_grpc else self._doors
-            doors[door.name.encode()] = Door(door, engines, self._clock, applications)
+            doors[door.name.encode()] = made
+            return
+        pusher = self.pushers.get(door.name)
+        if pusher is not None:
+            pusher.engines = {name.decode(): engine for name, engine in engines.items()}
+        handler = HaproxyHandler(made, self._metrics, self._clock, makes_keys=pusher is not None)
+        self.agents[door.agent.address] = (door, handler.handle)
+
+    def _open_pusher(self, door: DoorSettings, parts: EngineParts) -> None:
+        """Where HAProxy is given decisions to use again, somebody must tell it of them."""
+        if door.decisions is not None:
+            self.pushers[door.name] = DecisionPusher(
+                door.name,
+                door.decisions,
+                parts.authenticator,
+                lambda: parts.authorizer.generation,
+                self._metrics,
+                self._clock,
+            )
 
     def _engines_of(
         self, door: DoorSettings, parts: EngineParts, make: Callable[[EngineParts], Engine]
@@ -90,12 +122,18 @@ class Doors:
     def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineParts) -> EngineParts:
         dialect, drop = DIALECTS[door.proxy], self._config.listen.drop_headers
         told = answer_names(door.extra, assertion=upstream.assertions is not None)
-        answers = AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies)
         return replace(
             common,
             headers=ClaimsRefused(told, drop=drop) if dialect.shows_claims else CarriedHeaders(drop=drop),
-            answer_allowed=answers.answer,
+            answer_allowed=self._answer_for(door, upstream),
         )
+
+    def _answer_for(self, door: DoorSettings, upstream: Upstream) -> AnswerAllowed:
+        if door.proxy is ProxyKind.HAPROXY:
+            pusher = self.pushers.get(door.name)
+            return HaproxyAnswers(door.extra, None if pusher is None else pusher.offer).answer
+        dialect = DIALECTS[door.proxy]
+        return AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies).answer
 
     @property
     def busy(self) -> bool:
