@@ -21,12 +21,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ostiary.cli import main
 from ostiary.cli.door.command import SPOE_FILE
 from ostiary.cli.door.nginx_texts import KEY_SCRIPT
 from tests.support.gateway import SECONDS
+from tests.support.socket_server import SocketServer
 
 VENV = Path(sys.executable).parent
 _NGINX_MODULES = Path("/usr/lib/nginx/modules")
@@ -143,32 +144,14 @@ class Client:
         self._socket = None
 
 
-class EchoUpstream:
+class EchoUpstream(SocketServer):
     """Answers every request with what it got, as JSON, and keeps what came with the header ``X-Case``."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._server.getsockname()[1])
+        super().__init__()
         self.seen: dict[str, dict[str, Any]] = {}
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        # A thread in accept() is not woken by close().
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         # A body that ends in its middle is no request: the proxy was sent a broken one, and hangs up. One that is ended
         # resets its connections.
         with connection, connection.makefile("rb") as reader, suppress(EOFError, ConnectionError):
@@ -213,44 +196,17 @@ def _chunk_size(line: bytes) -> int:
     return int(line, 16)
 
 
-class FakeGateway:
+class FakeGateway(SocketServer):
     """Answers every question with the same bytes; while there are none, it says nothing, and then hangs up."""
 
     UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 
     def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._server.getsockname()[1])
+        super().__init__()
         self.answer: bytes | None = self.UNAUTHORIZED
         self.asked, self.go_on = threading.Event(), threading.Event()
-        self._open: list[socket.socket] = []
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Nobody listens any more, and what is open ends."""
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for connection in self._open:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as reader, suppress(OSError):
             while reader.readline():
                 while reader.readline() not in (b"", b"\r\n"):

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -20,6 +19,7 @@ from ostiary.gateway.doors.check.framing import framed
 from ostiary.wire.codec.protobuf_fields import bytes_field, number_field
 from ostiary.wire.envoy_check import allowing_response, denying_response
 from tests.support.gateway import SECONDS
+from tests.support.socket_server import SocketServer
 
 ALLOWED = allowing_response([(b"x-remote-user", b"alice")], [])
 UNAUTHORIZED = denying_response(401, [(b"www-authenticate", b"Bearer")], b"")
@@ -104,42 +104,15 @@ WRONG: dict[str, Answer] = {
 }
 
 
-class FakeCheckServer:
+class FakeCheckServer(SocketServer):
     """Answers calls by `answer`; while that is None, it says nothing, and then hangs up."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._server.getsockname()[1])
+        super().__init__()
         self.answer: Answer | None = answering(UNAUTHORIZED)
         self.asked, self.go_on = threading.Event(), threading.Event()
-        self._open: list[socket.socket] = []
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Nobody listens any more, and what is open ends."""
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for connection in self._open:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         http = H2Connection(H2Configuration(client_side=False, validate_outbound_headers=False))
         http.initiate_connection()
         with connection, suppress(OSError, ProtocolError):

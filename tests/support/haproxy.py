@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from ostiary.gateway.doors.haproxy import spop
 from tests.support.gateway import SECONDS
+from tests.support.socket_server import SocketServer
 
 
 def runtime(path: Path, command: str) -> str:
@@ -34,44 +34,18 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
     raise AssertionError(f"it never happened: {what}")
 
 
-class FakeAgent:
+class FakeAgent(SocketServer):
     """An agent of HAProxy that greets as it should, and then does to every question what *answer* says.
 
     *answer* gets the numbers of a question, and gives the bytes that are sent; None: nothing is.
     """
 
     def __init__(self, answer: Callable[[int, int], bytes | None]) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._server.getsockname()[1])
+        super().__init__()
         self.answer = answer
         self.asked = threading.Event()
-        self._open: list[socket.socket] = []
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for connection in self._open:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as reader, suppress(OSError):
             while len(head := reader.read(4)) == 4:
                 frame = reader.read(int.from_bytes(head, "big"))

@@ -20,9 +20,9 @@ from contextlib import ExitStack, closing, contextmanager
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
-from ostiary.gateway.process.agents import bind_agents, close_sockets
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.listener import Listeners, Sockets, bind
+from ostiary.gateway.process.listeners.agents import bind_agents, close_sockets
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor

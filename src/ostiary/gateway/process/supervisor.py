@@ -25,12 +25,12 @@ from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process import replica_state, worker_process
-from ostiary.gateway.process.agents import agent_addresses, check_agents, close_unnamed
 from ostiary.gateway.process.app.app import CONFIRMING_OWNER
 from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.listener import Listeners
+from ostiary.gateway.process.listeners.agents import agent_addresses, check_agents, close_unnamed
 from ostiary.gateway.process.replica_state import PUBLISHING, seen_json
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals

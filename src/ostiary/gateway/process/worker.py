@@ -22,7 +22,6 @@ from ostiary.gateway.config.settings import GatewayConfig, ServerTls
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process import replica_state
-from ostiary.gateway.process.agents import AgentListeners
 from ostiary.gateway.process.app.app import App
 from ostiary.gateway.process.app.shared import no_replica
 from ostiary.gateway.process.health import HealthReport
@@ -35,6 +34,7 @@ from ostiary.gateway.process.listener import (
     server_context,
     server_limits,
 )
+from ostiary.gateway.process.listeners.agents import AgentListeners
 from ostiary.gateway.process.replica_state import ReplicaState
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.replicas.replica import Replica
@@ -44,7 +44,7 @@ from ostiary.interfaces.store_abilities.replicas import OwnedStore
 
 if TYPE_CHECKING:
     from ostiary.gateway.doors.check.connection import CheckConnection
-    from ostiary.gateway.process.grpc_listener import GrpcListener
+    from ostiary.gateway.process.listeners.grpc import GrpcListener
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -250,7 +250,7 @@ class Worker:
 
     def _open_grpc(self, listener: socket.socket) -> GrpcListener:
         # Most gateways have none, and do not need its library.
-        from ostiary.gateway.process.grpc_listener import GrpcListener
+        from ostiary.gateway.process.listeners.grpc import GrpcListener
 
         return GrpcListener(listener, self.app.check, server_limits(self.app.config.listen), self._loop)
 

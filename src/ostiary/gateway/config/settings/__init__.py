@@ -15,8 +15,7 @@ from ostiary.gateway.config.settings.config import (
     TokenSettings,
     Webhooks,
 )
-from ostiary.gateway.config.settings.door import DoorSettings, ProxyKind
-from ostiary.gateway.config.settings.haproxy import AgentSettings, CarriedDecisions
+from ostiary.gateway.config.settings.door import AgentSettings, CarriedDecisions, DoorSettings, ProxyKind
 from ostiary.gateway.config.settings.listen import ClientTls, Listen, ServerTls
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, OnError, Provider
 from ostiary.gateway.config.settings.tracing import Parents, Tracing

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import Integer, Names, OneOf, Texts
+from ostiary.core.settings.kinds import Duration, FilePath, Holds, Integer, Names, OneOf, Text, Texts
 from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.gateway.config.settings.callers import Callers
-from ostiary.gateway.config.settings.haproxy import AgentSettings, CarriedDecisions
-from ostiary.gateway.config.settings.kinds import DOORS_PREFIX, EntryName
+from ostiary.gateway.config.settings.kinds import DOORS_PREFIX, EntryName, listen_address
+from ostiary.gateway.config.values import Address
 
 # What every proxy can carry as a part of a header's name, and nginx as a part of a variable's.
 EXTRA_KEY = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -43,6 +45,53 @@ class ProxyKind(Enum):
     def takes_lines(self) -> bool:
         """Whether what it is told about a user is lines of a header, so that a JWT and cookies can be among them."""
         return self is not ProxyKind.HAPROXY
+
+
+# What has no other meaning to HAProxy's runtime socket.
+MAP_FILE = r"(/[A-Za-z0-9_.-]+)+"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Where HAProxy asks."""
+
+    address: Annotated[
+        Address,
+        listen_address(
+            "where the gateway listens for HAProxy's questions (SPOE), an address of its own. Beyond the loopback, and"
+            " where `callers.names` are set, TLS is spoken with the certificate of `listen.tls`"
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedDecisions:
+    """The decisions that HAProxy uses again."""
+
+    socket: Annotated[
+        Path,
+        FilePath(
+            "HAProxy's runtime socket (`stats socket`, with `level admin`), over which it is told decisions",
+            holds=Holds.WRITTEN,
+            checked=False,
+        ),
+    ]
+    map: Annotated[
+        str,
+        Text(
+            "an empty file, from which HAProxy reads its map of decisions when it starts",
+            pattern=MAP_FILE,
+            mistake="it is not the whole path of a file, of letters, digits, dots, dashes and underscores",
+        ),
+    ] = "/dev/null"
+    lifetime: Annotated[
+        timedelta,
+        Duration("how long HAProxy uses a decision before it asks again, though nothing has changed"),
+    ] = timedelta(seconds=60)
+    entries: Annotated[
+        int,
+        Integer("how many decisions a worker puts into HAProxy's map; of one user at most a tenth of them"),
+    ] = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

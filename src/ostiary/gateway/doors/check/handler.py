@@ -108,14 +108,10 @@ class CheckHandler:
 
     def _is_proxy(self, door: Door, call: Call) -> bool:
         """Whether the proxy of *door* asks. If it does not, it is answered."""
-        try:
-            if door.callers.include(call.connection.peer_certificate, call.secret):
-                return True
-            cause = "the call has not the secret of the door, nor one of its client certificates"
-        except OSError as error:
-            cause = f"callers.tokenFile cannot be read: {error.strerror}"
-        self._reject(call, door.name, UNKNOWN_CALLER, cause)
-        return False
+        cause = door.objection_to(call.connection.peer_certificate, call.secret)
+        if cause:
+            self._reject(call, door.name, UNKNOWN_CALLER, cause)
+        return not cause
 
     def _reject(self, call: Call, door: str, result: str, cause: str) -> None:
         """Fail a call that says nothing about a request. Its message is not logged: it may be anything."""

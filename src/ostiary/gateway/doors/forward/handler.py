@@ -56,8 +56,16 @@ class Door:
         self.applications = applications
         self.name = settings.name
         self.dialect: ProxyDialect = DIALECTS[settings.proxy]
-        self.callers = DoorCallers(settings.callers, clock)
         self.engines = engines
+        self._callers = DoorCallers(settings.callers, clock)
+
+    def objection_to(self, certificate: bytes | None, presented: bytes) -> str:
+        """Why whoever presents these is not the proxy of this door, for the operator; empty if they are."""
+        try:
+            is_proxy = self._callers.include(certificate, presented)
+        except OSError as error:
+            return f"callers.tokenFile cannot be read: {error.strerror}"
+        return "" if is_proxy else "the question has not the secret of the door, nor one of its client certificates"
 
 
 class _RememberedQuestion:
@@ -134,14 +142,10 @@ class DoorHandler:
 
     def _is_proxy(self, door: Door, exchange: Exchange, secret: bytes) -> bool:
         """Whether the proxy of *door* asks. If it does not, it is answered."""
-        try:
-            if door.callers.include(exchange.connection.peer_certificate, secret):
-                return True
-            cause = "the question has not the secret of the door, nor one of its client certificates"
-        except OSError as error:
-            cause = f"callers.tokenFile cannot be read: {error.strerror}"
-        self._reject(exchange, door.name, UNKNOWN_CALLER, cause)
-        return False
+        cause = door.objection_to(exchange.connection.peer_certificate, secret)
+        if cause:
+            self._reject(exchange, door.name, UNKNOWN_CALLER, cause)
+        return not cause
 
     def _reject(self, exchange: Exchange, door: str, result: str, cause: str) -> None:
         """Answer a question that says nothing about a request. Its target is not logged: it may be anything."""

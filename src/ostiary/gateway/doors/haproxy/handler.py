@@ -118,14 +118,10 @@ class HaproxyHandler:
 
     def _is_proxy(self, agent: AgentConnection, stream: int, frame: int, secret: bytes) -> bool:
         """Whether the proxy of the door asks. If it does not, it is answered."""
-        try:
-            if self._door.callers.include(agent.peer_certificate, secret):
-                return True
-            cause = "the question has not the secret of the door, nor one of its client certificates"
-        except OSError as error:
-            cause = f"callers.tokenFile cannot be read: {error.strerror}"
-        self._reject(agent, stream, frame, UNKNOWN_CALLER, cause)
-        return False
+        cause = self._door.objection_to(agent.peer_certificate, secret)
+        if cause:
+            self._reject(agent, stream, frame, UNKNOWN_CALLER, cause)
+        return not cause
 
     def _reject(self, agent: AgentConnection, stream: int, frame: int, result: str, cause: str) -> None:
         self._metrics.door_questions.inc(self._door.name, result)
