@@ -365,7 +365,6 @@ class TestDiscovery:
 class TestOutages:
     def test_a_plugin_that_is_gone_is_503_and_stale_until_it_is_back(self, scene: Scene) -> None:
         scene.cluster.aggregate_discovery(True)
-        port = scene.plugin.port
         scene.plugin.stop()
         try:
             until(lambda: scene.get(f"/apis/{GROUP}/v1").status_code == 503)
@@ -376,7 +375,7 @@ class TestOutages:
             assert scene.gateway.probe("/readyz").status_code == 200
             assert scene.get("/api/v1/namespaces/team/pods").status_code == 200
         finally:
-            scene.plugin = PluginProcess(scene.files, port=port)
+            scene.plugin.start()
         scene.wait_until_served()
         assert scene.get(BUILDS).status_code == 200
 

@@ -69,11 +69,15 @@ class PluginFiles:
 
 
 class PluginProcess:
-    """One run of it."""
+    """The plugin. It can be stopped, and started again at the same port."""
 
     def __init__(self, files: PluginFiles, *, port: int = 0) -> None:
-        folder = files.site.folder
-        command = [sys.executable, "-m", "examples.api_plugin", "--port", str(port)]
+        self._files, self.port = files, port
+        self.start()
+
+    def start(self) -> None:
+        folder = self._files.site.folder
+        command = [sys.executable, "-m", "examples.api_plugin", "--port", str(self.port)]
         command += ["--certificate", str(folder / "builds.pem"), "--key", str(folder / "builds.key")]
         command += ["--gateway-ca", str(folder / "gateway-client-ca.pem"), "--gateway-name", GATEWAY_NAME]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
