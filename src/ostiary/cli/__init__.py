@@ -30,7 +30,7 @@ COMMANDS = {
     "issuer": ("ostiary.cli.issuer.command", "let clusters trust the gateway's JWTs; list and rotate its signing keys"),
     "door": (
         "ostiary.cli.door.command",
-        "print the configuration of nginx, Traefik, Caddy, Envoy that asks the gateway",
+        "print the configuration of nginx, Traefik, Caddy, Envoy, HAProxy or a Kubernetes Gateway that asks",
     ),
     "doctor": (
         "ostiary.cli.doctor.command",

@@ -14,7 +14,7 @@ each failure it says what arrived, and how to shut it.
 
 Point the backend of the proxy at the echo (--echo), or stop the application so that the echo can take its port. Nothing
 hostile is sent before the echo has seen a plain request of its own come through the proxy, so only a proxy that you
-configure can be examined. All requests are harmless to whoever reads HTTP as it is specified: they are marked, a few
+configure can be examined. A server that follows the HTTP specification is not harmed: requests are marked, a few
 hundred at most, and each has a connection of its own. Do it in a test environment or a maintenance window: other
 requests get the answer of the echo meanwhile.
 
@@ -80,7 +80,7 @@ def _add_paths(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a path that this user may use (default: /); at further ones it is tried without a token",
+        help="a path that this user may use (default: /). Further ones are only tried without a token",
     )
     parser.add_argument(
         "--denied",
@@ -90,13 +90,17 @@ def _add_paths(parser: argparse.ArgumentParser) -> None:
         help="what this user may not use: /admin, or 'POST /orders' where they may GET; may be repeated",
     )
     parser.add_argument(
-        "--public", action="append", default=[], metavar="PATH", help="what needs no token; may be repeated"
+        "--public",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a path that is open to everybody; may be repeated",
     )
 
 
 def _add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gateway", metavar="URL", help="the gateway, to be asked who the user is, and examined, too")
-    parser.add_argument("--door", metavar="NAME/UPSTREAM", help="the door of this proxy in gateway.yaml")
+    parser.add_argument("--door", metavar="NAME/UPSTREAM", help="the door of this proxy, if it asks by HTTP")
     parser.add_argument(
         "--while-gateway-down",
         action="store_true",

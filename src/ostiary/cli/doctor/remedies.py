@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ostiary.cli.doctor.recognition import BUILT_IN, CADDY, ENVOY, HAPROXY, NGINX, TRAEFIK
 
 # Those whose whole configuration can be printed.
-_PRINTED = (NGINX, TRAEFIK, CADDY, ENVOY)
+_PRINTED = (NGINX, TRAEFIK, CADDY, ENVOY, HAPROXY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ _ASKED_EVERYWHERE = {
     TRAEFIK: "routers: NAME: middlewares: [ostiary-...]   # at every router of this service",
     CADDY: "forward_auth before reverse_proxy in every handle of this site   # and no matcher with method or path",
     ENVOY: "typed_per_filter_config with disabled: true must be at no route",
-    HAPROXY: "http-request deny unless { var(txn.ostiary.allowed) -m bool }   # without any other condition",
+    HAPROXY: "http-request allow if { var(txn.ostiary.good) -m bool }   # then return 503, as the last rule",
 }
 
 REMEDIES = {
@@ -85,7 +85,7 @@ REMEDIES = {
             TRAEFIK: "forwardAuth: authResponseHeaders: [X-Remote-User, X-Remote-Uid, X-Remote-Group]",
             CADDY: "forward_auth ... { copy_headers X-Remote-User X-Remote-Uid X-Remote-Group }",
             ENVOY: "authorization_response: allowed_upstream_headers: patterns: [{exact: x-remote-user}]",
-            HAPROXY: "http-request set-header X-Remote-User %[var(txn.ostiary.user)]",
+            HAPROXY: "http-request add-header X-Remote-User %[var(txn.ostiary.pass),field(3,|),url_dec]",
             BUILT_IN: "identity: requestHeader   # of the upstream in gateway.yaml",
         },
     ),
@@ -191,7 +191,7 @@ REMEDIES = {
         {
             NGINX: "error_page 500 = @unavailable;   # a location that returns 503, and no proxy_pass in it",
             ENVOY: "failure_mode_allow: false",
-            HAPROXY: "http-request deny unless { var(txn.ostiary.allowed) -m bool }",
+            HAPROXY: "http-request allow if { var(txn.ostiary.good) -m bool }   # then return 503, as the last rule",
             CADDY: "handle_errors must not lead to reverse_proxy",
         },
     ),

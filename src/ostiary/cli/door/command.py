@@ -10,13 +10,38 @@ DESCRIPTION = """\
 Print the configuration with which {title} asks the gateway about each request, for a door of gateway.yaml.
 
 It is complete: it presents the secret of the door, tells the upstream who the user is, takes out what a client could
-claim to be, answers refusals as the gateway does, and lets nobody in while the gateway cannot be asked. It holds the
-secret of the door: write it to a file that only the proxy can read.
-"""
+claim to be, answers refusals as the gateway does, and lets nobody in while the gateway cannot be asked.
+{more}"""
 EPILOG = """\
 examples:
   ostiary door {proxy} --config gateway.yaml --backend shop=http://10.0.0.5:9000 > {file}
 """
+FOR_THE_PROXY_ALONE = """\
+It holds the secret of the door: write it to a file that only the proxy can read.
+"""
+# Of the kinds that differ: what else there is to know, and the examples.
+MORE = {
+    "gateway-api": """\
+It holds the secret of the door. The hosts of --gateway and --backend are names of Services. --listen, --certificate and
+--key have no effect: these are settings of the Gateway.
+""",
+    "haproxy": """\
+Two files are needed: haproxy.cfg, and with --spoe the file of its SPOE engine. The second holds the secret of the door:
+write it to a file that only HAProxy can read.
+""",
+}
+EXAMPLES = {
+    "gateway-api": """\
+examples:
+  ostiary door gateway-api --config gateway.yaml --gateway https://ostiary:8443 --ca ca.pem \\
+    --backend shop=http://shop:80 > routes.yaml
+""",
+    "haproxy": """\
+examples:
+  ostiary door haproxy --config gateway.yaml --backend shop=http://10.0.0.5:9000 > haproxy.cfg
+  ostiary door haproxy --config gateway.yaml --backend shop=http://10.0.0.5:9000 --spoe > ostiary-spoe.conf
+""",
+}
 # What each kind is called, and the file that its configuration is usually written to.
 PROXIES = {
     "nginx": ("nginx", "ostiary.conf"),
@@ -36,8 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(
             proxy,
             help=f"the configuration of {title}",
-            description=DESCRIPTION.format(title=title),
-            epilog=EPILOG.format(proxy=proxy, file=file),
+            description=DESCRIPTION.format(title=title, more=MORE.get(proxy, FOR_THE_PROXY_ALONE)),
+            epilog=EXAMPLES.get(proxy) or EPILOG.format(proxy=proxy, file=file),
         )
         _add_options(verb)
         if proxy == "nginx":
@@ -101,11 +126,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gateway",
         metavar="URL",
-        help="where the proxy finds the gateway (default: listen.address, or listen.grpc.address)",
+        help="where the proxy finds the gateway (default: listen.address; envoy-grpc: listen.grpc.address;"
+        " haproxy: agent.address of the door)",
     )
     parser.add_argument("--ca", metavar="FILE", help="the CA certificate of the gateway, as the proxy finds it")
     parser.add_argument("--certificate", metavar="FILE", help="the client certificate of the proxy, as it finds it")
-    parser.add_argument("--key", metavar="FILE", help="the key of the client certificate")
+    parser.add_argument(
+        "--key", metavar="FILE", help="the key of the client certificate; HAProxy has it in the same file"
+    )
 
 
 def _print(arguments: argparse.Namespace) -> int:

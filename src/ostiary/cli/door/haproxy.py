@@ -37,7 +37,7 @@ _GLOBAL = """\
 # {title}.
 # It is complete: haproxy -f haproxy.cfg. Its parts can also be put into another configuration.
 # How the gateway is asked stands in a file of its own, which holds the secret of the door:
-#     ostiary door haproxy --spoe > {spoe_file}
+#     ostiary door haproxy --spoe (with the same --config and --backend) > {spoe_file}
 global
     # Of the 16 KiB that a request's headers may take, half is for what is added: users with many groups need it. More
     # of either takes a larger tune.bufsize, which makes HAProxy slower.

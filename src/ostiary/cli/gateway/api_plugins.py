@@ -27,6 +27,10 @@ examples:
     --url https://builds.example.com:9443 --plugin-ca builds-ca.pem --server https://gateway.example.com
   ostiary api-plugins remove cluster.builds.example.com --server https://gateway.example.com
 """
+REGISTER = """\
+Register an API plugin at the running gateway (--server). It is served within seconds, by all workers and replicas.
+--plugin-ca or --pin is required. The token store must keep objects, and the gateway needs apiPlugins.certificate.
+"""
 LARGEST_CA = 32 * 1024
 
 
@@ -35,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="list|register|remove")
     listing = verbs.add_parser("list", help="list plugins", description="List API plugins, and whether they are well.")
     _finish(listing, list_plugins)
-    register = verbs.add_parser("register", help="register a plugin", description="Register an API plugin.")
+    register = verbs.add_parser("register", help="register a plugin", description=REGISTER)
     register.add_argument("group", metavar="GROUP", help="the API group that it serves")
     register.add_argument("--upstream", metavar="NAME", required=True, help="the upstream that it stands beside")
     register.add_argument(
@@ -50,17 +54,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the SHA-256 of a certificate that it may have; may be repeated",
     )
-    register.add_argument("--server-name", metavar="NAME", default="", help="the name in its certificate")
-    register.add_argument("--health", metavar="PATH", default="", help="a path that is asked whether it is well")
+    register.add_argument(
+        "--server-name", metavar="NAME", default="", help="the name in its certificate, if it is not the host of --url"
+    )
+    register.add_argument(
+        "--health", metavar="PATH", default="", help="a path that answers 200 while the plugin is healthy"
+    )
     _finish(register, register_plugin)
     remove = verbs.add_parser("remove", help="remove a plugin", description="Remove an API plugin that was registered.")
-    remove.add_argument("name", metavar="NAME", help="its name, from the list")
+    remove.add_argument("name", metavar="NAME", help='UPSTREAM.GROUP, as "api-plugins list" prints it')
     _finish(remove, remove_plugin)
 
 
 def _finish(parser: argparse.ArgumentParser, run: object) -> None:
     add_server(parser)
     add_output(parser)
+    parser.epilog = EXAMPLES
     parser.set_defaults(run=run, config=None)
 
 
