@@ -52,6 +52,11 @@ map $content_length $ostiary_length {{
 }}
 proxy_headers_hash_max_size    2048;
 proxy_headers_hash_bucket_size 128;
+# To nginx "0" would be none.
+map $http_impersonate_user$http_impersonate_group$http_impersonate_uid $ostiary_impersonates {{
+    default 1;
+    ""      "";
+}}
 """
 CACHE = """\
 # Allowing answers are used again for {cache}: so long can a revocation, or a change of the policy, go unnoticed.
@@ -132,8 +137,8 @@ QUESTION_CACHE = """\
         # One question for all who wait for the same answer.
         proxy_cache_lock on;
         # Requests in the name of another are always asked about.
-        proxy_cache_bypass $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
-        proxy_no_cache $http_impersonate_user$http_impersonate_group$http_impersonate_uid;
+        proxy_cache_bypass $ostiary_impersonates;
+        proxy_no_cache $ostiary_impersonates;
 """
 SIGN_IN = """\
     # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host.

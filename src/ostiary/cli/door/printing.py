@@ -17,7 +17,7 @@ from ostiary.cli.gateway.choice import config_path, load
 from ostiary.cli.output import print_note
 from ostiary.core.settings.outgoing import is_ip, parse_origin
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.config.doors import speaks_tls, upstreams_of
+from ostiary.gateway.config.doors import headers_dropped, speaks_tls, upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, IdentityMode, ProxyKind, UpstreamConfig
 from ostiary.gateway.config.values import Address, parse_address
 from ostiary.gateway.upstream.applications import browser_port
@@ -102,7 +102,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         key=arguments.key,
         cache=arguments.cache,
         hash_module=arguments.hash_module,
-        drop_headers=config.listen.drop_headers,
+        drop_headers=headers_dropped(config),
         browser_port=browser_port(config.external_url, door.port),
         cleans_cookies=cleans_cookies,
         spoe_file=arguments.spoe_file,

@@ -6,11 +6,27 @@ from collections.abc import Sequence
 
 from ostiary.core.abilities import ability
 from ostiary.gateway.config.sections import NO_CLIENT_CERTIFICATES, check_unique, lacks_client_certificates
-from ostiary.gateway.config.settings import DoorSettings, IdentityMode, Provider, UpstreamConfig
+from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, IdentityMode, Provider, UpstreamConfig
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
+from ostiary.gateway.http1.headers import HeaderNames
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
 
 LARGEST_PORT = 65535
+
+
+def headers_dropped(config: GatewayConfig) -> tuple[str, ...]:
+    """What a proxy must take out of requests besides the usual claims; a name with a star at its end is a prefix.
+
+    The operator's names, and those by which our own proxy tells upstreams of the user: a door tells the user in the
+    usual headers, and an upstream may believe its own, too.
+    """
+    usual = {name.lower() for name in _names(HeaderNames())}
+    own = {name for upstream in config.upstreams for name in _names(upstream.headers) if name.lower() not in usual}
+    return (*config.listen.drop_headers, *sorted(own))
+
+
+def _names(headers: HeaderNames) -> tuple[str, ...]:
+    return (headers.user, headers.group, headers.uid, f"{headers.extra_prefix}*")
 
 
 def check_doors(

@@ -38,19 +38,24 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """`name` is the capability. With `names_value` the value is told, too: ``added-capability:NET_ADMIN``."""
+    """`name` is the capability. With `names_value` the value is told, too: ``added-capability:NET_ADMIN``.
+
+    `in_capitals`: the field is read without regard to case, so the value is told in one.
+    """
 
     name: str
     steps: Steps
     test: Test
     names_value: bool = False
+    in_capitals: bool = False
 
     def capabilities(self, document: object, looked_at: LookedAt) -> Iterator[str]:
         """The capabilities that *document* asks for by this field; raises `Unreadable`."""
         for value in values_at(document, self.steps, looked_at):
             if self.test(value):
                 is_told = self.names_value and isinstance(value, str) and _SUFFIX.fullmatch(value)
-                yield f"{self.name}:{value}" if is_told else self.name
+                shown = value.upper() if self.in_capitals and isinstance(value, str) else value
+                yield f"{self.name}:{shown}" if is_told else self.name
 
 
 def values_at(node: object, steps: Steps, looked_at: LookedAt) -> Iterator[object]:

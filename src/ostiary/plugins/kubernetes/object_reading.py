@@ -99,6 +99,8 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise Unreadable("a field stands twice in it")
+    if "<<" in fields:
+        raise Unreadable("it has a field that a reader of YAML could take for a merge")
     return fields
 
 

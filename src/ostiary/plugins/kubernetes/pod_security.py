@@ -7,6 +7,7 @@ privileges. They are looked for in pods, and in the templates of pods of the bui
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ostiary.plugins.kubernetes.field_rules import (
     FieldRule,
@@ -35,6 +36,8 @@ POD_TEMPLATES: Mapping[str, Steps] = {
     "daemonsets.apps": _TEMPLATE,
     "jobs.batch": _TEMPLATE,
     "cronjobs.batch": ("spec", "jobTemplate", *_TEMPLATE),
+    # From which the controllers of the kinds above can make pods.
+    "controllerrevisions.apps": ("data", *_TEMPLATE),
 }
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 # What a container may add though its pod is Baseline.
@@ -99,7 +102,8 @@ def _container_rules(container: Steps) -> Iterator[FieldRule]:
     for name, steps, test in (*_CONTEXT, *_CONTAINER_CONTEXT):
         yield FieldRule(name, (*context, *steps), test)
     added = (*context, "capabilities", "add", None)
-    yield FieldRule("added-capability", added, is_none_of(*_HARMLESS_CAPABILITIES), names_value=True)
+    harmful = is_none_of(*_HARMLESS_CAPABILITIES)
+    yield FieldRule("added-capability", added, harmful, names_value=True, in_capitals=True)
     yield FieldRule("host-port", (*container, "ports", None, "hostPort"), is_not_zero)
     handlers = [(probe,) for probe in _PROBES] + [("lifecycle", hook) for hook in _HOOKS]
     for handler in handlers:
@@ -114,8 +118,6 @@ NAMES = tuple(sorted({rule.name for rule in _POD_RULES}))
 def pod_security_rules() -> dict[str, tuple[FieldRule, ...]]:
     """The rules of the preset, by resource."""
     return {
-        resource: tuple(
-            FieldRule(rule.name, (*template, *rule.steps), rule.test, rule.names_value) for rule in _POD_RULES
-        )
+        resource: tuple(replace(rule, steps=(*template, *rule.steps)) for rule in _POD_RULES)
         for resource, template in POD_TEMPLATES.items()
     }

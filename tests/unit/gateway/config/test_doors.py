@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config import loads
-from ostiary.gateway.config.doors import upstreams_of
+from ostiary.gateway.config.doors import headers_dropped, upstreams_of
 from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.http1.headers import HeaderNames
 
 SHOP = {"name": "shop", "attributes": "http"}
 DOOR = {"name": "edge", "proxy": "nginx", "callers": {"tokenFile": "secret"}}
@@ -200,3 +202,11 @@ def test_no_other_proxy_has_an_agent_or_decisions(tmp_path: Path) -> None:
 def test_a_map_that_could_be_a_command_is_refused(tmp_path: Path, file: str) -> None:
     door = CARRIER | AGENT | {"decisions": {"socket": "x", "map": file}}
     assert "doors[0].decisions.map" in problems(tmp_path, door)
+
+
+def test_the_headers_by_which_our_own_proxy_tells_users_pass_no_door(tmp_path: Path) -> None:
+    """An upstream that is carried by both believes them."""
+    own = HeaderNames(user="X-App-User", extra_prefix="X-App-Extra-")
+    config = load(tmp_path, DOOR, listen={"dropHeaders": ["X-Mine"]})
+    config = replace(config, upstreams=tuple(replace(each, headers=own) for each in config.upstreams))
+    assert headers_dropped(config) == ("X-Mine", "X-App-Extra-*", "X-App-User")

@@ -36,6 +36,7 @@ OF_CONTAINER: list[tuple[str, dict[str, Any]]] = [
     ("privileged", {"securityContext": {"privileged": True}}),
     ("privilege-escalation", {"securityContext": {"allowPrivilegeEscalation": True}}),
     ("added-capability:NET_ADMIN", {"securityContext": {"capabilities": {"add": ["CHOWN", "NET_ADMIN"]}}}),
+    ("added-capability:SYS_ADMIN", {"securityContext": {"capabilities": {"add": ["sys_admin"]}}}),
     ("added-capability", {"securityContext": {"capabilities": {"add": ["a b"]}}}),
     ("proc-mount", {"securityContext": {"procMount": "Unmasked"}}),
     ("run-as-root", {"securityContext": {"runAsUser": 0}}),

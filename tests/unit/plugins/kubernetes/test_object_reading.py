@@ -14,7 +14,8 @@ from ostiary.interfaces.attributes import RequestContent
 from ostiary.plugins.kubernetes import object_reading
 from ostiary.plugins.kubernetes.object_reading import ODD, Unreadable, read_object
 
-TEXTS = st.text(max_size=8)
+# Without what could be a merge, which is never read.
+TEXTS = st.text(max_size=8).filter(lambda text: text != "<<")
 DOCUMENTS = st.dictionaries(
     TEXTS,
     st.recursive(
@@ -117,6 +118,7 @@ def test_forms_that_cannot(kind: str, verb: str, cause: str) -> None:
     [
         b'{"a":1,"a":1}',
         b'{"b":{"a":1,"a":2}}',
+        b'{"a":{"<<":{"b":1}}}',
         b'{"a":Infinity}',
         b"{'a':1}",
         b'{"a":1}{"b":2}',

@@ -15,6 +15,9 @@ from ostiary.wire.envoy_check import allowing_response, denying_response
 
 # For the gateway only. The printed configuration takes out all that begin with ``impersonate``.
 REMOVED = (b"authorization", b"impersonate-user", b"impersonate-group", b"impersonate-uid")
+# What the names of headers with cookies and JWTs begin with.
+_OWN_HEADERS = b"X-Ostiary-"
+_LONGEST_KEPT = 4096
 
 
 class CheckExchange(CarriedExchange):
@@ -31,7 +34,7 @@ class CheckExchange(CarriedExchange):
         return self._call.ended or self.connection.transport.is_closing()
 
     def allow(self, identity: bytes) -> None:
-        self._end(allowing_message(identity))
+        self._end(_remembered_message(identity) if may_be_kept(identity) else allowing_message(identity))
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self._end(denying_response(status, [(name.lower(), value) for name, value in headers], body))
@@ -46,8 +49,16 @@ class CheckExchange(CarriedExchange):
         self._call.answer(message)
 
 
-@lru_cache(maxsize=1024)
 def allowing_message(identity: bytes) -> bytes:
-    """The answer that lets a request pass with these header lines. Most users ask again soon: it is kept."""
+    """The answer that lets a request pass with these header lines."""
     headers = [line.partition(b": ") for line in identity.split(b"\r\n")[:-1]]
     return allowing_response([(name.lower(), value) for name, _, value in headers], REMOVED)
+
+
+def may_be_kept(identity: bytes) -> bool:
+    """Whether the message may stay in memory: cookies and JWTs are for one request alone."""
+    return _OWN_HEADERS not in identity and len(identity) <= _LONGEST_KEPT
+
+
+# Most users ask again soon.
+_remembered_message = lru_cache(maxsize=1024)(allowing_message)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ostiary.core.clock import Clock
-from ostiary.gateway.config.doors import upstreams_of
+from ostiary.gateway.config.doors import headers_dropped, upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, ProxyKind
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.doors.check.handler import CheckHandler
@@ -120,7 +120,7 @@ class Doors:
         }
 
     def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineParts) -> EngineParts:
-        dialect, drop = DIALECTS[door.proxy], self._config.listen.drop_headers
+        dialect, drop = DIALECTS[door.proxy], headers_dropped(self._config)
         told = answer_names(door.extra, assertion=upstream.assertions is not None)
         return replace(
             common,

@@ -107,6 +107,9 @@ class DecisionPusher:
             return
         if token.revoked or len(plan.identity) > LONGEST_PASS or self._pending.useless > self._entries:
             return
+        if not plan.ruling.generation == self._generation() == self._seen_generation:
+            # The policy has changed since it was asked: under the new lease this decision would outlive the change.
+            return
         key, now = exchange.key, self._clock.monotonic()
         held = self.held.get(key)
         if held is not None and now < held.pushed_at + UNDERWAY_SECONDS:
@@ -117,10 +120,12 @@ class DecisionPusher:
             token, plan.upstream.name, plan.required, plan.delegation, plan.ruling, expires_at, pushed_at=now
         )
         replaces = exchange.replaces or held is not None
-        if not self.held.hold(key, new, len(plan.identity) + len(exchange.request.target)):
+        has_room = self.held.hold(key, new, len(plan.identity) + len(exchange.request.target))
+        # What made room for it is still good to HAProxy, and nobody follows its token any more: it must go at once.
+        self._pending.delete(dropped for dropped in self.held.take_dropped() if dropped != key)
+        if not has_room:
+            self._wake.set()
             return
-        # What made room for it, or was under its key before.
-        self._pending.sweep(dropped for dropped in self.held.take_dropped() if dropped != key)
         text = f"{expires_at}|{self._lease}|{plan.identity.decode('ascii')}"
         self._pending.add(key, text, replaces=replaces)
         self._metrics.door_decisions.inc(self._door, PUSHED)

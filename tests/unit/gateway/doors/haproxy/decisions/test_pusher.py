@@ -216,8 +216,23 @@ async def test_one_users_decisions_make_room_for_that_users_own(tmp_path: Path) 
     async with carried(tmp_path, entries=50) as edge:
         for number in range(12):
             await edge.ask(f"/{number}")
-        await until(lambda: len(edge.maps.passes) >= 5)
+        # What is no longer held is taken out at once, since no revocation would find it.
+        await until(lambda: len(edge.maps.passes) == 5)
         assert len(edge.pusher.held) == 5
+        await _revoke_alice(edge)
+        await until(lambda: not edge.maps.passes)
+
+
+async def test_a_decision_of_a_policy_that_has_changed_meanwhile_is_not_put_there(tmp_path: Path) -> None:
+    policy = ImmediatePolicy()
+    async with carried(tmp_path, policy) as edge:
+        # The pusher has not looked at the policy since.
+        edge.pusher._seen_generation -= 1
+        await edge.ask("/before")
+        assert not edge.pusher.held
+        await until(lambda: edge.pusher._generation() == edge.pusher._seen_generation)
+        await edge.ask("/after")
+        await until(lambda: len(edge.maps.passes) == 1)
 
 
 async def _revoke_alice(edge: Carried) -> None:
