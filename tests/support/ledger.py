@@ -158,5 +158,15 @@ class Ledger:
             self.violations.append(f"an acknowledged session is gone: {entry}")
 
 
+# A request that is open when its session is revoked is cut, and gets no answer.
+CUT = 0
+
+
 def _status(http: httpx.Client, path: str, token: str) -> Callable[[], int]:
-    return lambda: http.get(path, headers={"Authorization": f"Bearer {token}"}).status_code
+    def status() -> int:
+        try:
+            return http.get(path, headers={"Authorization": f"Bearer {token}"}).status_code
+        except httpx.RemoteProtocolError:
+            return CUT
+
+    return status
