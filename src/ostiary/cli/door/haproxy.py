@@ -53,6 +53,10 @@ defaults
     timeout http-keep-alive 1m
     # Each request is decided on by itself, so any connection to an upstream will do.
     http-reuse aggressive
+    # Trailers are headers to some programs: a client could claim there to be somebody.
+    .if version_atleast(3.2)
+    option http-drop-request-trailers
+    .endif
 """
 _RUNTIME = """\
     # Over this socket the gateway tells decisions, and takes them back. Only the gateway's user should reach it.
@@ -69,11 +73,8 @@ frontend ostiary
     http-request del-header Upgrade if {{ req.fhdr_cnt(upgrade) gt 0 }} !{{ req.fhdr(upgrade) -m str -i websocket }}
     # A whole URL is passed on as a path, which is what is decided on.
     http-request set-uri %[pathq] if !{{ url_beg / }}
-    # Trailers are headers to some programs: a client could claim there to be somebody. Before HAProxy 3.2 they cannot
-    # be dropped, so the length of a body must be announced.
-    .if version_atleast(3.2)
-    option http-drop-request-trailers
-    .else
+    # Before HAProxy 3.2 trailers cannot be dropped, so the length of a body must be announced.
+    .if !version_atleast(3.2)
     http-request return status 411 if {{ req.fhdr_cnt(transfer-encoding) gt 0 }}
     http-request return status 411 if {{ req.ver 2.0 }} {{ req.fhdr_cnt(content-length) 0 }} {{ method POST PUT PATCH }}
     .endif
