@@ -27,6 +27,7 @@ from ostiary.gateway.doors.check.question import (
 )
 from ostiary.gateway.doors.forward.handler import ASKED, BAD_QUESTION, REFUSED, UNKNOWN_CALLER, Door
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest
+from ostiary.gateway.doors.forward.vain_questions import VainQuestions
 from ostiary.gateway.http1.listen_limits import ListenLimits
 from ostiary.gateway.http1.request_head import (
     KNOWN_BYTES,
@@ -36,7 +37,6 @@ from ostiary.gateway.http1.request_head import (
     RequestRefused,
 )
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.request.engine import Engine
 from ostiary.wire import status
 from ostiary.wire.codec.protobuf_fields import ProtobufError
@@ -56,7 +56,7 @@ class CheckHandler:
         self._doors = doors
         self._limits = limits
         self._metrics = metrics
-        self._log = RepeatedLog(log, clock)
+        self._vain = VainQuestions(metrics, clock)
         self._known: BoundedByOwner[bytes, CarriedRequest] = BoundedByOwner(KNOWN_BYTES, KNOWN_BYTES_PER_OWNER)
 
     def handle(self, call: Call) -> None:
@@ -114,10 +114,8 @@ class CheckHandler:
         return not cause
 
     def _reject(self, call: Call, door: str, result: str, cause: str) -> None:
-        """Fail a call that says nothing about a request. Its message is not logged: it may be anything."""
-        self._metrics.door_questions.inc(door, result)
-        fields = {"door": door, "cause": cause, "address": call.connection.remote_address}
-        self._log.write(logging.WARNING, "a door was asked in vain", fields)
+        """Fail a call that says nothing about a request."""
+        self._vain.record(door, result, cause, call.connection.remote_address)
         call.fail(PERMISSION_DENIED, NO_DOOR)
 
     def _refuse(self, door: Door, engine: Engine, call: Call, refusal: RequestRefused) -> None:

@@ -22,10 +22,10 @@ from ostiary.gateway.doors.forward.carried import ForwardAuthExchange
 from ostiary.gateway.doors.forward.dialects import DIALECTS, ProxyDialect
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest, carried_request
 from ostiary.gateway.doors.forward.sign_in_paths import is_sign_in_path
+from ostiary.gateway.doors.forward.vain_questions import VainQuestions
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.request.engine import Engine
 from ostiary.gateway.request.target import path_of
 from ostiary.wire import status
@@ -87,7 +87,7 @@ class DoorHandler:
         self._doors = doors
         self._otherwise = otherwise
         self._metrics = metrics
-        self._log = RepeatedLog(log, clock)
+        self._vain = VainQuestions(metrics, clock)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises, as an engine does not."""
@@ -148,10 +148,8 @@ class DoorHandler:
         return not cause
 
     def _reject(self, exchange: Exchange, door: str, result: str, cause: str) -> None:
-        """Answer a question that says nothing about a request. Its target is not logged: it may be anything."""
-        self._metrics.door_questions.inc(door, result)
-        fields = {"door": door, "cause": cause, "address": exchange.connection.remote_address}
-        self._log.write(logging.WARNING, "a door was asked in vain", fields)
+        """Answer a question that says nothing about a request."""
+        self._vain.record(door, result, cause, exchange.connection.remote_address)
         code, body = NO_DOOR
         exchange.respond(code, [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")], body)
 

@@ -20,6 +20,7 @@ from ostiary.gateway.doors.forward.handler import (
     Door,
 )
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest
+from ostiary.gateway.doors.forward.vain_questions import VainQuestions
 from ostiary.gateway.doors.haproxy import spop
 from ostiary.gateway.doors.haproxy.answers import AskedBySpoe, refusal_actions
 from ostiary.gateway.doors.haproxy.connection import AgentConnection
@@ -27,7 +28,6 @@ from ostiary.gateway.doors.haproxy.decisions.key import decision_key
 from ostiary.gateway.doors.haproxy.question import haproxy_question, presented_secret, upstream_of
 from ostiary.gateway.http1.request_head import KnownHeads, RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.request.engine import Engine
 from ostiary.wire import status
 
@@ -53,7 +53,7 @@ class HaproxyHandler:
         self._metrics = metrics
         self._makes_keys = makes_keys
         self._known = KnownHeads()
-        self._log = RepeatedLog(log, clock)
+        self._vain = VainQuestions(metrics, clock)
 
     def handle(self, agent: AgentConnection, stream: int, frame: int, payload: bytes) -> None:
         """Answer a question, now or later. It never raises."""
@@ -124,9 +124,7 @@ class HaproxyHandler:
         return not cause
 
     def _reject(self, agent: AgentConnection, stream: int, frame: int, result: str, cause: str) -> None:
-        self._metrics.door_questions.inc(self._door.name, result)
-        fields = {"door": self._door.name, "cause": cause, "address": agent.remote_address}
-        self._log.write(logging.WARNING, "a door was asked in vain", fields)
+        self._vain.record(self._door.name, result, cause, agent.remote_address)
         agent.answer(stream, frame, refusal_actions(NO_DOOR.code, [], NO_DOOR.body))
 
     def _refuse(self, agent: AgentConnection, stream: int, frame: int, engine: Engine, refusal: RequestRefused) -> None:

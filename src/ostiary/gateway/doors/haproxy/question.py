@@ -63,7 +63,8 @@ def haproxy_question(message: spop.Message) -> HaproxyQuestion:
     except spop.SpopError:
         raise BadQuestion("the argument headers is not req.hdrs_bin") from None
     # There is none where the target is no path.
-    head.target = arguments[TARGET] if isinstance(arguments.get(TARGET), bytes) else b""  # type: ignore[assignment]
+    target = arguments.get(TARGET)
+    head.target = target if isinstance(target, bytes) else b""
     length = _read_framing(head, headers, is_http1=version.startswith(b"1."))
     head.headers = [header for header in headers if header[0].lower() not in _FRAMING]
     if not head.target:
