@@ -6,7 +6,7 @@
     identity         the headers of an allowing answer
     claims           headers of the client that must not reach an upstream
     sign_in_paths    what the proxy of a web application sends to the gateway itself, and never asks about
-    vain_questions  counts and logs the questions that cannot be answered
+    vain_questions   counts and logs the questions that cannot be answered
     callers          whether it is the proxy that asks
     handler          receives the questions below ``/doors``
 
