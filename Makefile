@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 # What a gateway can be configured with, all of it: a configuration that works elsewhere works in the image.
-IMAGE_EXTRAS := gateway oidc htpasswd ldap cedar postgresql redis otel grpc
+IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc
 
 .DEFAULT_GOAL := help
 .PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image lock clean
@@ -77,15 +77,15 @@ image:  ## build the container image with buildah: deploy/image
 lock: $(STAMP)  ## resolve requirements.lock again
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
-	  --no-emit-package python-ldap --no-header --no-annotate --upgrade -q -o requirements.lock
+	  --no-emit-package python-ldap --no-emit-package gssapi --no-header --no-annotate --upgrade -q -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --extra postgresql --group demo --generate-hashes \
 	  --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q -o requirements-demo.lock
-	echo python-ldap | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
-	  -o requirements-ldap.lock
-	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(IMAGE_EXTRAS)) --no-emit-package python-ldap \
+	printf '%s\n' python-ldap gssapi | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
+	  -o requirements-built.lock
+	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(IMAGE_EXTRAS)) --no-emit-package python-ldap --no-emit-package gssapi \
 	  --generate-hashes --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q \
 	  -o deploy/image/requirements.lock
-	printf '%s\n' hatchling setuptools pip | $(BIN)/uv pip compile - --generate-hashes --python-version 3.11 \
+	printf '%s\n' hatchling setuptools pip cython | $(BIN)/uv pip compile - --generate-hashes --python-version 3.11 \
 	  --constraints requirements.lock --no-header --no-annotate -q -o deploy/image/requirements-build.lock
 
 clean:  ## remove what the commands above made

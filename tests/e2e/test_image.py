@@ -109,7 +109,7 @@ for each in distributions():
 """
     installed = dict(row.split() for row in image.python(program).splitlines())
     installed.pop("ostiary")
-    locks = (ROOT / "deploy/image/requirements.lock", ROOT / "requirements-ldap.lock")
+    locks = (ROOT / "deploy/image/requirements.lock", ROOT / "requirements-built.lock")
     locked = dict(re.findall(r"^([\w.-]+)==([^ ]+)", "\n".join(lock.read_text() for lock in locks), re.MULTILINE))
     assert installed == locked
     # The versions that everything else is tested with.
