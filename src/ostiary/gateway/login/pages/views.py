@@ -14,13 +14,23 @@ from urllib.parse import urlsplit
 from ostiary.core.config.document import Json
 from ostiary.core.text import printable
 from ostiary.core.tokens import Issued
+from ostiary.gateway.authorize.cluster_use import ClusterUse
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.clusters import ClusterOffer, UsersClusters
 from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
 from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Goal
 from ostiary.interfaces.token_store import Session
-from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig, kubectl_commands, ostiary_command
+from ostiary.wire.kubeconfig import (
+    OfferedCluster,
+    cluster_context,
+    clusters_kubeconfig,
+    context_name,
+    gateway_kubeconfig,
+    kubectl_commands,
+    ostiary_command,
+)
 
 _DESCRIBED = Markup(' aria-invalid="true" aria-describedby="problem"')
 _FOCUS = Markup(" autofocus")
@@ -71,6 +81,15 @@ class Site:
     def kubeconfig(self) -> dict[str, Json]:
         """For kubectl: the same as ``ostiary kubeconfig`` makes. There is no secret in it."""
         return gateway_kubeconfig(self.external_url, name=self.context, authorities_pem=self.authorities_pem)
+
+    def kubeconfig_of(self, clusters: Sequence[ClusterOffer]) -> dict[str, Json]:
+        """A context for each of *clusters*: the same as ``ostiary kubeconfig --all`` makes."""
+        return clusters_kubeconfig(
+            self.external_url,
+            [OfferedCluster(cluster.name, cluster.server) for cluster in clusters],
+            name=self.context,
+            authorities_pem=self.authorities_pem,
+        )
 
 
 # --- signing in ---
@@ -131,8 +150,19 @@ def _leads_to(goal: Goal) -> str:
 # --- signed in ---
 
 
-def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks_nobody: bool) -> LoginAnswer:
+def home(
+    site: Site,
+    visitor: Visitor,
+    *,
+    lifetime: timedelta,
+    admin: bool,
+    asks_nobody: bool,
+    offered: UsersClusters = UsersClusters(),  # noqa: B008  # it cannot be changed
+) -> LoginAnswer:
     session = visitor.session
+    # One cluster at the gateway's own URL needs no list.
+    listed = offered.clusters if [each.server for each in offered.clusters] != [site.external_url] else ()
+    kubeconfig = site.kubeconfig_of(listed) if listed else site.kubeconfig
     body = fill(
         "home.html",
         user=printable(session.user.username),
@@ -141,9 +171,11 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         until=shown_time(session.expires_at),
         checked=_UNCHECKED if asks_nobody else f"every {_span(lifetime)}, while you work",
         lifetime=_span(lifetime),
-        command=ostiary_command(site.kubeconfig),
-        context=site.context,
-        commands="\n".join(kubectl_commands(site.kubeconfig)),
+        clusters=_clusters(site, listed, incomplete=offered.incomplete),
+        command=ostiary_command(kubeconfig),
+        context=str(kubeconfig["current-context"]),
+        commands="\n".join(kubectl_commands(kubeconfig)),
+        kubeconfig="/auth/kubeconfig/all" if listed else "/auth/kubeconfig",
         filename=f"{site.context}.kubeconfig",
         form_token=visitor.form_token,
     )
@@ -152,6 +184,23 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         body,
         navigation=navigation("/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token),
     )
+
+
+def _clusters(site: Site, listed: Sequence[ClusterOffer], *, incomplete: bool) -> Markup:
+    """The clusters that the visitor can use, and the context that each has."""
+    unsure = fill("tag.html", text="access is checked at each request")
+    rows = [
+        fill(
+            "cluster.html",
+            label=printable(each.label),
+            context=cluster_context(site.context, each.name),
+            server=each.server,
+            tag=unsure if each.use is ClusterUse.UNKNOWN else NOTHING,
+        )
+        for each in listed
+    ]
+    note = fill("clusters_incomplete.html") if incomplete else NOTHING
+    return join((fill("clusters.html", rows=join(rows)) if rows else NOTHING, note))
 
 
 def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
