@@ -9,9 +9,9 @@ from ostiary.core.config.edit import dump
 from ostiary.core.delegation import Delegation, decode
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.clusters import Clusters, UsersClusters
+from ostiary.gateway.login.clusters import NO_CLUSTERS, Clusters, UsersClusters
 from ostiary.gateway.login.events import LoginEvents
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.visit import bearer, is_page_load
@@ -57,7 +57,7 @@ class ClusterAnswers:
             if isinstance(caller, LoginAnswer):
                 return caller
             user, delegation = caller
-            return UsersClusters() if self._clusters is None else await self._clusters.of(user, delegation)
+            return NO_CLUSTERS if self._clusters is None else await self._clusters.of(user, delegation)
         except Exception as error:
             return self._events.record_failure(error, request)
 

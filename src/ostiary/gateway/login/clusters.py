@@ -47,6 +47,9 @@ class UsersClusters:
     incomplete: bool = False
 
 
+NO_CLUSTERS = UsersClusters()
+
+
 def offers(routes: Routes, external_url: str, *, port: int | None = None) -> Iterator[ClusterOffer]:
     """The Kubernetes upstreams of *routes*, at the port of *external_url* or at *port*."""
     for upstream in routes.upstreams:
