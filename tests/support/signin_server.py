@@ -112,6 +112,9 @@ class SigninServer:
         """The form of every token exchange."""
         self.exchange_refusal: tuple[int, dict[str, Any]] | None = None
         """What every token exchange is answered with, if it is set."""
+        self.clusters: list[dict[str, str]] = []
+        self.incomplete = False
+        """Whether about some cluster nobody could be asked."""
         self._lock = threading.Lock()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         ca.issue_cert("localhost", "127.0.0.1").configure_cert(context)
@@ -156,6 +159,8 @@ class SigninServer:
                     return self._logout(form)
                 case "GET", ["auth", "whoami"]:
                     return self._whoami(authorization)
+                case "GET", ["auth", "upstreams"]:
+                    return self._upstreams(authorization)
                 case "GET", ["auth", name]:
                     return self._directly(name, authorization)
             return (200, VERSION, {}) if self._live(authorization) else _refusal(401, "Unauthorized")
@@ -243,6 +248,11 @@ class SigninServer:
         groups = [{"name": "dev", "source": "teams"}, {"name": "system:authenticated", "source": "gateway"}]
         told = {"user": "ann", "groups": groups, "session": "s1", "provider": "corp"}
         return 200, {**told, "since": "2026-01-01T00:00:00Z", "expires_at": "2026-01-02T00:00:00Z"}, {}
+
+    def _upstreams(self, authorization: str) -> Any:
+        if not self._live(authorization):
+            return _refusal(401, "Unauthorized")
+        return 200, {"gateway": self.url, "upstreams": self.clusters, "incomplete": self.incomplete}, {}
 
     def _directly(self, name: str, authorization: str) -> Any:
         kinds = [method["kind"] for method in self.methods if method["name"] == name]

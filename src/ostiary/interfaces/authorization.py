@@ -81,6 +81,17 @@ class ListsRules(Protocol):
     def rules_for(self, user: UserInfo, namespace: str) -> Rules: ...
 
 
+@runtime_checkable
+class TellsRights(Protocol):
+    """A provider that can tell whether a user may do anything at all: clusters are offered to those who can use them.
+
+    True if its policy allows the user something, in any namespace, besides discovery, reviews of oneself and the
+    gateway's own API. A provider without it is asked about a few requests that most users of a cluster make.
+    """
+
+    def gives_rights(self, user: UserInfo) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Somebody a policy names: `kind` is User, Group or ServiceAccount; `via` tells which binding or policy."""

@@ -35,6 +35,7 @@ from ostiary.interfaces.authorization import (
     Revised,
     Rules,
     Subject,
+    TellsRights,
 )
 from ostiary.interfaces.closing import Closes
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
@@ -233,6 +234,18 @@ class AuthorizationContract:
         if allowed is not None:
             rules = listing.rules_for(allowed.user, allowed.request.namespace)
             assert rules.resource_rules or rules.non_resource_rules or rules.incomplete
+
+    async def test_whoever_may_do_something_with_a_resource_has_rights(
+        self, provider: AuthorizationProvider, allowed: Attributes | None
+    ) -> None:
+        telling = ability(provider, TellsRights)
+        if telling is None:
+            pytest.skip("it does not tell who has rights")
+        for question in [*questions(), *filter(None, (allowed,))]:
+            has_rights = telling.gives_rights(question.user)
+            assert isinstance(has_rights, bool)
+            may = question.request.is_resource and (await provider.authorize(question)).allowed
+            assert has_rights or not may, question
 
     # --- the end ---
 

@@ -1,4 +1,4 @@
-"""The kubeconfig of somebody who signs in at a gateway: one context whose user runs ``ostiary get-token``.
+"""The kubeconfig of somebody who signs in with ``ostiary get-token``: one context, or one for each cluster.
 
 Made here and nowhere else, for ``ostiary kubeconfig`` and for the gateway's own page: what a person downloads, what
 the command writes, and what kubectl is told to write are the same. It holds no secret, but for the one with a token
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,11 @@ from urllib.parse import urlsplit
 from ostiary.wire.client_authentication import V1
 
 PROGRAM, COMMAND = "ostiary", "get-token"
+# The extension of a context that says which upstream of which gateway it is for.
+MARK = "ostiary.dev/upstream"
+# The extension of a cluster that clients hand to exec plugins (``spec.cluster.config``).
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+GATEWAY = "gateway"
 INSTALL_HINT = """\
 This cluster is behind an ostiary gateway, and kubectl needs the program ostiary to sign in:
 
@@ -69,6 +75,62 @@ def gateway_kubeconfig(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedCluster:
+    """A cluster of the gateway that somebody may use: its upstream's name there, and where kubectl finds it."""
+
+    name: str
+    server: str
+
+
+def clusters_kubeconfig(
+    gateway: str,
+    clusters: Sequence[OfferedCluster],
+    *,
+    name: str,
+    account: str | None = None,
+    namespace: str | None = None,
+    authorities_pem: str | None = None,
+    platform: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A context for each of *clusters*, called ``<name>/<cluster>``; one user, *name*, and so one session, for all.
+
+    Contexts keep their names when a cluster is added or goes. A mark in each tells by whom it was written.
+    """
+    base = gateway_kubeconfig(gateway, name=name, account=account, authorities_pem=authorities_pem, platform=platform)
+    (template,) = base["clusters"]
+    names = [cluster_context(name, cluster.name) for cluster in clusters]
+    return {
+        **base,
+        "clusters": [
+            {"cluster": {**template["cluster"], "server": cluster.server, **_of_gateway(gateway)}, "name": context}
+            for context, cluster in zip(names, clusters, strict=True)
+        ],
+        "contexts": [
+            {
+                "context": {
+                    "cluster": context,
+                    "user": name,
+                    **({"namespace": namespace} if namespace else {}),
+                    "extensions": [{"name": MARK, "extension": {GATEWAY: gateway, "upstream": cluster.name}}],
+                },
+                "name": context,
+            }
+            for context, cluster in zip(names, clusters, strict=True)
+        ],
+        "current-context": names[0] if names else "",
+    }
+
+
+def cluster_context(name: str, cluster: str) -> str:
+    return f"{name}/{cluster}"
+
+
+def _of_gateway(gateway: str) -> dict[str, Any]:
+    """What get-token is told of the cluster: it is behind *gateway*, whose authority is the same."""
+    return {"extensions": [{"name": EXEC_EXTENSION, "extension": {GATEWAY: gateway}}]}
+
+
 def token_kubeconfig(
     gateway: str,
     *,
@@ -94,11 +156,12 @@ def authorities_data(authorities_pem: str) -> str:
 
 
 def ostiary_command(config: dict[str, Any]) -> str:
-    """The one line that puts the context of *config* into somebody's kubeconfig."""
-    (cluster,), (user,), (context,) = config["clusters"], config["users"], config["contexts"]
+    """The one line that puts the contexts of *config* into somebody's kubeconfig."""
+    (user,), context, cluster = config["users"], config["contexts"][0], config["clusters"][0]
     _, *account = user["user"]["exec"]["args"]
-    name_option = [] if context["name"] == context_name(*account[1::2]) else ["--name", context["name"]]
-    words = [PROGRAM, "kubeconfig", *account, *name_option]
+    every = ["--all"] if _is_marked(context) else []
+    name_option = [] if user["name"] == context_name(*account[1::2]) else ["--name", user["name"]]
+    words = [PROGRAM, "kubeconfig", *account, *every, *name_option]
     data = cluster["cluster"].get("certificate-authority-data")
     words += ["--ca-data", data] if data else []
     return " ".join(map(quote, [*words, "--merge"]))
@@ -106,22 +169,39 @@ def ostiary_command(config: dict[str, Any]) -> str:
 
 def kubectl_commands(config: dict[str, Any]) -> list[str]:
     """The same with nothing but kubectl, a line each."""
-    (cluster,), (user,), (context,) = config["clusters"], config["users"], config["contexts"]
-    name, command = quote(context["name"]), user["user"]["exec"]
-    data = cluster["cluster"].get("certificate-authority-data")
+    (user,) = config["users"]
+    name, command = quote(user["name"]), user["user"]["exec"]
+    data = config["clusters"][0]["cluster"].get("certificate-authority-data")
     lines = []
     trust = ""
     if data:
         lines.append(f"printf %s {data} | base64 -d > {name}-ca.pem")
         trust = f" \\\n  --certificate-authority={name}-ca.pem --embed-certs=true"
-    lines.append(f"kubectl config set-cluster {name} --server={quote(cluster['cluster']['server'])}{trust}")
+    for cluster in config["clusters"]:
+        server = quote(cluster["cluster"]["server"])
+        lines.append(f"kubectl config set-cluster {quote(cluster['name'])} --server={server}{trust}")
     args = " ".join(f"--exec-arg={quote(argument)}" for argument in command["args"])
     lines += [
         f"kubectl config set-credentials {name} --exec-command={command['command']} \\",
         f"  {args} \\",
         f"  --exec-api-version={command['apiVersion']} --exec-interactive-mode={command['interactiveMode']} \\",
         "  --exec-provide-cluster-info=true",
-        f"kubectl config set-context {name} --cluster={name} --user={name}",
-        f"kubectl config use-context {name}",
     ]
-    return lines
+    for context in config["contexts"]:
+        called = quote(context["name"])
+        lines.append(f"kubectl config set-context {called} --cluster={called} --user={name}")
+    return [*lines, f"kubectl config use-context {quote(config['current-context'])}"]
+
+
+def mark_of(context: object) -> dict[str, Any]:
+    """Which upstream of which gateway a context was written for by `clusters_kubeconfig`; empty if it was not."""
+    extensions = context.get("extensions") if isinstance(context, dict) else None
+    for extension in extensions if isinstance(extensions, list) else ():
+        if isinstance(extension, dict) and extension.get("name") == MARK:
+            mark = extension.get("extension")
+            return mark if isinstance(mark, dict) else {}
+    return {}
+
+
+def _is_marked(context: dict[str, Any]) -> bool:
+    return bool(mark_of(context["context"]))

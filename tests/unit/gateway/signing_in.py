@@ -21,6 +21,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.clusters import Clusters
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.interfaces.group import Membership
@@ -98,6 +99,7 @@ class Gateway:
     store: TokenStore = None  # type: ignore[assignment]  # set below
     authorizer: Authorizer | None = None
     replicas: Replicas | None = None
+    clusters: Clusters | None = None
     api_tokens: ApiTokenSettings = field(default_factory=ApiTokenSettings)
     starts_per_minute: float = 60.0
     address: str = "192.0.2.1"
@@ -118,6 +120,7 @@ class Gateway:
             provider_seconds=self.provider_seconds,
             authorizer=self.authorizer,
             replicas=self.replicas,
+            clusters=self.clusters,
             api_tokens=ApiTokens(self.tokens, self.api_tokens, is_checked=lambda provider: True),
             starts_per_minute=self.starts_per_minute,
         )

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
-import stat
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway_http import checked_address
-from ostiary.cli.kubeconfig.merge import Conflict, Entry, conflicts, merge
+from ostiary.cli.kubeconfig.clusters import offered_clusters
+from ostiary.cli.kubeconfig.kubeconfig_file import (
+    back_up,
+    check_regular,
+    content_of,
+    hold_lock,
+    kubeconfig_files,
+    replace,
+    text_of,
+    write_new,
+)
+from ostiary.cli.kubeconfig.merge import Conflict, Entry, conflicts, gone_contexts, merge, without_contexts
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform, platform_words
+from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions
 from ostiary.core.config.edit import dump
 from ostiary.errors import ConfigurationError
-from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
+from ostiary.wire.kubeconfig import OfferedCluster, clusters_kubeconfig, context_name, gateway_kubeconfig
 
 DESCRIPTION = """\
 Print a kubeconfig whose user runs `ostiary get-token`, or put its context into a kubeconfig that you have. It holds no
 secret, so you can share it with everybody who signs in at this gateway. With --from it is for a CI job or pod, which
-signs in by the token that its platform gives it.
+signs in by the token that its platform gives it. With --all it has every cluster of the gateway that you may use, and
+one user for all of them, so that you sign in once.
 
 --merge changes nothing else in your file: comments, order and quoting stay, and a copy is kept beside it. An entry of
 the same name for another server or another way to sign in is reported and not replaced.
@@ -35,6 +44,7 @@ the same name for another server or another way to sign in is reported and not r
 EPILOG = """\
 examples:
   ostiary kubeconfig --server https://gateway.example --merge
+  ostiary kubeconfig --server https://gateway.example --all --merge
   ostiary kubeconfig --server https://gateway.example --name staging --prefix /staging --write staging.yaml
   ostiary kubeconfig --server https://gateway.example --account admin --name admin --merge
   ostiary kubeconfig --server https://gateway.example --api-server https://prod.example:6443 --ca prod-ca.pem \\
@@ -47,6 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     add_account(parser)
     add_platform(parser)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="a context NAME/CLUSTER for each cluster that you may use; needs a session (ostiary login)",
+    )
     parser.add_argument("--name", metavar="NAME", help="the name of the context (default: the gateway's host)")
     parser.add_argument(
         "--prefix", metavar="PATH", default="", help="the path prefix of this cluster at the gateway, if not /"
@@ -70,23 +85,59 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="with --merge: also replace entries that belong to another server or user"
     )
+    parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="with --all --merge: also remove contexts that --all wrote before, and that are not offered to you now",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     choice = chosen_platform(arguments)
     account = chosen_account(arguments) if choice is None else GatewayAccount(choice.server)
+    _check_options(arguments)
+    complete = True
+    if arguments.all:
+        authorities_pem = _chosen_authorities(arguments) or _known_authorities(account)
+        clusters, complete = offered_clusters(account, choice, authorities_pem)
+        kubeconfig = _kubeconfig_of_all(arguments, account, choice, clusters, authorities_pem)
+    else:
+        kubeconfig = _kubeconfig_of_one(arguments, account, choice)
+    if arguments.merge:
+        # Of a cluster that could not be checked nobody knows whether it is gone.
+        _merge(kubeconfig, force=arguments.force, prune=arguments.prune, look_for_gone=arguments.all and complete)
+    elif arguments.write:
+        write_new(arguments.write, dump(kubeconfig).encode())
+    else:
+        sys.stdout.write(dump(kubeconfig))
+    if not complete:
+        print_note("some clusters could not be checked by the gateway and are left out; run this again later")
+    return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.prefix and not arguments.prefix.startswith("/"):
         raise UsageError("--prefix must be a path such as /staging")
     if arguments.force and not arguments.merge:
         raise UsageError("--force needs --merge")
+    if arguments.prune and not (arguments.all and arguments.merge):
+        raise UsageError("--prune needs --all and --merge")
     if (arguments.api_server is None) != (arguments.jwt_for is None):
         raise UsageError("--api-server and --jwt-for need each other")
     if arguments.api_server is not None and arguments.prefix:
         raise UsageError("--prefix and --api-server cannot be combined", hint="leave one of them out")
-    own = None if account.name == DEFAULT_ACCOUNT else account.name
+    if arguments.all and (arguments.prefix or arguments.api_server is not None):
+        hint = "leave them out: the gateway says where its clusters are"
+        raise UsageError("--all cannot be combined with --prefix or --api-server", hint=hint)
+
+
+def _kubeconfig_of_one(
+    arguments: argparse.Namespace, account: GatewayAccount, choice: PlatformChoice | None
+) -> dict[str, Any]:
+    own = _own_name(account)
     api_server = "" if arguments.api_server is None else checked_address(arguments.api_server)
-    kubeconfig = gateway_kubeconfig(
+    return gateway_kubeconfig(
         account.server,
         name=arguments.name or context_name(api_server or account.server, own),
         prefix=arguments.prefix,
@@ -97,36 +148,75 @@ def run(arguments: argparse.Namespace) -> int:
         api_server=api_server,
         jwt=() if arguments.jwt_for is None else ("--jwt-for", arguments.jwt_for),
     )
-    if arguments.merge:
-        _merge(kubeconfig, force=arguments.force)
-    elif arguments.write:
-        _write(arguments.write, dump(kubeconfig).encode())
-    else:
-        sys.stdout.write(dump(kubeconfig))
-    return 0
 
 
-def _merge(kubeconfig: Entry, *, force: bool) -> None:
-    name = kubeconfig["current-context"]
-    path, *others = _kubeconfig_files()
-    _check_regular(path)
-    with _hold_lock(path):
-        old = _content(path)
-        own_conflicts = conflicts(_text(old, path), kubeconfig, file=path)
+def _kubeconfig_of_all(
+    arguments: argparse.Namespace,
+    account: GatewayAccount,
+    choice: PlatformChoice | None,
+    clusters: list[OfferedCluster],
+    authorities_pem: str | None,
+) -> dict[str, Any]:
+    own = _own_name(account)
+    if not clusters and not arguments.prune:
+        raise ConfigurationError(
+            "there is no cluster that you may use",
+            cause="the policy of the gateway allows you nothing at any of its clusters",
+            where=account.server,
+            hint="ask the operator of the gateway; ostiary whoami shows your groups",
+            code="config-not-found",
+        )
+    return clusters_kubeconfig(
+        account.server,
+        clusters,
+        name=arguments.name or context_name(account.server, own),
+        account=own,
+        namespace=arguments.namespace,
+        authorities_pem=authorities_pem,
+        platform=() if choice is None else platform_words(choice),
+    )
+
+
+def _own_name(account: GatewayAccount) -> str | None:
+    return None if account.name == DEFAULT_ACCOUNT else account.name
+
+
+def _merge(kubeconfig: Entry, *, force: bool, prune: bool, look_for_gone: bool) -> None:
+    path, *others = kubeconfig_files()
+    check_regular(path)
+    with hold_lock(path):
+        old = content_of(path)
+        own_conflicts = conflicts(text_of(old, path), kubeconfig, file=path)
         # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
         other_conflicts = [
-            (other, conflicts(_text(_content(other), other), kubeconfig, file=other)) for other in others
+            (other, conflicts(text_of(content_of(other), other), kubeconfig, file=other)) for other in others
         ]
         if not force:
             for file, file_conflicts in ((path, own_conflicts), *other_conflicts):
                 if file_conflicts:
                     raise _conflict_error(file, file_conflicts)
-        new = merge(_text(old, path), kubeconfig, file=path, force=force).encode()
-        backup = _backup(path, old) if old and new != old else None
+        text = text_of(old, path)
+        gone = gone_contexts(text, kubeconfig, file=path) if look_for_gone else []
+        if prune:
+            text = without_contexts(text, gone, file=path)
+        new = merge(text, kubeconfig, file=path, force=force).encode()
+        backup = back_up(path, old) if old and new != old else None
         if new != old:
-            _replace(path, new)
+            replace(path, new)
+    _tell_merged(kubeconfig, path, backup, gone, pruned=prune)
+
+
+def _tell_merged(kubeconfig: Entry, path: str, backup: str | None, gone: list[str], *, pruned: bool) -> None:
+    names = [context["name"] for context in kubeconfig["contexts"]]
     backup_note = "" if backup is None else f"; backup: {backup}"
-    print_note(f"context {name} is in {path}: kubectl --context {name} get pods{backup_note}")
+    if len(names) == 1:
+        print_note(f"context {names[0]} is in {path}: kubectl --context {names[0]} get pods{backup_note}")
+    else:
+        print_note(f"{len(names)} contexts are in {path}: {', '.join(names) or 'none'}{backup_note}")
+    if gone and pruned:
+        print_note(f"removed, since you may not use them any more: {', '.join(gone)}")
+    elif gone:
+        print_note(f"not offered to you any more: {', '.join(gone)}; --prune removes them")
 
 
 def _conflict_error(file: str, found: list[Conflict]) -> ConfigurationError:
@@ -157,123 +247,3 @@ def _chosen_authorities(arguments: argparse.Namespace) -> str | None:
     except ValueError:
         raise UsageError("--ca-data is not base64") from None
     return checked_authorities(content, where="--ca-data")
-
-
-# --- files ---
-
-
-def _kubeconfig_files() -> list[str]:
-    """The files that kubectl reads; the first one is written to."""
-    listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    return [os.path.abspath(path) for path in listed or [os.path.expanduser("~/.kube/config")]]
-
-
-def _check_regular(path: str) -> None:
-    """The file is replaced by a new one, which would be the end of a device such as /dev/null."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return  # It is made, or whoever reads it tells what is wrong.
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise ConfigurationError(
-            "the kubeconfig cannot be changed in place",
-            cause="it is a device or a pipe, and not a file",
-            where=path,
-            hint="name a file in $KUBECONFIG, or write a new one with --write",
-            code="config-unreadable",
-        )
-
-
-def _content(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise ConfigurationError(
-            "the kubeconfig cannot be read", cause=error.strerror, where=path, code="config-unreadable"
-        ) from None
-
-
-def _text(content: bytes, path: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        pass
-    raise ConfigurationError(
-        "the kubeconfig cannot be changed in place", cause="it is not UTF-8 text", where=path, code="config-syntax"
-    )
-
-
-def _create(path: str, content: bytes, mode: int = 0o600) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(content)
-
-
-def _write(path: str, content: bytes) -> None:
-    try:
-        _create(path, content)
-    except OSError as error:
-        raise _unwritable(path, error, hint="name a new file, or use --merge") from None
-
-
-def _backup(path: str, content: bytes) -> str:
-    """A copy of the file as it is, as private as the file itself. An older copy is never overwritten."""
-    real = os.path.realpath(path)
-    number = 1
-    while os.path.lexists(f"{real}.backup-{number}"):
-        number += 1
-    try:
-        _create(f"{real}.backup-{number}", content, _mode(real))
-    except OSError as error:
-        raise _unwritable(f"{real}.backup-{number}", error) from None
-    return f"{real}.backup-{number}"
-
-
-def _replace(path: str, content: bytes) -> None:
-    """A kubectl that reads at this moment sees the old file or the new one; its permissions stay as they are."""
-    real = os.path.realpath(path)
-    new = f"{real}.{secrets.token_hex(4)}"
-    try:
-        _create(new, content, _mode(real))
-        os.replace(new, real)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(new)
-        raise _unwritable(path, error) from None
-
-
-def _mode(path: str) -> int:
-    return os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o600
-
-
-@contextmanager
-def _hold_lock(path: str) -> Iterator[None]:
-    """The lock that ``kubectl config`` uses: beside the file as it is named, and beside what a link leads to."""
-    with ExitStack() as locks:
-        for name in dict.fromkeys((path, os.path.realpath(path))):
-            locks.enter_context(_lock(name, path))
-        yield
-
-
-@contextmanager
-def _lock(name: str, path: str) -> Iterator[None]:
-    lock = f"{name}.lock"
-    try:
-        os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
-        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise _unwritable(path, error, hint=f"if no other process is changing the file, remove {lock}") from None
-    try:
-        yield
-    finally:
-        os.unlink(lock)
-
-
-def _unwritable(path: str, error: OSError, hint: str | None = None) -> ConfigurationError:
-    return ConfigurationError(
-        "the kubeconfig cannot be written", cause=error.strerror, where=path, hint=hint, code="config-unreadable"
-    )

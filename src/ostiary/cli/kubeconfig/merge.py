@@ -2,22 +2,24 @@
 
     existing text, made  ->  conflicts (what belongs to somebody else)  ->  merge  ->  the new text
 
-Called by ``ostiary kubeconfig --merge``. An entry of the same name is ours if it is for the same server, and its user
-runs our ``get-token`` for the same account; fields that people added to it stay. Any other entry is a conflict, and is
-replaced only by force. Pure.
+Called by ``ostiary kubeconfig --merge``, with one context or with one for each cluster. An entry of the same name is
+ours if it is for the same server, and its user runs our ``get-token`` for the same account; fields that people added to
+it stay. Any other entry is a conflict, and is replaced only by force. Contexts that were written for clusters which are
+gone can be found, and taken out. Pure.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from ostiary.core.config import parse
-from ostiary.core.config.edit import EditRefused, append_item, set_value
+from ostiary.core.config.edit import EditRefused, append_item, remove_item, set_value
 from ostiary.errors import ConfigurationError
-from ostiary.wire.kubeconfig import COMMAND, PROGRAM
+from ostiary.wire.kubeconfig import COMMAND, GATEWAY, PROGRAM, mark_of
 
 # The section of a kubeconfig, and the field of its entries that has the content.
 SECTIONS = {"clusters": "cluster", "users": "user", "contexts": "context"}
@@ -41,13 +43,13 @@ def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Confli
     config = _config(text, file)
     result = []
     for section, judge in (("clusters", _other_cluster), ("users", _other_user), ("contexts", _other_context)):
-        (new,) = made[section]
-        position = _position(config, section, new["name"], file)
-        if position is not None:
-            kind = SECTIONS[section]
-            old = config[section][position].get(kind)
-            reason = judge(old if isinstance(old, dict) else {}, new[kind])
-            result += [Conflict(section, new["name"], reason)] if reason else []
+        kind = SECTIONS[section]
+        for new in made[section]:
+            position = _position(config, section, new["name"], file)
+            if position is not None:
+                old = config[section][position].get(kind)
+                reason = judge(old if isinstance(old, dict) else {}, new[kind])
+                result += [Conflict(section, new["name"], reason)] if reason else []
     return result
 
 
@@ -57,17 +59,22 @@ def merge(text: str, made: Entry, *, file: str | None = None, force: bool = Fals
     try:
         if not config:
             return set_value(text, (), made)
-        replaced = {conflict.section for conflict in conflicts(text, made, file=file)}
+        replaced = {(conflict.section, conflict.name) for conflict in conflicts(text, made, file=file)}
         if replaced and not force:
             raise AssertionError("conflicts are refused before")
         for section in SECTIONS:
-            text = _merge_entry(text, config, section, made[section][0], whole=section in replaced, file=file)
-        if not config.get("current-context"):
+            for new in made[section]:
+                text = _merge_entry(text, section, new, whole=(section, new["name"]) in replaced, file=file)
+        if not config.get("current-context") and made["current-context"]:
             text = set_value(text, ("current-context",), made["current-context"])
         return text
     except EditRefused as error:
         refusal = str(error)
-    raise ConfigurationError(
+    raise _cannot_edit(refusal, file)
+
+
+def _cannot_edit(refusal: str, file: str | None) -> ConfigurationError:
+    return ConfigurationError(
         "the kubeconfig cannot be changed in place",
         cause=refusal,
         where=file,
@@ -76,7 +83,39 @@ def merge(text: str, made: Entry, *, file: str | None = None, force: bool = Fals
     )
 
 
-def _merge_entry(text: str, config: Entry, section: str, new: Entry, *, whole: bool, file: str | None) -> str:
+def gone_contexts(text: str, made: Entry, *, file: str | None = None) -> list[str]:
+    """The contexts in *text* that were written for the same user of the same gateway as *made*, and are not in it."""
+    config, (user,) = _config(text, file), made["users"]
+    gateway, names = _account(user["user"]["exec"]["args"])[0], {context["name"] for context in made["contexts"]}
+    return [
+        str(entry.get("name"))
+        for entry in config.get("contexts") or []
+        if entry.get("name") not in names
+        and _address(mark_of(entry.get("context")).get(GATEWAY)) == gateway
+        and entry["context"].get("user") == user["name"]
+    ]
+
+
+def without_contexts(text: str, names: Sequence[str], *, file: str | None = None) -> str:
+    """*text* without the contexts of these *names*, and without their clusters unless another context uses them."""
+    try:
+        for name in names:
+            text = _without_entry(text, "contexts", name, file)
+            used = {(entry.get("context") or {}).get("cluster") for entry in _config(text, file).get("contexts") or []}
+            text = text if name in used else _without_entry(text, "clusters", name, file)
+        return text
+    except EditRefused as error:
+        refusal = str(error)
+    raise _cannot_edit(refusal, file)
+
+
+def _without_entry(text: str, section: str, name: str, file: str | None) -> str:
+    position = _position(_config(text, file), section, name, file)
+    return text if position is None else remove_item(text, (section,), position)
+
+
+def _merge_entry(text: str, section: str, new: Entry, *, whole: bool, file: str | None) -> str:
+    config = _config(text, file)
     if section not in config:
         return set_value(text, (section,), [new])
     position = _position(config, section, new["name"], file)
@@ -94,10 +133,22 @@ def _merge_entry(text: str, config: Entry, section: str, new: Entry, *, whole: b
 
 
 def _set_fields(text: str, path: tuple[str | int, ...], old: Entry, new: Entry) -> str:
-    for key, value in new.items():
+    for key, new_value in new.items():
+        value = _merged_extensions(old.get(key), new_value) if key == "extensions" else new_value
         if old.get(key) != value:
             text = set_value(text, (*path, key), value)
     return text
+
+
+def _merged_extensions(old: object, new: list[Entry]) -> list[Any]:
+    """Those of *old* that other programs wrote, and *new*."""
+    ours = {extension["name"] for extension in new}
+    others = [
+        each
+        for each in (old if isinstance(old, list) else ())
+        if not isinstance(each, dict) or each.get("name") not in ours
+    ]
+    return [*others, *new]
 
 
 # --- whose is it ---

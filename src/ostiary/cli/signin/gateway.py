@@ -17,6 +17,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.errors import CredentialError, LoginRefused, ProviderError, ScopeError
 from ostiary.model import Secret
+from ostiary.wire.kubeconfig import OfferedCluster
 
 LONGEST_PAUSE = 2.0
 # RFC 8693.
@@ -222,7 +223,19 @@ class GatewayClient:
         self._expect(self._ask("POST", "/auth/logout", form), "the gateway did not end the session")
 
     def whoami(self, token: Secret) -> Mapping[str, object]:
-        reply = self._ask("GET", "/auth/whoami", headers={"Authorization": f"Bearer {token.reveal()}"})
+        return self._ask_as(token, "/auth/whoami", "the gateway did not return your user name").fields
+
+    def clusters(self, token: Secret) -> tuple[list[OfferedCluster], bool]:
+        """The clusters that the token's owner can use; and whether about some nobody could be asked."""
+        reply = self._ask_as(token, "/auth/upstreams", "the gateway did not return your clusters")
+        listed = reply.fields.get("upstreams")
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            raise self._http.not_understood()
+        clusters = [OfferedCluster(_text(each, "name"), _text(each, "server")) for each in listed]
+        return clusters, reply.fields.get("incomplete") is not False
+
+    def _ask_as(self, token: Secret, path: str, summary: str) -> Reply:
+        reply = self._ask("GET", path, headers={"Authorization": f"Bearer {token.reveal()}"})
         if reply.status == 401:
             raise CredentialError(
                 "the session has expired or was revoked",
@@ -230,8 +243,8 @@ class GatewayClient:
                 hint=f"ostiary login --server {self.server}",
                 code="sign-in-needed",
             )
-        self._expect(reply, "the gateway did not return your user name")
-        return reply.fields
+        self._expect(reply, summary)
+        return reply
 
     # --- one request ---
 

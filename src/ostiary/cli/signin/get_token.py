@@ -31,11 +31,13 @@ from ostiary.plugin.stdout import ReservedStdout
 from ostiary.wire.client_authentication import (
     INFO_VARIABLE,
     V1,
+    ClusterInfo,
     ExecAnswer,
     ExecCredentialSpec,
     decode_info,
     encode_answer,
 )
+from ostiary.wire.kubeconfig import GATEWAY
 
 DESCRIPTION = """\
 The exec credential plugin for users who sign in at a gateway. kubectl and every other client that reads kubeconfigs
@@ -168,6 +170,15 @@ def _info() -> ExecCredentialSpec:
 def _authorities_told(info: ExecCredentialSpec, account: GatewayAccount) -> str | None:
     """The kubeconfig's authority, if its cluster is this gateway: then it vouches for ``/auth`` as well."""
     cluster = info.cluster
-    if cluster is None or not cluster.certificate_authority_data or not is_behind(cluster.server, account):
+    if cluster is None or not cluster.certificate_authority_data:
+        return None
+    if not is_behind(cluster.server, account) and not _is_said_to_be_behind(cluster, account):
         return None
     return cluster.certificate_authority_data.decode("utf-8", "replace")
+
+
+def _is_said_to_be_behind(cluster: ClusterInfo, account: GatewayAccount) -> bool:
+    """A cluster at a host of its own: the kubeconfig, which names the command as well, says whose authority it is."""
+    config = cluster.config
+    server = config.get(GATEWAY) if isinstance(config, dict) else None
+    return isinstance(server, str) and is_behind(server, account)

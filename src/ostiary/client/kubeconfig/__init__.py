@@ -3,7 +3,6 @@
 The names below are the public ones. `files` loads, `selection` chooses, `model` is what both speak of.
 """
 
-from ostiary.client.kubeconfig.document import EXEC_EXTENSION
 from ostiary.client.kubeconfig.files import load, loads, merge
 from ostiary.client.kubeconfig.model import (
     NO_OVERRIDES,
@@ -19,6 +18,7 @@ from ostiary.client.kubeconfig.model import (
 )
 from ostiary.client.kubeconfig.selection import choose, select
 from ostiary.client.kubeconfig.service_account import in_cluster
+from ostiary.wire.kubeconfig import EXEC_EXTENSION
 
 __all__ = [
     "EXEC_EXTENSION",

@@ -23,10 +23,9 @@ from ostiary.client.kubeconfig.model import (
 from ostiary.core.config import Document, Fields, Json, Reading
 from ostiary.core.text import printable
 from ostiary.model import Problem, Secret
+from ostiary.wire.kubeconfig import EXEC_EXTENSION
 
 T = TypeVar("T")
-# The name of the cluster extension that is handed to an exec plugin.
-EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 # Before v1, interactiveMode could be left out.
 _MODE_OPTIONAL = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 

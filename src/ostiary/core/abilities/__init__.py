@@ -32,6 +32,7 @@ from ostiary.interfaces.authorization import (
     ListsSubjects,
     NamesSubjects,
     Revised,
+    TellsRights,
 )
 from ostiary.interfaces.closing import Closes
 from ostiary.interfaces.group import GroupProvider, KeepsGroups, ListsGroups
@@ -87,7 +88,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
-            *(NamesSubjects, LintsPolicy, ServesResources),
+            *(TellsRights, NamesSubjects, LintsPolicy, ServesResources),
             *_OUTSIDE,
         ),
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),

@@ -1,6 +1,6 @@
 """Changes one value in the text of a YAML or JSON file, and leaves every other byte as it is.
 
-    text, path, value  ->  set_value | append_item  ->  the new text
+    text, path, value  ->  set_value | append_item | remove_item  ->  the new text
 
 Called by ``ostiary kubeconfig --merge``. A file that people keep by hand has comments, an order and a quoting of its
 own, which a parser and a dumper would lose. So a parser only says where a value stands, and the text is cut there.
@@ -41,6 +41,13 @@ def append_item(text: str, path: tuple[Step, ...], value: Json) -> str:
     old = _at(parse(text).value, path)
     expected = _with_value(parse(text).value, path, [*cast("list[Json]", old or []), value])
     return _verify(_Editor(text).append(path, value), expected)
+
+
+def remove_item(text: str, path: tuple[Step, ...], position: int) -> str:
+    """*text* without the item at *position* of the list at *path*. A comment above it stays."""
+    items = list(cast("list[Json]", _at(parse(text).value, path)))
+    expected = _with_value(parse(text).value, path, [*items[:position], *items[position + 1 :]])
+    return _verify(_Editor(text).remove(path, position), expected)
 
 
 def dump(value: Json) -> str:
@@ -119,6 +126,27 @@ class _Editor:
             return self._cut(last.end_mark.index, last.end_mark.index, f", {_flow(value)}")
         indent = " " * node.start_mark.column
         return self._insert_line(last, indent + "- " + _block(value, indent + "  "))
+
+    def remove(self, path: tuple[Step, ...], position: int) -> str:
+        root = self._compose()
+        parent, node = self._follow(root, path[:-1]), self._follow(root, path)
+        if not isinstance(node, yaml.SequenceNode):
+            raise EditRefused("there is no list in this place of the text")
+        item = node.value[position]
+        if self._is_flow(node):
+            # With the comma that follows it, or the one before it.
+            if position == 0:
+                end = node.value[1].start_mark.index if len(node.value) > 1 else item.end_mark.index
+                return self._cut(item.start_mark.index, end, "")
+            return self._cut(node.value[position - 1].end_mark.index, item.end_mark.index, "")
+        start = item.start_mark.index - item.start_mark.column
+        end = _content_end(item)
+        if self._text[end - 1 : end] not in ("\n", "\r"):
+            match = _LINE_END.search(self._text, end)
+            end = match.end() if match else len(self._text)
+        # The key of an empty list must have a value, further to the right than the key.
+        empty = " " * (parent.start_mark.column + 2) + "[]\n" if len(node.value) == 1 else ""
+        return self._cut(start, end, empty)
 
     def _compose(self) -> yaml.Node | None:
         text = self._text

@@ -11,19 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ostiary.core.rules import ANY, PolicyRule
+from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from ostiary.core.rules.matching import RuleTable, resource_keys, rules_not_covered
 from ostiary.model import RequestInfo
 
-# What kubectl and other clients read to find out which resources there are: the ClusterRole ``system:discovery``.
 DISCOVERY = "discovery"
-DISCOVERY_PATHS = tuple(
-    sorted(
-        (
-            *("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"),
-            *("/healthz", "/livez", "/readyz", "/version", "/version/"),
-        )
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from ostiary.interfaces.authorization import (
     Revised,
     Rules,
     Subject,
+    TellsRights,
 )
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 
@@ -181,6 +182,16 @@ class CachedAuthorizationProvider:
         if not isinstance(rules, Rules):
             raise self._failure(f"rules_for returned {_kind(rules)}")
         return rules
+
+    def gives_rights(self, user: UserInfo) -> bool | None:
+        """None if the provider cannot tell."""
+        telling = ability(self._provider, TellsRights)
+        if telling is None:
+            return None
+        rights: object = self._call(lambda: telling.gives_rights(user))
+        if not isinstance(rights, bool):
+            raise self._failure(f"gives_rights returned {_kind(rights)}")
+        return rights
 
     async def _decide_anew(self, attributes: Attributes) -> Decision:
         if (decide := self._decide_at_once) is not None:

@@ -288,6 +288,15 @@ class Authorizer:
             )
         return replace(merged, error="; ".join(errors))
 
+    def gives_rights(self, user: UserInfo, *, upstream: str) -> bool | None:
+        """Whether some policy for *upstream* allows *user* more than discovery; None if that cannot be told.
+
+        A provider before the one that allows it may still deny it. Raises `ProviderError`.
+        """
+        user = with_implied_groups(user)
+        rights = [provider.gives_rights(user) for provider in self._providers if provider.is_for(upstream)]
+        return True if True in rights else None if None in rights else False
+
     # --- refusals, for ``ostiary explain <decision id>`` ---
 
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:

@@ -16,6 +16,7 @@ from ostiary.core.delegation import decode
 from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued, IssuedToken
 from ostiary.errors import LoginRefused
+from ostiary.gateway.login.clusters import UsersClusters
 from ostiary.interfaces.token_store import Found, TokenRecord
 from ostiary.wire.status import failure, www_authenticate
 
@@ -127,6 +128,15 @@ def whoami(record: Found) -> LoginAnswer:
             **_delegation(record.token),
         },
     )
+
+
+def clusters(offered: UsersClusters, gateway: str) -> LoginAnswer:
+    """The clusters of the caller, for programs that write kubeconfigs."""
+    listed = [
+        {"name": each.name, "label": each.label, "server": each.server, "access": each.use.value}
+        for each in offered.clusters
+    ]
+    return json_answer(200, {"gateway": gateway, "upstreams": listed, "incomplete": offered.incomplete})
 
 
 def _delegation(token: TokenRecord) -> dict[str, str]:

@@ -5,6 +5,7 @@
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
+    /auth/upstreams, /auth/kubeconfig/all                          cluster_answers
     /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
     /auth/application, and the hosts of web applications           applications.visits
 
@@ -35,6 +36,8 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.applications.sign_ins import ApplicationSignIns
 from ostiary.gateway.login.applications.visits import ApplicationVisits
+from ostiary.gateway.login.cluster_answers import ClusterAnswers
+from ostiary.gateway.login.clusters import Clusters
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
@@ -93,6 +96,7 @@ class Login:
         find_token: FindToken | None = None,
         counts: ImmediateCounts | None = None,
         applications: Applications | None = None,
+        clusters: Clusters | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -168,8 +172,12 @@ class Login:
             if applications
             else None
         )
+        self._clusters = ClusterAnswers(
+            self._site, clusters, sessions=self._sessions, browsers=self._browsers, events=self._events
+        )
         self._pages = Pages(
             self._site,
+            clusters=clusters,
             tokens=tokens,
             browsers=self._browsers,
             flows=flows,
@@ -230,6 +238,10 @@ class Login:
                 return await self._sessions.logout(request)
             case ["whoami"]:
                 return await self._sessions.whoami(request)
+            case ["upstreams"]:
+                return await self._clusters.list_clusters(request)
+            case ["kubeconfig", "all"]:
+                return await self._clusters.download_kubeconfig(request)
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:

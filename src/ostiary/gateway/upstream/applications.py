@@ -35,7 +35,7 @@ class Applications:
         for upstream in routes.upstreams:
             if upstream.settings.is_application:
                 for host in upstream.settings.hosts or (self._gateway_host,):
-                    self._add(_bracketed(host) + port_text, ((routes, upstream),))
+                    self._add(bracketed(host) + port_text, ((routes, upstream),))
 
     def _add(self, host: str, routed: Iterable[tuple[Routes, Upstream]]) -> None:
         self._by_host[host] = (*self._by_host.get(host, ()), *routed)
@@ -67,7 +67,7 @@ class Applications:
 
     def is_gateways_own(self, host: str) -> bool:
         """Whether the sign-in pages are at this ``Host``, too."""
-        return host.lower() == _bracketed(self._gateway_host) + self._port
+        return host.lower() == bracketed(self._gateway_host) + self._port
 
 
 def browser_port(external_url: str, port: int | None = None) -> str:
@@ -79,5 +79,5 @@ def browser_port(external_url: str, port: int | None = None) -> str:
     return "" if port == _DEFAULT_PORTS.get(url.scheme) else f":{port}"
 
 
-def _bracketed(host: str) -> str:
+def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -18,6 +18,8 @@ from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
+from ostiary.core.rules import PolicyRule
+from ostiary.core.rules.discovery import gives_more_than_discovery
 from ostiary.core.settings.declare import read_settings
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import (
@@ -123,6 +125,10 @@ class AbacAuthorization:
         paths = (NonResourceRule(_verbs(policy), (policy.path,)) for policy in mine if policy.path)
         return Rules(tuple(resources), tuple(paths))
 
+    def gives_rights(self, user: UserInfo) -> bool:
+        rules = (rule for policy in self._files.current.of(user) for rule in _rules(policy))
+        return any(map(gives_more_than_discovery, rules))
+
     def grants(self) -> tuple[Grant, ...]:
         return tuple(grant for policy in self._files.current.all for grant in _grants(policy))
 
@@ -154,6 +160,13 @@ def _grants(policy: PolicyLine) -> Iterator[Grant]:
         yield Grant(_subject(policy), rule, policy.namespace, subresources=True)
     if policy.path:
         yield Grant(_subject(policy), NonResourceRule(_verbs(policy), (policy.path,)))
+
+
+def _rules(policy: PolicyLine) -> Iterator[PolicyRule]:
+    if policy.resource:
+        yield PolicyRule(_verbs(policy), (policy.api_group,), (policy.resource,))
+    if policy.path:
+        yield PolicyRule(_verbs(policy), non_resource_urls=(policy.path,))
 
 
 def _subjects_in(policy: PolicyLine) -> Iterator[Subject]:

@@ -10,11 +10,12 @@ there are for others. Most entries of a large policy are never looked up, so the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from ostiary.core.implied_groups import implied_groups
+from ostiary.core.rules.discovery import gives_more_than_discovery
 from ostiary.core.rules.matching import RuleTable, resource_keys
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
@@ -121,6 +122,7 @@ class Index:
         self._local: dict[str, dict[tuple[str, str], _Entry]] = {USER: {}, USER_GROUP: {}}
         self._groups: set[str] = set()
         self._seen: dict[tuple[str, tuple[str, ...], str], list[SubjectScope]] = {}
+        self._with_rights: frozenset[tuple[str, str]] | None = None
         for binding in manifests.bindings:
             self._add(binding)
         bound_roles = {role_key(binding) for binding in manifests.bindings}
@@ -223,6 +225,24 @@ class Index:
 
     def mentions(self, group: str) -> bool:
         return group in self._groups
+
+    def gives_rights(self, user: UserInfo) -> bool:
+        """Whether *user* has a rule, in whatever namespace, that gives more than discovery."""
+        if self._with_rights is None:
+            # All at once, and once: a question then costs as little as any other.
+            self._with_rights = frozenset(self._holders_with_rights())
+        who = [(USER, user.username), *((USER_GROUP, group) for group in (*user.groups, *implied_groups(user)))]
+        return MASTERS in user.groups or not self._with_rights.isdisjoint(who)
+
+    def _holders_with_rights(self) -> Iterator[tuple[str, str]]:
+        for binding in self.bindings:
+            role = self.roles.get(role_key(binding))
+            rules = () if role is None else role.rules
+            if binding.namespace:
+                # A RoleBinding gives rules for paths to nobody.
+                rules = tuple(rule for rule in rules if rule.resources)
+            if any(map(gives_more_than_discovery, rules)):
+                yield from (holder_of(subject, binding.namespace) for subject in binding.subjects)
 
     def groups(self) -> frozenset[str]:
         """Every group that the policy mentions, and the one that needs no policy."""

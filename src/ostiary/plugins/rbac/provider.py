@@ -123,6 +123,9 @@ class RbacAuthorization:
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
         return listing.who_can(self._index, attributes.request)
 
+    def gives_rights(self, user: UserInfo) -> bool:
+        return self._index.gives_rights(user)
+
     def grants(self) -> tuple[Grant, ...]:
         return tuple(listing.grants(self._index))
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.config import parse
-from ostiary.core.config.edit import EditRefused, append_item, set_value
+from ostiary.core.config.edit import EditRefused, append_item, remove_item, set_value
 from ostiary.errors import ConfigurationError
 
 COMMENTED = """\
@@ -144,3 +144,37 @@ def test_everything_outside_of_the_change_is_byte_identical(
     # Only an empty list may give way to the one that is filled; a bracket of the new item may look like one of its own.
     lost = text[len(start) : len(text) - len(end)]
     assert lost.strip() in ("", "[]", "[", "]")
+
+
+def test_an_item_is_removed_with_its_lines_and_comments_stay() -> None:
+    without_a = COMMENTED.replace("  - name: \"a\"     # quoted\n    user: {token: 'x'}\n", "")
+    assert remove_item(COMMENTED, ("users",), 0) == without_a
+    assert remove_item(COMMENTED, ("users",), 1) == COMMENTED.replace(
+        "  - name: b\n    user:\n      token: |+\n        y\n\n", ""
+    )
+    assert parse(remove_item(without_a, ("users",), 0)).value == {"users": [], "current-context": ""}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": [1, 2, 3]}', "a: [1, 2, 3] # x\n", "a:\n- 1\n- 2\n- 3", "a:\r\n- 1\r\n- 2\r\n- 3\r\n"]
+)
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_any_item_can_be_removed(text: str, position: int) -> None:
+    numbers = [1, 2, 3]
+    del numbers[position]
+    new = remove_item(text, ("a",), position)
+    assert parse(new).value == {"a": numbers}
+    assert new.count("\r") == new.count("\n") * ("\r" in text)
+
+
+@given(st.lists(st.dictionaries(st.text("ab#: ", max_size=3), st.text("xy -:#", max_size=5), max_size=2), min_size=1))
+@settings(max_examples=50)
+def test_removing_means_what_it_says_or_is_refused(values: list[dict[str, str]]) -> None:
+    text = "before: 1\nlist:\n" + "".join(f"- {json.dumps(value)}\n" for value in values) + "after: 2\n"
+    new = remove_item(text, ("list",), len(values) - 1)
+    assert parse(new).value == {"before": 1, "list": values[:-1], "after": 2}
+
+
+def test_an_item_that_others_refer_to_is_not_removed() -> None:
+    with pytest.raises(EditRefused):
+        remove_item("a:\n- &x 1\n- *x\n", ("a",), 0)

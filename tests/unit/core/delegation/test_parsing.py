@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ostiary.core.delegation.parsing import LONGEST_SCOPE, MOST_PIECES, parse_scope, scope_of_rules
-from ostiary.core.delegation.scope import DISCOVERY_PATHS, ScopeRule, discovery_rule
+from ostiary.core.delegation.scope import ScopeRule, discovery_rule
+from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from ostiary.errors import ScopeError
 
 

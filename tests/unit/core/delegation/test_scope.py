@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.delegation import Scope, parse_scope, scope_of_rules
-from ostiary.core.delegation.scope import DISCOVERY_PATHS
+from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from tests.unit.core.delegation.scopes import asked, random_request, random_scope
 
 

@@ -10,12 +10,13 @@ import pytest
 from ostiary.gateway.config import settings
 from ostiary.gateway.upstream.routes import Routes
 from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.interfaces.attributes import AttributesMapper
 from ostiary.plugins.http.attributes import HttpAttributes
 from ostiary.testing import FakeClock
 
 
-def upstream(name: str, *, kind: str = "http", **options: Any) -> Upstream:
-    attributes = settings.Provider(name, kind, HttpAttributes())
+def upstream(name: str, *, kind: str = "http", mapper: AttributesMapper | None = None, **options: Any) -> Upstream:
+    attributes: settings.Provider[AttributesMapper] = settings.Provider(name, kind, mapper or HttpAttributes())
     configured = settings.UpstreamConfig(name=name, server="http://127.0.0.1:1", attributes=attributes, **options)
     return Upstream(configured, asyncio.get_running_loop(), FakeClock())
 

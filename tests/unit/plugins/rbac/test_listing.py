@@ -107,3 +107,34 @@ def test_rbac_tells_each_rule_of_each_subject_where_it_holds() -> None:
         ("dev", pods, "team", f'{local} ClusterRole "r"'),
         ("bob", ResourceRule(("list",), ("apps",), ("deployments",)), "team", f'{local} Role "r"'),
     ]
+
+
+def test_whoever_has_a_rule_somewhere_has_rights() -> None:
+    provider = rbac(
+        cluster_role("pods", PODS),
+        cluster_role("paths", urls("get", "/metrics")),
+        cluster_role("sessions", rule("*", "ostiary.dev", "*")),
+        role("secrets", "ns1", SECRETS),
+        bind("pods", "User:alice"),
+        bind("paths", "Group:monitors"),
+        bind("paths", "User:mistaken", namespace="ns1"),
+        bind("sessions", "User:operator"),
+        bind("secrets", "Group:devs", "ServiceAccount:robot", namespace="ns1", role_kind="Role"),
+        bind("gone", "User:carol"),
+    )
+
+    def has_rights(name: str, *groups: str) -> bool:
+        return provider.gives_rights(UserInfo(name, groups=groups))
+
+    assert has_rights("alice")
+    assert has_rights("bob", "devs")
+    assert has_rights("bob", "monitors")
+    assert has_rights("system:serviceaccount:ns1:robot")
+    assert has_rights("bob", "system:masters")
+    # Discovery and reviews of oneself, which the defaults give to everybody, are nothing to be offered.
+    assert not has_rights("bob", "system:authenticated")
+    # Roles of the gateway's own API, roles that do not exist, and paths by a RoleBinding give nothing in a cluster.
+    assert not has_rights("operator")
+    assert not has_rights("carol")
+    assert not has_rights("mistaken")
+    assert not has_rights("")

@@ -21,6 +21,7 @@ from ostiary.gateway.config.settings.provider import Authorization, Groups, Iden
 from ostiary.gateway.config.settings.tracing import Parents, Tracing
 from ostiary.gateway.config.settings.upstream import (
     IdentityMode,
+    Offered,
     UpstreamAuth,
     UpstreamConfig,
     UpstreamSettings,
@@ -48,6 +49,7 @@ __all__ = [
     "ListenLimits",
     "ListenTimeouts",
     "Log",
+    "Offered",
     "OnError",
     "OutgoingTls",
     "Parents",

@@ -39,6 +39,14 @@ class UpstreamAuth(Enum):
     BROWSER = "browser"
 
 
+class Offered(Enum):
+    """To whom a cluster is offered on the pages, and by ``ostiary kubeconfig --all``."""
+
+    BY_POLICY = "byPolicy"
+    EVERYBODY = "everybody"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamTimeouts:
     connect: Annotated[timedelta, Duration("for a connection")] = timedelta(seconds=5)
@@ -80,6 +88,18 @@ class RedirectSettings:
 class UpstreamSettings:
     """The settings of an upstream that need no working out. `hosts` empty: any."""
 
+    display_name: Annotated[
+        str, Text("what people read where clusters are listed: `Production, Frankfurt`", unset="the name")
+    ] = ""
+    offered: Annotated[
+        Offered,
+        OneOf(
+            "to whom a Kubernetes upstream is [offered](../how-to/all-my-clusters.md) on the page and by `ostiary"
+            " kubeconfig --all`. `byPolicy`: to those who may do something there; `everybody`: to all who are signed"
+            " in; `never`: to nobody. It gives no permission",
+            Offered,
+        ),
+    ] = Offered.BY_POLICY
     hosts: Annotated[tuple[str, ...], Hosts("names without port, in any case", unset="any")] = ()
     prefix: Annotated[
         str,
@@ -179,6 +199,10 @@ class UpstreamConfig(UpstreamSettings):
     authorities_pem: str | None = None
     refuses_redirects: bool = False
     place: Place = field(default=Place(), compare=False)
+
+    @property
+    def label(self) -> str:
+        return self.display_name or self.name
 
     @property
     def is_application(self) -> bool:

@@ -13,6 +13,7 @@ from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.clusters import NO_CLUSTERS, Clusters
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
@@ -39,6 +40,7 @@ class Pages:
         self,
         site: Site,
         *,
+        clusters: Clusters | None,
         tokens: Tokens,
         browsers: BrowserSessions,
         flows: Flows,
@@ -51,6 +53,7 @@ class Pages:
         api_tokens: ApiTokenPages | None,
     ) -> None:
         self._site = site
+        self._clusters = clusters
         self._narrowed = NarrowedTokenPage(tokens, events, lengths)
         self._tokens = tokens
         self._browsers = browsers
@@ -74,10 +77,7 @@ class Pages:
         admin, visitor = await self._is_admin(visitor), await self._with_areas(visitor)
         match steps:
             case ["token"]:
-                asks_nobody = self._lengths.asks_nobody(visitor.session.provider, kept=bool(visitor.session.sealed))
-                return views.home(
-                    self._site, visitor, lifetime=self._tokens.lifetime, admin=admin, asks_nobody=asks_nobody
-                )
+                return await self._home(visitor, admin=admin)
             case ["token", "narrow"]:
                 return self._narrowed.show(visitor, admin=admin)
             case ["sessions"]:
@@ -128,6 +128,17 @@ class Pages:
         return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
 
     # --- tokens and sessions ---
+
+    async def _home(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
+        user, clusters = visitor.session.user, self._clusters
+        return views.home(
+            self._site,
+            visitor,
+            lifetime=self._tokens.lifetime,
+            admin=admin,
+            asks_nobody=self._lengths.asks_nobody(visitor.session.provider, kept=bool(visitor.session.sealed)),
+            offered=NO_CLUSTERS if clusters is None else await clusters.of(user),
+        )
 
     async def _new_token(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         signed = await self._attest(visitor, request)

@@ -128,11 +128,16 @@ class SessionCalls:
         if token is None:
             return answers.bearer_challenge()
         try:
-            record: Found | None = await self._tokens.find(token)
-            if record is not None and record.session.kind is not SessionKind.SIGN_IN:
-                checked = await self._find_token(token)
-                # That one ends with its check; the token itself lives longer.
-                record = None if checked is None else replace(checked, token=record.token)
+            record = await self.find(token)
         except Exception as error:
             return self._events.record_failure(error, request)
         return answers.no_good_token() if record is None else answers.whoami(record)
+
+    async def find(self, token: str) -> Found | None:
+        """Whose token it is, and what of; None if nobody's any more."""
+        record = await self._tokens.find(token)
+        if record is None or record.session.kind is SessionKind.SIGN_IN:
+            return record
+        checked = await self._find_token(token)
+        # That one ends with its check; the token itself lives longer.
+        return None if checked is None else replace(checked, token=record.token)

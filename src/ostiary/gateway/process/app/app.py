@@ -27,6 +27,7 @@ from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
 from ostiary.gateway.doors.webhooks.handler import WebhookHandler
 from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.http1.headers import HeaderFilter
+from ostiary.gateway.login.clusters import Clusters, offers
 from ostiary.gateway.login.http_adapter import LoginHandler
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.app.api_groups_setup import ApiGroupsSetup
@@ -297,6 +298,7 @@ class App:
             find_token=self.programs.find_token,
             counts=shared.counts,
             applications=self._all_applications,
+            clusters=Clusters([*offers(self.routes, config.external_url), *self.doors.clusters()], self.authorizer),
             clock=self._clock,
             on_event=SignInRecorder(self.auditor, shared.metrics, shared.ended, clock=self._clock).record,
         )

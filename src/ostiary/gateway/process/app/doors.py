@@ -6,7 +6,7 @@ audit and metrics. They differ in where requests may go, and in that they answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ostiary.core.clock import Clock
@@ -23,6 +23,7 @@ from ostiary.gateway.doors.haproxy.agent import HandleQuestion
 from ostiary.gateway.doors.haproxy.answers import HaproxyAnswers
 from ostiary.gateway.doors.haproxy.decisions.pusher import DecisionPusher
 from ostiary.gateway.doors.haproxy.handler import HaproxyHandler
+from ostiary.gateway.login.clusters import ClusterOffer, offers
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import AnswerAllowed, Engine, EngineParts
 from ostiary.gateway.upstream.applications import Applications
@@ -50,6 +51,11 @@ class Doors:
         # Of the doors of HAProxies, by the address where each asks.
         self.agents: dict[Address, tuple[DoorSettings, HandleQuestion]] = {}
         self.pushers: dict[str, DecisionPusher] = {}
+
+    def clusters(self) -> Iterator[ClusterOffer]:
+        """The clusters that kubectl reaches through the proxies of the doors."""
+        for door in self._config.doors:
+            yield from offers(Routes(self._carried_by(door)), self._config.external_url, port=door.port)
 
     def _carried_by(self, door: DoorSettings) -> list[Upstream]:
         names = {each.name for each in upstreams_of(door, self._config.upstreams)}

@@ -8,7 +8,9 @@ from datetime import timedelta
 
 from ostiary.core.text import printable
 from ostiary.core.tokens import Issued
+from ostiary.gateway.authorize.cluster_use import ClusterUse
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.clusters import NO_CLUSTERS, ClusterOffer, UsersClusters
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.page import page
@@ -17,7 +19,7 @@ from ostiary.gateway.login.pages.templates import fill
 from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.interfaces.token_store import Session
-from ostiary.wire.kubeconfig import kubectl_commands, ostiary_command
+from ostiary.wire.kubeconfig import cluster_context, kubectl_commands, ostiary_command
 
 # As `ostiary.gateway.login.visit` writes them.
 _CLIENT = re.compile(
@@ -25,8 +27,19 @@ _CLIENT = re.compile(
 )
 
 
-def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks_nobody: bool) -> LoginAnswer:
+def home(
+    site: Site,
+    visitor: Visitor,
+    *,
+    lifetime: timedelta,
+    admin: bool,
+    asks_nobody: bool,
+    offered: UsersClusters = NO_CLUSTERS,
+) -> LoginAnswer:
     session = visitor.session
+    # One cluster at the gateway's own URL needs no list.
+    listed = offered.clusters if [each.server for each in offered.clusters] != [site.external_url] else ()
+    kubeconfig = site.kubeconfig_of(listed) if listed else site.kubeconfig
     body = fill(
         "home.html",
         user=printable(session.user.username),
@@ -35,9 +48,11 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         until=shown_time(session.expires_at),
         checked=say("home.unchecked") if asks_nobody else say("home.checked_every", span=span_text(lifetime)),
         lifetime=span_text(lifetime),
-        command=ostiary_command(site.kubeconfig),
-        context=site.context,
-        commands="\n".join(kubectl_commands(site.kubeconfig)),
+        clusters=_clusters(site, listed, incomplete=offered.incomplete),
+        command=ostiary_command(kubeconfig),
+        context=str(kubeconfig["current-context"]),
+        commands="\n".join(kubectl_commands(kubeconfig)),
+        kubeconfig="/auth/kubeconfig/all" if listed else "/auth/kubeconfig",
         filename=f"{site.context}.kubeconfig",
         form_token=visitor.form_token,
     )
@@ -46,6 +61,22 @@ def home(site: Site, visitor: Visitor, *, lifetime: timedelta, admin: bool, asks
         body,
         navigation=navigation("/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token),
     )
+
+
+def _clusters(site: Site, listed: Sequence[ClusterOffer], *, incomplete: bool) -> Markup:
+    """The clusters that the visitor can use, and the context that each has."""
+    rows = [
+        fill(
+            "cluster.html",
+            label=printable(each.label),
+            command=f"kubectl --context {cluster_context(site.context, each.name)} get pods",
+            server=each.server,
+            tag=fill("tag.html", text=say("home.cluster_unsure")) if each.use is ClusterUse.UNKNOWN else NOTHING,
+        )
+        for each in listed
+    ]
+    note = fill("clusters_incomplete.html") if incomplete else NOTHING
+    return join((fill("clusters.html", rows=join(rows)) if rows else NOTHING, note))
 
 
 def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ostiary.core.config.document import Json
-from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
+from ostiary.gateway.login.clusters import ClusterOffer
+from ostiary.wire.kubeconfig import OfferedCluster, clusters_kubeconfig, context_name, gateway_kubeconfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,12 @@ class Site:
     def kubeconfig(self) -> dict[str, Json]:
         """For kubectl: the same as ``ostiary kubeconfig`` makes. There is no secret in it."""
         return gateway_kubeconfig(self.external_url, name=self.context, authorities_pem=self.authorities_pem)
+
+    def kubeconfig_of(self, clusters: Sequence[ClusterOffer]) -> dict[str, Json]:
+        """A context for each of *clusters*: the same as ``ostiary kubeconfig --all`` makes."""
+        return clusters_kubeconfig(
+            self.external_url,
+            [OfferedCluster(cluster.name, cluster.server) for cluster in clusters],
+            name=self.context,
+            authorities_pem=self.authorities_pem,
+        )

@@ -1,0 +1,39 @@
+"""Which rules give more than a look at what there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.core.rules import PolicyRule
+from ostiary.core.rules.discovery import DISCOVERY_PATHS, gives_more_than_discovery
+
+REVIEWS = ("authorization.k8s.io",)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PolicyRule(("get",), non_resource_urls=DISCOVERY_PATHS),
+        PolicyRule(("create",), REVIEWS, ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+        PolicyRule(("*",), ("ostiary.dev",), ("*",)),
+        PolicyRule((), ("",), ("pods",)),
+        PolicyRule(("get",)),
+    ],
+)
+def test_what_everybody_has_is_no_right(rule: PolicyRule) -> None:
+    assert not gives_more_than_discovery(rule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PolicyRule(("get",), ("",), ("pods",), ("one",)),
+        PolicyRule(("get",), non_resource_urls=("/api", "/metrics")),
+        PolicyRule(("post",), non_resource_urls=("/api",)),
+        PolicyRule(("create",), REVIEWS, ("selfsubjectaccessreviews", "subjectaccessreviews")),
+        PolicyRule(("get",), ("*",), ("selfsubjectaccessreviews",)),
+        PolicyRule(("use",), ("ostiary.dev", "apps"), ("deployments",)),
+    ],
+)
+def test_anything_else_is_one(rule: PolicyRule) -> None:
+    assert gives_more_than_discovery(rule)
