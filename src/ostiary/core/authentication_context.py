@@ -2,8 +2,8 @@
 
     with_context(user, AuthenticationContext(acr="urn:example:gold", amr=("pwd", "otp"), auth_time=moment))
 
-Identity providers write it into `UserInfo.extra`, so that it goes wherever the user goes; step-up rules read it there. It
-is kept through renewals: a refresh does not make `auth_time` newer, unless the identity system itself says so.
+Identity providers write it into `UserInfo.extra`, so that it goes wherever the user goes; step-up rules read it there.
+It is kept through renewals: a refresh does not make `auth_time` newer, unless the identity system itself says so.
 """
 
 from __future__ import annotations
