@@ -26,6 +26,8 @@ class LoginRequest:
 
     `headers` have lower-case names and keep their order; `query` and `form` are decoded pairs. `callback_url` is
     where the identity system must send the browser back to. `peer_certificate` (DER) was verified by the listener.
+    `server_certificate` (DER) is what our listener showed on this connection; None without TLS, as behind a proxy that
+    ends it.
     `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
     return of a browser that did not begin this login, or began it with another provider, or too long ago.
     `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
@@ -40,6 +42,7 @@ class LoginRequest:
     callback_url: str = ""
     remote_address: str = ""
     peer_certificate: bytes | None = field(default=None, repr=False)
+    server_certificate: bytes | None = field(default=None, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request_id: str = ""
     required: RequiredAuthentication | None = None
@@ -69,21 +72,40 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Ask the client for proof: `www_authenticate` goes into a 401 of ``/auth``, and nowhere else."""
+    """Ask the client for proof: `www_authenticate` goes into a 401 of ``/auth``, and nowhere else.
+
+    `advice` is what a person reads whose browser has no such proof.
+    """
 
     www_authenticate: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedOnce:
+    """A proof that is good for one sign-in. `proof_id` names it among all proofs of the provider: a second copy of it,
+    however it is written, has the same. The gateway remembers it until `until`; from then on the provider itself must
+    refuse it."""
+
+    proof_id: str
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A user, and what the provider wants to have again when the session is renewed: a refresh token, say.
+    """A user, what the provider wants to have again when the session is renewed, and how the sign-in may end.
 
-    The gateway seals `kept` with a secret that only the client has, so a reader of its store cannot use it. It belongs
-    to one session: other sessions of the same sign-in have none.
+    The gateway seals `kept` (a refresh token, say) with a secret that only the client has, so a reader of its store
+    cannot use it. It belongs to one session: other sessions of the same sign-in have none.
+
+    With `used_once` the proof is refused when it comes a second time, at whatever replica. `www_authenticate` goes with
+    the answer to the client: by it the gateway proves to the client who it is (mutual authentication).
     """
 
     user: UserInfo
-    kept: Secret = field(repr=False)
+    kept: Secret | None = field(default=None, repr=False)
+    used_once: UsedOnce | None = None
+    www_authenticate: str = field(default="", repr=False)
 
 
 class IdentityProvider(Protocol):
@@ -109,6 +131,7 @@ class SignIn(Enum):
 
     REDIRECT = "redirect"  # in a browser, on the identity system's own pages
     PASSWORD = "password"  # noqa: S105  # with a name and a password, sent as ``Authorization: Basic``
+    NEGOTIATE = "negotiate"  # by a Kerberos ticket, sent as ``Authorization: Negotiate``
     AMBIENT = "ambient"  # by what comes with the request anyway: a certificate, a header, a cookie
     PROGRAM = "program"  # by a token that only programs have; it is not offered to people
 
@@ -117,7 +140,7 @@ class SignIn(Enum):
 class TellsSignIn(Protocol):
     """An identity provider that says beforehand how people sign in, so that a program knows what to offer.
 
-    For a provider without it, `SignIn.REDIRECT` is assumed, since a browser can do all three.
+    For a provider without it, `SignIn.REDIRECT` is assumed, since a browser can do all of them.
     """
 
     sign_in: SignIn

@@ -25,7 +25,7 @@ import pytest
 from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.closing import Closes
-from ostiary.interfaces.identity import Challenge, IdentityProvider, LoginRequest, Redirect, Revalidates
+from ostiary.interfaces.identity import Challenge, Identified, IdentityProvider, LoginRequest, Redirect, Revalidates
 from ostiary.model import UserInfo
 from ostiary.testing.abilities import check_members
 
@@ -59,7 +59,7 @@ class IdentityContract:
         _check_user(await provider.handle_client(proof))
 
     async def test_the_same_proof_gives_the_same_user(self, provider: IdentityProvider, proof: LoginRequest) -> None:
-        assert await provider.handle_client(proof) == await provider.handle_client(proof)
+        assert _user_of(await provider.handle_client(proof)) == _user_of(await provider.handle_client(proof))
 
     async def test_without_a_proof_nobody_is_let_in(self, provider: IdentityProvider) -> None:
         _check_closed(await _answer_of(provider, NOBODY))
@@ -77,9 +77,9 @@ class IdentityContract:
     async def test_logins_at_the_same_time_do_not_mix(
         self, provider: IdentityProvider, proof: LoginRequest, wrong_proof: LoginRequest
     ) -> None:
-        expected = await provider.handle_client(proof)
+        expected = _user_of(await provider.handle_client(proof))
         results = await asyncio.gather(*(_answer_of(provider, request) for request in (proof, wrong_proof, NOBODY) * 3))
-        assert results[0::3] == [expected] * 3
+        assert [_user_of(said) for said in results[0::3]] == [expected] * 3
         for closed in (*results[1::3], *results[2::3]):
             _check_closed(closed)
 
@@ -96,7 +96,7 @@ class IdentityContract:
     async def test_who_is_still_a_user_stays_one_at_renewal(
         self, provider: IdentityProvider, proof: LoginRequest
     ) -> None:
-        user = await provider.handle_client(proof)
+        user = _user_of(await provider.handle_client(proof))
         assert await _revalidate(provider, cast(UserInfo, user)) == user
 
     async def test_who_never_was_a_user_is_refused_at_renewal(self, provider: IdentityProvider) -> None:
@@ -128,7 +128,12 @@ async def _revalidate(provider: IdentityProvider, user: UserInfo) -> object:
     return await revalidating.revalidate(user)
 
 
-def _check_user(said: object) -> None:
+def _user_of(said: object) -> object:
+    return said.user if isinstance(said, Identified) else said
+
+
+def _check_user(answer: object) -> None:
+    said = _user_of(answer)
     assert isinstance(said, UserInfo), f"exactly one answer is due, a user: {type(said).__name__}"
     assert said.username, "a user has a name"
     assert not said.username.startswith("system:"), "such names are the system's"

@@ -192,8 +192,9 @@ def no_content() -> LoginAnswer:
     return LoginAnswer(204, COMMON)
 
 
-def challenge(scheme: str) -> LoginAnswer:
-    return error(401, "authentication required").with_headers(("WWW-Authenticate", scheme))
+def challenge(scheme: str, advice: str = "") -> LoginAnswer:
+    """*advice* is for a person who cannot answer the challenge."""
+    return error(401, advice or "authentication required").with_headers(("WWW-Authenticate", scheme))
 
 
 def bearer_challenge() -> LoginAnswer:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from ostiary.core.net import is_loopback
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
+from ostiary.gateway.http1.server.tls import ListenerContext
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
@@ -86,6 +87,7 @@ class LoginHandler:
             headers=headers,
             remote_address=self._client(passage),
             peer_certificate=exchange.connection.peer_certificate,
+            server_certificate=_own_certificate(passage),
         )
 
     def _client(self, passage: Passage) -> str:
@@ -93,6 +95,13 @@ class LoginHandler:
         forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
         remote = passage.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
+
+
+def _own_certificate(passage: Passage) -> bytes | None:
+    """What our listener showed on this connection. Another one may be in its file by now."""
+    tls = passage.exchange.connection.transport.get_extra_info("ssl_object")
+    context = getattr(tls, "context", None)
+    return context.certificate if isinstance(context, ListenerContext) else None
 
 
 def _transport_security(passage: Passage) -> list[tuple[bytes, bytes]]:

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from ostiary.core.clock import Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
@@ -100,6 +102,7 @@ def server_context(tls: settings.ServerTls, protocol: str = "http/1.1") -> ssl.S
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(tls.certificate, tls.key)
+        context.certificate = next((each.public_bytes(Encoding.DER) for each in certificates(tls.certificate)), None)
         if tls.client_ca is not None:
             # Requested, not required: most clients present a token. A certificate that is presented must be valid.
             context.load_verify_locations(tls.client_ca)

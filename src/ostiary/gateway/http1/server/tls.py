@@ -44,9 +44,10 @@ class _Handshake(ssl.SSLObject):
 
 
 class ListenerContext(ssl.SSLContext):
-    """The context of a listener."""
+    """The context of a listener. `certificate` (DER) is its own, which Python does not tell of a connection."""
 
     sslobject_class = _Handshake
+    certificate: bytes | None = None
 
     def wrap_bio(
         self,

@@ -35,7 +35,6 @@ from ostiary.gateway.login.sign_in.providers import ProviderCalls
 from ostiary.gateway.login.visit import client_text, field, only
 from ostiary.interfaces.identity import LoginRequest, VerifiedToken, VerifiesTokens
 from ostiary.interfaces.shared_counts import ImmediateCounts
-from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import Found
 from ostiary.model import Secret
 
@@ -111,6 +110,7 @@ class TokenExchanger:
         providers: ProviderCalls,
         jwts: JwtRequests,
         find_token: FindToken,
+        used: UsedTokens | None,
         events: LoginEvents,
         external_url: str,
         clock: Clock,
@@ -123,8 +123,7 @@ class TokenExchanger:
         }
         self._tokens = tokens
         self._find_token = find_token
-        objects = ability(tokens.store, ObjectStore)
-        self._used = None if objects is None else UsedTokens(objects, clock=clock)
+        self._used = used
         self._providers = providers
         self._jwts = jwts
         self._events = events

@@ -15,7 +15,7 @@ from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login.sign_in.groups import SYSTEM, ContractBroken, ProviderUser
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import AsksAgain, BoundToCluster, Identified
+from ostiary.interfaces.identity import AsksAgain, BoundToCluster, Identified, UsedOnce
 from ostiary.model import Secret, UserInfo
 
 
@@ -32,19 +32,30 @@ def _is_pair(item: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedUser:
-    """The user whom a provider has identified, and what it keeps for the session, if anything."""
+    """The user whom a provider has identified, and what else it said."""
 
     user: UserInfo
-    kept: Secret | None
+    kept: Secret | None = None
+    used_once: UsedOnce | None = None
+    www_authenticate: str = ""
 
 
 def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
     if not isinstance(answer, Identified):
-        return IdentifiedUser(user_of(provider, answer), None)
-    if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
+        return IdentifiedUser(user_of(provider, answer))
+    if answer.kept is not None and (
+        not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None
+    ):
         cause = "it returned a value to keep that is not a Secret, or that it cannot use for a refresh"
         raise contract_broken(provider, cause)
-    return IdentifiedUser(user_of(provider, answer.user), answer.kept)
+    if answer.used_once is not None and not _names_a_proof(answer.used_once):
+        raise contract_broken(provider, "it does not say which proof is used up, or until when")
+    proof = header_value(provider, answer.www_authenticate) if answer.www_authenticate else ""
+    return IdentifiedUser(user_of(provider, answer.user), answer.kept, answer.used_once, proof)
+
+
+def _names_a_proof(used: object) -> bool:
+    return isinstance(used, UsedOnce) and used.proof_id != "" and used.until.tzinfo is not None
 
 
 def user_of(provider: Identity, answer: object) -> UserInfo:

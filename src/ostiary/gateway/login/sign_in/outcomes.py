@@ -48,9 +48,14 @@ class SignInOutcomes:
     async def answer(self, visit: Visit, outcome: Outcome, goal: Goal) -> LoginAnswer:
         """What the client gets for *outcome*. Raises what the store raises: then nothing was issued."""
         if isinstance(outcome, Challenge):
-            return answers.challenge(outcome.www_authenticate)
+            return answers.challenge(outcome.www_authenticate, outcome.advice)
         if isinstance(outcome, Elsewhere):
             return await self._send_elsewhere(visit, outcome)
+        answer = await self._finish(visit, outcome, goal)
+        proof = outcome.www_authenticate
+        return answer.with_headers(("WWW-Authenticate", proof)) if proof else answer
+
+    async def _finish(self, visit: Visit, outcome: SignedIn, goal: Goal) -> LoginAnswer:
         if goal is None and not visit.html:
             return await self._issue(visit.request, outcome)
         headers = [self._flows.forget()]

@@ -23,10 +23,11 @@ from urllib.parse import urlsplit
 from ostiary.core.abilities import ability, has_trait
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
-from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.sign_in.checked_answers import (
     IdentifiedUser,
@@ -53,6 +54,7 @@ from ostiary.interfaces.identity import (
     Revalidates,
     SignIn,
     TellsSignIn,
+    UsedOnce,
     VerifiedToken,
     VerifiesTokens,
 )
@@ -65,10 +67,14 @@ _ENDED = "this session has expired or was revoked: sign in again"
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Identity and groups are known. Only now may there be a token."""
+    """Identity and groups are known. Only now may there be a token.
+
+    `www_authenticate` goes with the answer: the proof of who we are, where the client has asked for one.
+    """
 
     provider: str
     attested: Attested
+    www_authenticate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,10 @@ class ProviderCalls:
         external_url: str,
         provider_seconds: float,
         clock: Clock,
+        used: UsedTokens | None = None,
     ) -> None:
         self._identity = identity
+        self._used = used
         people = for_people(identity)
         # Its name may be left out.
         self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
@@ -106,13 +114,33 @@ class ProviderCalls:
         request = self._prepare(provider, request)
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
-            return Challenge(header_value(provider, answer.www_authenticate))
+            return replace(answer, www_authenticate=header_value(provider, answer.www_authenticate))
         if isinstance(answer, Redirect):
             away = _elsewhere(answer, Flow(provider.name, goal=goal))
             if returns_by_post(provider) and not away.flow.state:
                 raise contract_broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
             return away
-        return await self._ask_groups(provider, identity_of(provider, answer), request, goal)
+        identified = identity_of(provider, answer)
+        await self._use_up(provider, identified.used_once)
+        outcome = await self._ask_groups(provider, identified, request, goal)
+        if isinstance(outcome, SignedIn):
+            outcome = replace(outcome, www_authenticate=identified.www_authenticate)
+        return outcome
+
+    async def _use_up(self, provider: Identity, used: UsedOnce | None) -> None:
+        """Raises `LoginRefused` if this proof was used before."""
+        if used is None:
+            return
+        if self._used is None:
+            raise ProviderError(
+                "proofs that are good once cannot be accepted",
+                cause="the token store keeps no objects, so nobody knows which were used",
+                hint="use another token store",
+            )
+        if not await self._used.use_up(provider.name, used.proof_id, until=used.until):
+            raise LoginRefused(
+                "this proof of identity was used before: try again", cause="a replay: it is accepted once only"
+            )
 
     async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         begun_here = flow is not None and flow.identity == provider.name and flow.user is None
@@ -123,6 +151,7 @@ class ProviderCalls:
         identified = identity_of(provider, answer)
         if flow is None or not begun_here:
             raise _unknown_flow()
+        await self._use_up(provider, identified.used_once)
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
 
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
@@ -192,7 +221,7 @@ class ProviderCalls:
 
     async def _ask_again(
         self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
-    ) -> tuple[UserInfo, Secret]:
+    ) -> tuple[UserInfo, Secret | None]:
         # Two workers must not use one refresh token: the issuer would take the second use for theft.
         if not await self._asking.put(session.id, {}):
             summary = "this session is being refreshed: try again in a moment"

@@ -1,0 +1,1 @@
+"""Kerberos: people sign in with the ticket that they have anyway."""
