@@ -48,6 +48,7 @@ from ostiary.interfaces.identity import (
     TellsWhatItProduces,
     VerifiesTokens,
 )
+from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
@@ -81,7 +82,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
-            *(VerifiesTokens, BoundToCluster, ServesResources),
+            *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
             *_OUTSIDE,
         ),
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
