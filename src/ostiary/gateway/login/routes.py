@@ -46,6 +46,7 @@ from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.programs.token_requests import TokenRequests
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.calls import SessionCalls
@@ -61,6 +62,7 @@ from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
 
@@ -109,8 +111,15 @@ class Login:
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
         lengths = SessionLengths(self._identity, unchecked=unchecked_session)
+        objects = ability(tokens.store, ObjectStore)
         providers = self._providers = ProviderCalls(
-            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
+            self._identity,
+            checks,
+            store,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            used=None if objects is None else UsedTokens(objects, clock=clock),
+            clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
         codes = Codes(store, tokens, lengths, clock=clock)

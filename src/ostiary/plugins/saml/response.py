@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from lxml import etree
 
 from ostiary.core.text import printable
-from ostiary.plugins.saml.assertion import Assertion, Expected, check_issuer, read_assertion
+from ostiary.plugins.saml.assertion import Assertion
+from ostiary.plugins.saml.assertion_reading import Expected, check_issuer, read_assertion
 from ostiary.plugins.saml.metadata.reading import IdentitySystem
+from ostiary.plugins.saml.settings import Signed
 from ostiary.plugins.saml.xml.documents import (
     SAML,
     SAMLP,
@@ -36,14 +37,6 @@ from ostiary.plugins.saml.xml.encryption import decrypt_element
 from ostiary.plugins.saml.xml.signatures import is_signed, verify_element
 
 SUCCESS = "urn:oasis:names:tc:SAML:2.0:status:Success"
-
-
-class Signed(Enum):
-    """What must carry a signature."""
-
-    EITHER = "either"
-    RESPONSE = "response"
-    ASSERTION = "assertion"
 
 
 class SignInDeclined(Exception):

@@ -41,6 +41,8 @@ class IdentifiedUser:
 def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
     if not isinstance(answer, Identified):
         return IdentifiedUser(user_of(provider, answer), None)
+    if answer.kept is None:
+        return IdentifiedUser(user_of(provider, answer.user), None)
     if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
         cause = "it returned a value to keep that is not a Secret, or that it cannot use for a refresh"
         raise contract_broken(provider, cause)

@@ -23,10 +23,11 @@ from urllib.parse import urlsplit
 from ostiary.core.abilities import ability, has_trait
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
-from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.sign_in.checked_answers import (
     IdentifiedUser,
@@ -48,6 +49,8 @@ from ostiary.interfaces.identity import (
     Challenge,
     Identified,
     LoginRequest,
+    PublishedDocument,
+    PublishesMetadata,
     Redirect,
     ReturnsByPost,
     Revalidates,
@@ -91,9 +94,11 @@ class ProviderCalls:
         *,
         external_url: str,
         provider_seconds: float,
+        used: UsedTokens | None = None,
         clock: Clock,
     ) -> None:
         self._identity = identity
+        self._used = used
         people = for_people(identity)
         # Its name may be left out.
         self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
@@ -123,7 +128,29 @@ class ProviderCalls:
         identified = identity_of(provider, answer)
         if flow is None or not begun_here:
             raise _unknown_flow()
+        if isinstance(answer, Identified):
+            await self._use_up(provider, answer)
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
+
+    async def _use_up(self, provider: Identity, identified: Identified) -> None:
+        """Raises `LoginRefused` if what proves this identity is good for one sign-in, and was used."""
+        if identified.once_until is None:
+            return
+        if not isinstance(identified.token_id, str) or not identified.token_id:
+            raise contract_broken(provider, "it returned a proof that is good once, without its name")
+        if self._used is None:
+            cause = "the token store keeps no objects, so nobody knows which proofs were used"
+            raise ProviderError("the sign-in cannot be completed", cause=cause, hint="use another token store")
+        if not await self._used.use_up(provider.name, identified.token_id, until=identified.once_until):
+            raise LoginRefused("this sign-in cannot be completed: start again", cause="its proof was used before")
+
+    async def metadata(self, provider: Identity, publishing: PublishesMetadata) -> PublishedDocument:
+        """What *provider* publishes about itself."""
+        request = LoginRequest("GET", "", callback_url=self._callback(provider, groups=False))
+        document: object = await self._ask(provider, publishing.publish_metadata(request))
+        if not isinstance(document, PublishedDocument) or not isinstance(document.content, bytes):
+            raise contract_broken(provider, f"it answered with {type(document).__name__}, instead of a document")
+        return replace(document, media_type=header_value(provider, document.media_type))
 
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
@@ -203,7 +230,7 @@ class ProviderCalls:
             await self._asking.take(session.id)
         if not isinstance(identified, Identified):
             raise contract_broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
-        return identity_of(provider, identified).user, identified.kept
+        return identity_of(provider, identified).user, identified.kept or kept
 
     async def _ask_groups(
         self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: Goal

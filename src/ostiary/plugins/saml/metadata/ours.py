@@ -7,7 +7,7 @@ from base64 import b64encode
 from cryptography.hazmat.primitives.serialization import Encoding
 from lxml import etree
 
-from ostiary.plugins.saml.metadata.reading import Binding
+from ostiary.plugins.saml.settings import Binding
 from ostiary.plugins.saml.xml.documents import DS, MD, SAMLP, name
 from ostiary.plugins.saml.xml.keys import KeyPair
 
@@ -33,11 +33,11 @@ def own_metadata(
         if pair.decryption_key is not None:
             _add_key(role, pair, "encryption")
         for binding in Binding:
-            etree.SubElement(role, name(MD, "SingleLogoutService"), Binding=binding.value, Location=logout_url)
+            etree.SubElement(role, name(MD, "SingleLogoutService"), Binding=binding.uri, Location=logout_url)
     if name_id_format:
         etree.SubElement(role, name(MD, "NameIDFormat")).text = name_id_format
     service = etree.SubElement(role, name(MD, "AssertionConsumerService"))
-    for key, value in (("Binding", Binding.POST.value), ("Location", callback_url), ("index", "0")):
+    for key, value in (("Binding", Binding.POST.uri), ("Location", callback_url), ("index", "0")):
         service.set(key, value)
     service.set("isDefault", "true")
     return entity

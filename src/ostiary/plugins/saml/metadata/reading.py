@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 
 from cryptography import x509
 from lxml import etree
 
 from ostiary.plugins.common.outbound import is_safe
+from ostiary.plugins.saml.settings import Binding
 from ostiary.plugins.saml.xml.documents import (
     DS,
     MD,
@@ -35,13 +35,6 @@ from ostiary.plugins.saml.xml.keys import check_strength
 from ostiary.plugins.saml.xml.signatures import verify_element
 
 MAX_METADATA = 1024 * 1024
-
-
-class Binding(Enum):
-    """How a message travels through the browser."""
-
-    REDIRECT = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect"
-    POST = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-POST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ def _entity(root: etree._Element, entity_id: str) -> etree._Element:
         return fitting[0]
     if entity_id:
         raise DocumentRefused(f"it is not about {quoted(entity_id)}")
-    raise DocumentRefused("it is about several identity systems, or none: name one with identityProvider")
+    raise DocumentRefused("it is about several identity systems, or none: name one with identitySystem")
 
 
 def _role(entity: etree._Element) -> etree._Element:
@@ -145,7 +138,7 @@ def _certificate(text: str) -> x509.Certificate:
 
 
 def _endpoints(role: etree._Element, kind: str) -> dict[Binding, Endpoint]:
-    known = {each.value: each for each in Binding}
+    known = {each.uri: each for each in Binding}
     endpoints: dict[Binding, Endpoint] = {}
     for element in children(role, MD, kind):
         binding = known.get(element.get("Binding") or "")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -20,11 +19,11 @@ from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Place, Problem
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.saml.metadata.reading import MAX_METADATA, IdentitySystem
+from ostiary.plugins.saml.settings import REFRESH
 from ostiary.plugins.saml.xml.documents import DocumentRefused
 
 # What errors call it.
 SYSTEM = "the identity system"
-REFRESH = timedelta(hours=1)
 LEAST_REFRESH_SECONDS = 60.0
 # Responses that no key fits may come from anybody, and must not become as many questions to the identity system.
 REFETCH_SECONDS = 30.0
@@ -126,10 +125,6 @@ def check_validity(system: IdentitySystem, now: datetime) -> None:
     if system.valid_until is not None and now >= system.valid_until:
         cause = f"the metadata was valid until {system.valid_until:%Y-%m-%d %H:%M:%S} UTC"
         raise ProviderError(_UNUSABLE, cause=cause, hint="get new metadata from the identity system")
-
-
-def host_of(url: str) -> str:
-    return urlsplit(url).netloc
 
 
 _UNUSABLE = "the metadata of the identity system cannot be used"

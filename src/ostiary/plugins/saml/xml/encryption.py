@@ -78,7 +78,7 @@ def decrypt_element(encrypted: etree._Element, key: rsa.RSAPrivateKey, *, cbc: b
 
 
 def _wrapped_keys(encrypted: etree._Element, data: etree._Element) -> list[etree._Element]:
-    """The keys stand in the data's KeyInfo, or beside the data. What they claim to be for is not asked: they are tried."""
+    """The keys stand in the data's KeyInfo, or beside the data. Whom they are for is found out by trying."""
     key_info = only_child(data, DS, "KeyInfo")
     inside = [] if key_info is None else children(key_info, XENC, "EncryptedKey")
     keys = [*inside, *children(encrypted, XENC, "EncryptedKey")]
@@ -93,7 +93,9 @@ def _wrapped_keys(encrypted: etree._Element, data: etree._Element) -> list[etree
 
 def _unwrap(wrapped: etree._Element, key: rsa.RSAPrivateKey) -> bytes:
     method = required_child(wrapped, XENC, "EncryptionMethod")
-    digest, mask, label = hashes.SHA1, hashes.SHA1, None
+    digest: type[hashes.HashAlgorithm] = hashes.SHA1
+    mask: type[hashes.HashAlgorithm] = hashes.SHA1
+    label: bytes | None = None
     for child in method:
         if child.tag == name(DS, "DigestMethod"):
             digest = _known(_DIGESTS, child)

@@ -106,4 +106,3 @@ def _read_key(path: str) -> PrivateKey:
         pass
     # Raised outside of the handler: a library's exception may carry parts of the key along.
     raise ConfigurationError("the key cannot be read", problems=[Problem(why, Place(path))])
-

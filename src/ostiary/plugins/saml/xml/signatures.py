@@ -19,10 +19,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from lxml import etree
-from signxml import XMLSigner, XMLVerifier
 from signxml.algorithms import CanonicalizationMethod, DigestAlgorithm, SignatureConstructionMethod, SignatureMethod
-from signxml.verifier import SignatureConfiguration
+from signxml.signer import XMLSigner
+from signxml.verifier import SignatureConfiguration, XMLVerifier
 
+from ostiary.plugins.saml.algorithms import ALGORITHMS
 from ostiary.plugins.saml.xml.documents import (
     DS,
     DocumentRefused,
@@ -41,20 +42,6 @@ logging.getLogger("signxml").setLevel(logging.INFO)
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
-# SHA-1, DSA and all that is keyed by a shared secret are left out for good.
-ALGORITHMS: Mapping[str, SignatureMethod] = MappingProxyType(
-    {
-        "rsa-sha256": SignatureMethod.RSA_SHA256,
-        "rsa-sha384": SignatureMethod.RSA_SHA384,
-        "rsa-sha512": SignatureMethod.RSA_SHA512,
-        "ecdsa-sha256": SignatureMethod.ECDSA_SHA256,
-        "ecdsa-sha384": SignatureMethod.ECDSA_SHA384,
-        "ecdsa-sha512": SignatureMethod.ECDSA_SHA512,
-        "sha256-rsa-mgf1": SignatureMethod.SHA256_RSA_MGF1,
-        "sha384-rsa-mgf1": SignatureMethod.SHA384_RSA_MGF1,
-        "sha512-rsa-mgf1": SignatureMethod.SHA512_RSA_MGF1,
-    }
-)
 _DIGESTS = frozenset((DigestAlgorithm.SHA256, DigestAlgorithm.SHA384, DigestAlgorithm.SHA512))
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = MappingProxyType(
     {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
@@ -69,6 +56,10 @@ _OF_SIGNED_INFO = _EXCLUSIVE | {
     CanonicalizationMethod.CANONICAL_XML_1_1.value,
 }
 MOST_CERTIFICATES = 8
+
+
+class KeyUnknown(DocumentRefused):
+    """The signature is well formed, and by nobody who is known. The identity system may have a new key."""
 
 
 def is_signed(element: etree._Element) -> bool:
@@ -89,14 +80,14 @@ def verify_element(
         signed = _signed_bytes(alone, certificate, algorithms)
         if signed is not None:
             return _checked_root(parse(signed, limit=len(signed)), candidate)
-    raise DocumentRefused(f"the signature of the {local_name(element)} fits no key of the identity system")
+    raise KeyUnknown(f"the signature of the {local_name(element)} fits no key of the identity system")
 
 
 def _check_shape(candidate: etree._Element, algorithms: Collection[str]) -> None:
     signature = required_child(candidate, DS, "Signature")
     signed_info = required_child(signature, DS, "SignedInfo")
     method = attribute(required_child(signed_info, DS, "SignatureMethod"), "Algorithm")
-    if method not in {ALGORITHMS[each].value for each in algorithms}:
+    if method not in {ALGORITHMS[each] for each in algorithms}:
         raise DocumentRefused(f"the signature algorithm is not accepted: {quoted(method)}")
     if attribute(required_child(signed_info, DS, "CanonicalizationMethod"), "Algorithm") not in _OF_SIGNED_INFO:
         raise DocumentRefused("the canonicalisation of SignedInfo is not accepted")
@@ -116,7 +107,7 @@ def _signed_bytes(alone: bytes, certificate: x509.Certificate, algorithms: Colle
     rules = SignatureConfiguration(
         location="./",
         expect_references=1,
-        signature_methods=frozenset(ALGORITHMS[each] for each in algorithms),
+        signature_methods=frozenset(SignatureMethod(ALGORITHMS[each]) for each in algorithms),
         digest_algorithms=_DIGESTS,
         # A certificate in metadata is only the wrapping of a key, which is good for as long as it stands there.
         verification_time=certificate.not_valid_before_utc,
@@ -172,7 +163,7 @@ def verify_bytes(
     algorithms: Collection[str],
 ) -> None:
     """Raises `DocumentRefused` unless *signature*, of the *algorithm* with this URI, is by one of *certificates*."""
-    names = [each for each in algorithms if ALGORITHMS[each].value == algorithm]
+    names = [each for each in algorithms if ALGORITHMS[each] == algorithm]
     if not names:
         raise DocumentRefused(f"the signature algorithm is not accepted: {quoted(algorithm)}")
     for certificate in certificates[:MOST_CERTIFICATES]:
@@ -181,7 +172,7 @@ def verify_bytes(
         except (InvalidSignature, TypeError):
             continue
         return
-    raise DocumentRefused("the signature of the query fits no key of the identity system")
+    raise KeyUnknown("the signature of the query fits no key of the identity system")
 
 
 def _verify_with(key: object, data: bytes, signature: bytes, algorithm: str) -> None:
