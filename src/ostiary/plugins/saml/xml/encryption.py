@@ -7,6 +7,7 @@ failure looks like every other. RSA with PKCS#1 v1.5 has the same flaw for the k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -30,6 +31,7 @@ from ostiary.plugins.saml.xml.documents import (
     parse,
     quoted,
     required_child,
+    serialize,
     text_of,
 )
 
@@ -70,11 +72,22 @@ def decrypt_element(encrypted: etree._Element, key: rsa.RSAPrivateKey, *, cbc: b
     for wrapped in _wrapped_keys(encrypted, data):
         try:
             content_key = _unwrap(wrapped, key)
-            return parse(_open(method, content_key, ciphertext))
+            return _parse_inside(encrypted, _open(method, content_key, ciphertext))
         except (ValueError, InvalidTag, DocumentRefused):
             # The same for all, however far it came.
             continue
     raise DocumentRefused(_UNREADABLE)
+
+
+def _parse_inside(encrypted: etree._Element, content: bytes) -> etree._Element:
+    """The element that *content* is, where the namespaces of *encrypted* hold: some identity systems rely on them."""
+    place = etree.Element("place", nsmap=encrypted.nsmap)
+    start = serialize(place).removesuffix(b"/>")
+    body = re.sub(rb"\A\s*<\?xml[^>]*\?>", b"", content)
+    inside = parse(start + b">" + body + b"</place>")
+    if inside.tag != "place" or len(inside) != 1:
+        raise DocumentRefused("what is encrypted is not one element")
+    return parse(serialize(inside[0]))
 
 
 def _wrapped_keys(encrypted: etree._Element, data: etree._Element) -> list[etree._Element]:

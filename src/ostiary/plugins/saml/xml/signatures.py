@@ -31,6 +31,7 @@ from ostiary.plugins.saml.xml.documents import (
     check_ids,
     children,
     local_name,
+    name,
     parse,
     quoted,
     required_child,
@@ -55,6 +56,7 @@ _OF_SIGNED_INFO = _EXCLUSIVE | {
     CanonicalizationMethod.CANONICAL_XML_1_0.value,
     CanonicalizationMethod.CANONICAL_XML_1_1.value,
 }
+_PARTS = frozenset(name(DS, each) for each in ("SignedInfo", "SignatureValue", "KeyInfo"))
 MOST_CERTIFICATES = 8
 
 
@@ -85,6 +87,9 @@ def verify_element(
 
 def _check_shape(candidate: etree._Element, algorithms: Collection[str]) -> None:
     signature = required_child(candidate, DS, "Signature")
+    if any(child.tag not in _PARTS for child in signature):
+        # Of an Object nothing is covered, and a reader might look into it.
+        raise DocumentRefused("the signature has more parts than a signature of SAML")
     signed_info = required_child(signature, DS, "SignedInfo")
     method = attribute(required_child(signed_info, DS, "SignatureMethod"), "Algorithm")
     if method not in {ALGORITHMS[each] for each in algorithms}:
