@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from ostiary.model import Secret, UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAuthentication:
+    """How a person must have signed in, as the identity system says it: with one of the levels `acr_values`, by one of
+    the methods `amr_values`, and no longer ago than `max_age`. What is empty or None is not required."""
+
+    acr_values: tuple[str, ...] = ()
+    max_age: timedelta | None = None
+    amr_values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class LoginRequest:
     `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
     return of a browser that did not begin this login, or began it with another provider, or too long ago.
     `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
+    `required` is set where the person is signed in already and must prove more (a step-up): see `StepsUp`.
     """
 
     method: str
@@ -31,6 +42,7 @@ class LoginRequest:
     peer_certificate: bytes | None = field(default=None, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request_id: str = ""
+    required: RequiredAuthentication | None = None
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
@@ -196,6 +208,19 @@ class ReturnsByPost(Protocol):
     """
 
     returns_by_post: bool
+
+
+@runtime_checkable
+class StepsUp(Protocol):
+    """A trait: the provider asks its identity system for what `LoginRequest.required` says.
+
+    `handle_client` asks for it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
+    ``ForceAuthn`` of SAML). `handle_provider` writes what the identity system answers into the user, by
+    `ostiary.core.authentication_context`; whether that is enough, the gateway judges. At a gateway without such a
+    provider a step-up rule can never be met, and its configuration is refused.
+    """
+
+    steps_up: bool
 
 
 @runtime_checkable

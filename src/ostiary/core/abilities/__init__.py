@@ -43,6 +43,7 @@ from ostiary.interfaces.identity import (
     ProvesNothing,
     ReturnsByPost,
     Revalidates,
+    StepsUp,
     TellsRenewalCheck,
     TellsSignIn,
     TellsWhatItProduces,
@@ -103,7 +104,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost),
+        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp),
         "group": (),
         "authorization": (AllowsEverything,),
         "admission": (),
