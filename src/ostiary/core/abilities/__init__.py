@@ -59,6 +59,7 @@ from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, O
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
+    OriginStore,
     RecordStore,
     SharedBetweenProcesses,
     SurvivesRestart,
@@ -97,7 +98,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            Probes,
+            *(OriginStore, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
