@@ -68,6 +68,19 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
+class PostedForm:
+    """The same with a page of ours, whose form the browser sends to *url* by itself: the POST binding of SAML.
+
+    Nothing in `fields` is secret. What must come back unchanged is the field `state_name`.
+    """
+
+    url: str
+    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    remember: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    state_name: str = "state"
+
+
+@dataclass(frozen=True, slots=True)
 class Challenge:
     """Ask the client for proof: `www_authenticate` goes into a 401 of ``/auth``, and nowhere else."""
 
@@ -105,16 +118,18 @@ class IdentityProvider(Protocol):
     """Says who is at the door.
 
     The gateway calls `handle_client` on every visit to ``/auth`` (or ``/auth/<name>``). Return a `UserInfo` if the
-    request itself is proof (a password, a cookie, a client certificate), a `Redirect` to a login page elsewhere, or
-    a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back to
-    ``/auth/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused` there.
+    request itself is proof (a password, a cookie, a client certificate), a `Redirect` or a `PostedForm` to a login page
+    elsewhere, or a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back
+    to ``/auth/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused` there.
 
     One instance serves all requests at once. Raise `ostiary.errors.LoginRefused` when the answer is no. Any other
     exception counts as an outage. In both cases no token is issued. Groups in the `UserInfo` are ignored unless a
     group provider reads them: the gateway owns tokens, their lifetime, and what they attest.
     """
 
-    async def handle_client(self, request: LoginRequest) -> UserInfo | Identified | Redirect | Challenge: ...
+    async def handle_client(
+        self, request: LoginRequest
+    ) -> UserInfo | Identified | Redirect | PostedForm | Challenge: ...
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified: ...
 

@@ -72,6 +72,8 @@ PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
 STARTS_PER_MINUTE = 60.0
 UNCHECKED_SESSION = timedelta(hours=1)
+# Assertions and what else proves an identity once.
+USED_PROOF = "used-proof"
 _PAGES = frozenset(("token", "tokens", "sessions", "device", "admin"))
 
 
@@ -121,7 +123,7 @@ class Login:
             last_revocation=tokens.sequence,
             external_url=url,
             provider_seconds=provider_seconds,
-            used=None if objects is None else UsedTokens(objects, clock=clock),
+            used=None if objects is None else UsedTokens(objects, clock=clock, kind=USED_PROOF),
             clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)

@@ -13,15 +13,37 @@ import base64
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 
 from cryptography import x509
+from lxml import etree
 
-from ostiary.plugins.saml.xml.documents import MAX_BYTES, DocumentRefused, decode_base64
-from ostiary.plugins.saml.xml.signatures import PrivateKey, sign_bytes, signature_method, verify_bytes
+from ostiary.interfaces.identity import PostedForm, Redirect
+from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.xml.documents import MAX_BYTES, DocumentRefused, decode_base64, serialize
+from ostiary.plugins.saml.xml.keys import KeyPair
+from ostiary.plugins.saml.xml.signatures import (
+    PrivateKey,
+    sign_bytes,
+    sign_element,
+    signature_method,
+    verify_bytes,
+)
 
 REQUEST, RESPONSE, RELAY_STATE = "SAMLRequest", "SAMLResponse", "RelayState"
 _DEFLATE = "urn:oasis:names:tc:SAML:2.0:bindings:URL-Encoding:DEFLATE"
+
+
+def send(
+    message: etree._Element, parameter: str, url: str, binding: Binding, pair: KeyPair | None, relay_state: str = ""
+) -> Redirect | PostedForm:
+    """*message* on its way through the browser to *url*, signed if we have a key."""
+    if binding is Binding.POST:
+        signed = message if pair is None else sign_element(message, pair.key, pair.certificate)
+        return PostedForm(url, post_fields(parameter, serialize(signed), relay_state), state_name=RELAY_STATE)
+    key = None if pair is None else pair.key
+    location = redirect_url(url, parameter, serialize(message), relay_state=relay_state, key=key)
+    return Redirect(location, state_name=RELAY_STATE)
 
 
 def redirect_url(
@@ -109,7 +131,3 @@ def _only(pairs: Sequence[tuple[str, str]], name: str) -> str:
     if len(values) != 1:
         raise DocumentRefused(f"there is no {name}, or more than one")
     return values[0]
-
-
-def parameters(query: str) -> tuple[tuple[str, str], ...]:
-    return tuple(parse_qsl(query, keep_blank_values=True))

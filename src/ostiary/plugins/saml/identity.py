@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cryptography import x509
 
@@ -29,13 +29,14 @@ from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.identity import (
     Identified,
     LoginRequest,
+    PostedForm,
     Produces,
     PublishedDocument,
     Redirect,
     RenewalCheck,
     SignIn,
 )
-from ostiary.interfaces.logout import Logout, PostedForm, SignOut
+from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.jwt.issuer import usable_url
 from ostiary.plugins.common.outbound import Outbound
@@ -126,35 +127,31 @@ class SamlIdentity(ClaimedGroups):
 
     # --- a sign-in begins ---
 
-    async def handle_client(self, request: LoginRequest) -> Redirect:
+    async def handle_client(self, request: LoginRequest) -> Redirect | PostedForm:
         system = await self._source.current()
         pair = self._pair()
         if system.wants_signed_requests and pair is None:
             cause, hint = "the identity system wants signed requests", "set keyFile and certificateFile"
             raise ProviderError("the sign-in cannot begin", cause=cause, hint=hint)
-        required = request.required
+        binding = self._settings.binding
+        if binding not in system.sign_on:
+            cause, hint = f"the identity system does not take requests by {binding.value}", "set binding"
+            raise ProviderError("the sign-in cannot begin", cause=cause, hint=hint)
+        required, request_id, url = request.required, messages.new_id(), system.sign_on[binding].location
         contexts = required.acr_values if required is not None and required.acr_values else self._settings.authn_context
-        request_id, relay_state = messages.new_id(), secrets.token_urlsafe(32)
-        endpoint = system.sign_on[Binding.REDIRECT]
         document = messages.authn_request(
             request_id=request_id,
             issuer=self._entity_id,
-            destination=endpoint.location,
+            destination=url,
             callback_url=request.callback_url,
             now=self._clock.now(),
             name_id_format=self._settings.name_id_format,
             context_classes=contexts,
             force=required is not None and required.max_age is not None,
         )
-        url = bindings.redirect_url(
-            endpoint.location,
-            bindings.REQUEST,
-            serialize(document),
-            relay_state=relay_state,
-            key=None if pair is None else pair.key,
-        )
         remember = ((_REQUEST_ID, request_id), (_CONTEXTS, json.dumps(contexts)))
-        return Redirect(url, remember=remember, state_name=bindings.RELAY_STATE)
+        away = bindings.send(document, bindings.REQUEST, url, binding, pair, secrets.token_urlsafe(32))
+        return replace(away, remember=remember)
 
     # --- the browser returns ---
 
@@ -242,7 +239,7 @@ class SamlIdentity(ClaimedGroups):
         document = messages.logout_response(
             issuer=self._entity_id, destination=url, now=self._clock.now(), in_response_to=requested.id
         )
-        return logout.send(document, bindings.RESPONSE, url, binding, pair, requested.relay_state)
+        return bindings.send(document, bindings.RESPONSE, url, binding, pair, requested.relay_state)
 
     async def sign_out(self, signed_out: SignOut) -> Redirect | PostedForm | None:
         pair = self._pair()
@@ -262,7 +259,7 @@ class SamlIdentity(ClaimedGroups):
             name_id=name_id,
             session_index=session_index,
         )
-        return logout.send(document, bindings.REQUEST, url, binding, pair)
+        return bindings.send(document, bindings.REQUEST, url, binding, pair)
 
     # --- about ourselves ---
 

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 
 from lxml import etree
 
-from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.interfaces.logout import PostedForm
+from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Secret
 from ostiary.plugins.saml import bindings
 from ostiary.plugins.saml.assertion import Assertion, NameId
@@ -31,12 +30,10 @@ from ostiary.plugins.saml.xml.documents import (
     parse,
     quoted,
     required_child,
-    serialize,
     text_of,
     time_of,
 )
-from ostiary.plugins.saml.xml.keys import KeyPair
-from ostiary.plugins.saml.xml.signatures import is_signed, sign_element, verify_element
+from ostiary.plugins.saml.xml.signatures import is_signed, verify_element
 
 # How long a request without an end of its own is good.
 LIFETIME = timedelta(minutes=5)
@@ -110,19 +107,6 @@ def _good_until(message: etree._Element, now: datetime, skew: timedelta) -> date
 def endpoint_of(system: IdentitySystem, preferred: Binding) -> Binding | None:
     """How a logout message can reach the identity system, if it takes any."""
     return preferred if preferred in system.logout else next(iter(system.logout), None)
-
-
-def send(
-    document: etree._Element, parameter: str, url: str, binding: Binding, pair: KeyPair, relay_state: str = ""
-) -> Redirect | PostedForm:
-    """*document*, signed, on its way through the browser."""
-    if binding is Binding.POST:
-        signed = serialize(sign_element(document, pair.key, pair.certificate))
-        return PostedForm(url, bindings.post_fields(parameter, signed, relay_state))
-    return Redirect(
-        bindings.redirect_url(url, parameter, serialize(document), relay_state=relay_state, key=pair.key),
-        state_name=bindings.RELAY_STATE,
-    )
 
 
 # --- what is kept for our own request ---

@@ -107,7 +107,11 @@ class OriginStoreContract:
         user = replace(session.user, groups=("other",))
         renewed = replace(session, user=user)
         assert await store.renew(
-            digest_of("r1"), at=clock.now(), session=renewed, tokens=[make_token(session, "t2")], since=await head(store)
+            digest_of("r1"),
+            at=clock.now(),
+            session=renewed,
+            tokens=[make_token(session, "t2")],
+            since=await head(store),
         )
         assert await store.revoke(Revocation(RevocationKind.ORIGIN, SIGN_IN)) == 1
         assert await store.find(digest_of("t2")) is None

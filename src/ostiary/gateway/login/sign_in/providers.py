@@ -49,6 +49,7 @@ from ostiary.interfaces.identity import (
     Challenge,
     Identified,
     LoginRequest,
+    PostedForm,
     PublishedDocument,
     PublishesMetadata,
     Redirect,
@@ -80,10 +81,11 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The browser goes to `url`, and `flow` is to be remembered until it returns."""
+    """The browser goes to `url`, with `form` if there is one, and `flow` is to be remembered until it returns."""
 
     url: str
     flow: Flow
+    form: tuple[tuple[str, str], ...] = ()
 
 
 Outcome = SignedIn | Elsewhere | Challenge
@@ -119,7 +121,7 @@ class ProviderCalls:
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
             return Challenge(header_value(provider, answer.www_authenticate))
-        if isinstance(answer, Redirect):
+        if isinstance(answer, (Redirect, PostedForm)):
             away = _elsewhere(answer, Flow(provider.name, goal=goal, sequence=sequence))
             if returns_by_post(provider) and not away.flow.state:
                 raise contract_broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
@@ -339,15 +341,16 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
     return Attested(user, sources, kept)
 
 
-def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL."""
-    checked_url(redirect.url, flow.identity)
-    remember = checked_pairs(redirect.remember, flow.identity)
-    name: object = redirect.state_name
+def _elsewhere(away: Redirect | PostedForm, flow: Flow) -> Elsewhere:
+    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL, or form."""
+    checked_url(away.url, flow.identity)
+    remember = checked_pairs(away.remember, flow.identity)
+    name: object = away.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
-    state = state_of(redirect.url, name)
-    return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
+    form = checked_pairs(away.fields, flow.identity) if isinstance(away, PostedForm) else ()
+    state = dict(form).get(name) if form else state_of(away.url, name)
+    return Elsewhere(away.url, replace(flow, state=state, state_name=name, remember=remember), form)
 
 
 def _unknown_flow() -> LoginRefused:
