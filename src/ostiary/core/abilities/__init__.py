@@ -42,6 +42,7 @@ from ostiary.interfaces.identity import (
     IdentityProvider,
     NeedsClientCertificate,
     ProvesNothing,
+    PublishesMetadata,
     ReturnsByPost,
     Revalidates,
     StepsUp,
@@ -50,6 +51,7 @@ from ostiary.interfaces.identity import (
     TellsWhatItProduces,
     VerifiesTokens,
 )
+from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
@@ -58,6 +60,7 @@ from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, O
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
+    OriginStore,
     RecordStore,
     SharedBetweenProcesses,
     SurvivesRestart,
@@ -83,7 +86,8 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
-            *(VerifiesTokens, BoundToCluster, ServesResources),
+            *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
+            PublishesMetadata,
             *_OUTSIDE,
         ),
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
@@ -95,7 +99,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            Probes,
+            *(OriginStore, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),

@@ -88,6 +88,7 @@ class LoginHandler:
             remote_address=self._client(passage),
             peer_certificate=exchange.connection.peer_certificate,
             server_certificate=_own_certificate(passage),
+            raw_query=query,
         )
 
     def _client(self, passage: Passage) -> str:

@@ -55,6 +55,8 @@ from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sessions.logouts import Logouts
+from ostiary.gateway.login.sessions.sign_outs import SignOuts
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, ParkedReturns
 from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
@@ -74,6 +76,8 @@ PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
 STARTS_PER_MINUTE = 60.0
 UNCHECKED_SESSION = timedelta(hours=1)
+# Assertions and what else proves an identity once.
+USED_PROOF = "used-proof"
 _PAGES = frozenset(("token", "tokens", "sessions", "device", "admin"))
 
 
@@ -118,9 +122,15 @@ class Login:
         self._starts = AddressLimit(starts)
         lengths = SessionLengths(self._identity, unchecked=unchecked_session)
         objects = ability(tokens.store, ObjectStore)
-        used = None if objects is None else UsedTokens(objects, clock=clock)
         providers = self._providers = ProviderCalls(
-            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock, used=used
+            self._identity,
+            checks,
+            store,
+            last_revocation=tokens.sequence,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            used=None if objects is None else UsedTokens(objects, clock=clock, kind=USED_PROOF),
+            clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
         codes = Codes(store, tokens, lengths, clock=clock)
@@ -132,7 +142,7 @@ class Login:
             providers=providers,
             jwts=JwtRequests(issuer, find_token or tokens.find, self._events, clock=clock),
             find_token=find_token or tokens.find,
-            used=used,
+            used=None if objects is None else UsedTokens(objects, clock=clock),
             events=self._events,
             external_url=url,
             clock=clock,
@@ -151,6 +161,16 @@ class Login:
             lengths=lengths,
             starts=self._starts,
         )
+        logouts = Logouts(
+            self._identity,
+            tokens,
+            browsers=self._browsers,
+            events=self._events,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            clock=clock,
+            counts=counts,
+        )
         self._sign_in = SignInPaths(
             self._identity,
             self._site,
@@ -161,6 +181,7 @@ class Login:
             events=self._events,
             starts=self._starts,
             exchange=self._exchange,
+            logouts=logouts,
         )
         self._application_sign_ins = ApplicationSignIns(store, secure=secure, clock=clock)
         self._visits = (
@@ -191,6 +212,9 @@ class Login:
             sessions=self._sessions,
             events=self._events,
             lengths=lengths,
+            sign_outs=SignOuts(
+                self._identity, events=self._events, return_url=logouts.at, provider_seconds=provider_seconds
+            ),
             admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
             api_tokens=None
             if authorizer is None or api_tokens is None

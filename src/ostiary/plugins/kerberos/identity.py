@@ -39,7 +39,6 @@ from ostiary.interfaces.identity import (
     LoginRequest,
     RenewalCheck,
     SignIn,
-    UsedOnce,
 )
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.model import UserInfo
@@ -171,7 +170,8 @@ class KerberosIdentity:
         reply = b64encode(accepted.reply).decode()
         return Identified(
             UserInfo(username),
-            used_once=UsedOnce(ticket.proof_id, self._clock.now() + REMEMBERED),
+            token_id=ticket.proof_id,
+            once_until=self._clock.now() + REMEMBERED,
             www_authenticate=f"Negotiate {reply}" if reply else "",
         )
 

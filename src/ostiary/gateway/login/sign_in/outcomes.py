@@ -85,6 +85,8 @@ class SignInOutcomes:
                 sources=attested.sources,
                 client=client_text(request),
                 kept=attested.kept,
+                sequence=signed_in.sequence,
+                origins=attested.origins,
                 session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
             )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
@@ -94,6 +96,8 @@ class SignInOutcomes:
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
         cookie = await self._flows.begin(outcome.flow)
+        if outcome.form:
+            return views.posted_form(outcome.url, outcome.form, (cookie,))
         if visit.html and visit.request.method == "POST":
             return views.leaving(outcome.url, (cookie,))
         return answers.redirect(outcome.url).with_headers(cookie)

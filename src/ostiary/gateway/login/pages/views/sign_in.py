@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from ostiary.core.text import printable
 from ostiary.gateway.login.answers import LoginAnswer
@@ -51,6 +52,15 @@ def password(
 def leaving(url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
     """In place of a redirect after a form: browsers do not let a form end on another site."""
     return page(say("leaving.title"), fill("leaving.html", url=url), headers=headers, private=True)
+
+
+def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    """A form that the browser sends on by itself, to another site."""
+    rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
+    parts = urlsplit(url)
+    body = fill("posted_form.html", url=url, fields=rows)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    return page(say("leaving.title"), body, headers=headers, forms_lead_to=origin, private=True)
 
 
 def leads_to(goal: Goal) -> str:

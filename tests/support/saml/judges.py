@@ -1,0 +1,3 @@
+from datetime import timedelta
+
+SKEW = timedelta(seconds=30)
