@@ -284,9 +284,7 @@ def signed_out(headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
     )
 
 
-def posted_form(
-    url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()
-) -> LoginAnswer:
+def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
     """A form that the browser sends on by itself, to another site."""
     rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
     parts = urlsplit(url)

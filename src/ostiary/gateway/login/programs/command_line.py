@@ -101,9 +101,7 @@ async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datet
 async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Value) -> Issued | None:
     """The tokens; None if what was granted has been revoked since then."""
     secret = Secret(grant["kept"]) if "kept" in grant else None
-    attested = Attested(
-        user_from_json(grant["user"]), pairs(grant["sources"]), secret, tuple(grant.get("origins", ()))
-    )
+    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret, tuple(grant.get("origins", ())))
     try:
         return await tokens.issue(
             attested.user,
