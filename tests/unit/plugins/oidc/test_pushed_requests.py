@@ -38,8 +38,8 @@ async def test_the_request_is_pushed_where_the_issuer_offers_it(make: Make, issu
     assert "authorization" in asked.headers
     assert remembered["verifier"] not in str(asked)
     assert redirect.state == remembered["state"], "the gateway compares it, though it is not in the URL"
-    user = await provider.handle_provider(issuer.visit(redirect))
-    assert user == UserInfo("7f3a")
+    identified = await provider.handle_provider(issuer.visit(redirect))
+    assert identified.user == UserInfo("7f3a")
 
 
 async def test_a_pushed_request_is_another_one_for_each_sign_in(make: Make, issuer: Issuer) -> None:
