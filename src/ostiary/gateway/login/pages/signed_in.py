@@ -184,8 +184,7 @@ class Pages:
     async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         answer = self._signed_out_page()
         await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
-        elsewhere = await self._sign_outs.elsewhere(visitor, request, (self._browsers.forget(),))
-        return elsewhere or answer
+        return await self._sign_outs.answer(visitor, request, answer, (self._browsers.forget(),))
 
     def _signed_out_page(self) -> LoginAnswer:
         return views.signed_out((self._browsers.forget(),))

@@ -61,9 +61,9 @@ def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[t
     """A form that the browser sends on by itself, to another site."""
     rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
     parts = urlsplit(url)
+    target = f"{parts.scheme}://{parts.netloc}"
     body = fill("posted_form.html", url=url, fields=rows)
-    origin = f"{parts.scheme}://{parts.netloc}"
-    return page(say("leaving.title"), body, headers=headers, forms_lead_to=origin, private=True)
+    return page(say("leaving.title"), body, headers=headers, forms_lead_to=target, private=True)
 
 
 def _icon(look: ProviderLook) -> Markup:
