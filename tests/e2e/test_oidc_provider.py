@@ -26,7 +26,7 @@ from tests.support.oidc_provider import OidcProvider, installed
 
 CALLBACK = "https://gateway.example.com/auth/provider"
 SECRET = "s3cret:with+signs%"
-CLIENTS = [
+CLIENTS: list[dict[str, Any]] = [
     {"client_id": "gate:way", "client_secret": SECRET, "redirect_uris": [CALLBACK]},
     {
         "client_id": "post",
