@@ -108,9 +108,9 @@ class Identified:
     `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
     browser's session alone; one of more than 8 KiB is left out.
 
-    With `once_until`, what proved who it is (an assertion of SAML, a ticket of Kerberos) is good for one sign-in: `token_id` names it among
-    all of the provider, the gateway remembers it until then, and refuses a second use, in whichever replica. From then
-    on the provider itself must refuse it.
+    With `once_until`, what proved who it is (an assertion of SAML, a ticket of Kerberos) is good for one sign-in:
+    `token_id` names it among all of the provider, the gateway remembers it until then, and refuses a second use, in
+    whichever replica. From then on the provider itself must refuse it.
 
     `www_authenticate` goes with the answer to the client: by it the gateway proves to the client who it is (mutual
     authentication).

@@ -27,7 +27,10 @@ def sign_in_context(id_token: Claims, before: AuthenticationContext = NOTHING_KN
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable() else ""
+    """*value*, if it is a text that a header can carry."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable() or value != value.strip():
+        return ""
+    return value
 
 
 def _texts(value: object) -> tuple[str, ...]:
