@@ -93,7 +93,6 @@ def running(
     (site.folder / "badge.png").write_bytes(small_png())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    htpasswd = {"type": "htpasswd", "path": "users"}
     wiki: dict[str, Any] = {"hosts": ["wiki.apps.localhost"], "attributes": "http", "auth": "browser"}
     with (
         WebApplication("wiki").running() as server,

@@ -91,9 +91,11 @@ apiVersion: ostiary.dev/v1
 kind: Gateway
 listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}, grpc: {address: "127.0.0.1:8445"}}
 store: {type: memory}
+pages: {name: Acme, accent: "#8a1c4a", accentDark: "#f2a3c4", help: "https://help.example.com", languages: [de, en]}
 identity:
 - name: corp
   displayName: The company
+  icon: building
   type: oidc
   issuer: https://login.example.com
   clientID: gateway
