@@ -193,6 +193,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
     for name in ("cluster-token", "caller-token", "secret"):
         (directory / name).write_text("token")
+    (directory / "logo.svg").write_text("<svg/>")
     (directory / "issuer-secret").write_text("0123456789abcdef0123456789abcdef")
     (directory / "collector-headers").write_text("X-Api-Key: 123\n")
     (directory / "users.htpasswd").write_text("alice:" + bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode())
