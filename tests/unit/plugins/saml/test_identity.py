@@ -194,6 +194,13 @@ async def test_encryption_can_be_required(tmp_path: Path, clock: FakeClock) -> N
     assert await service.finish(begun, service.idp.response(begun.asked, wrapped))
 
 
+async def test_what_is_encrypted_may_rely_on_the_namespaces_around_it(service: Service) -> None:
+    begun = await service.begin()
+    signed = service.idp.sign(service.idp.assertion(begun.asked))
+    wrapped = encrypt(signed, service.key.certificate_pem, self_contained=False)
+    assert await service.finish(begun, service.idp.response(begun.asked, wrapped))
+
+
 async def test_cbc_is_a_choice_of_the_operator_and_its_failures_look_alike(tmp_path: Path, clock: FakeClock) -> None:
     service = Service(tmp_path, clock, encryption={"cbc": True})
     begun = await service.begin()
