@@ -174,7 +174,9 @@ def test_a_logout_at_the_issuer_cuts_the_watch_of_kubectl(office: Office, tmp_pa
                 started = time.monotonic()
                 person.sign_out_at_the_issuer()
                 watch.communicate(timeout=SECONDS)
-                print(f"from the click at the issuer to the end of kubectl: {1000 * (time.monotonic() - started):.0f} ms")
+                print(
+                    f"from the click at the issuer to the end of kubectl: {1000 * (time.monotonic() - started):.0f} ms"
+                )
             ended = gateway.line("logout by the identity system")
             assert "provider acme, user alice@example.com" in ended
             assert "2 sessions ended" in ended, "the command line's, and the browser's"
@@ -243,9 +245,7 @@ def test_signing_out_here_ends_the_session_at_the_issuer_and_comes_back(office: 
         assert "alice@example.com" in home.text
         form_token = home.text.split('name="form_token" value="')[1].split('"')[0]
         headers = {"Origin": gateway.url(), "Sec-Fetch-Site": "same-origin"}
-        left = person.browser.post(
-            f"{gateway.url()}/auth/logout", data={"form_token": form_token}, headers=headers
-        )
+        left = person.browser.post(f"{gateway.url()}/auth/logout", data={"form_token": form_token}, headers=headers)
         assert left.status_code == 200
         address = left.text.split('http-equiv="refresh" content="0; url=')[1].split('"')[0].replace("&amp;", "&")
         assert address.startswith(f"{issuer.url}/session/end?id_token_hint=")
