@@ -18,7 +18,8 @@ from tests.support.oidc_replicas import OidcReplicas
 from tests.support.postgresql import running
 from tests.support.postgresql_store import store_section
 
-LOGOUTS, REPLICAS, WATCHES = 100, 3, 10
+# As many sign-ins as one address may begin at once.
+LOGOUTS, REPLICAS, WATCHES = 50, 3, 10
 
 
 def run() -> Iterator[Row]:

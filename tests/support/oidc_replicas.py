@@ -27,6 +27,7 @@ from tests.support.holding_upstream import HoldingUpstream
 from tests.support.issuer import Issuer, token
 
 PODS = "/api/v1/namespaces/team/pods"
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _numbers = itertools.count()
 
 
@@ -107,9 +108,7 @@ class OidcReplicas:
             closing.close()
         return seconds
 
-    async def _watch(
-        self, replica: ServedGateway, access_token: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _watch(self, replica: ServedGateway, access_token: str) -> Connection:
         reader, writer = await self._connect(replica)
         name = f"watch-{next(_numbers)}"
         head = f"GET {PODS}?watch=true HTTP/1.1\r\nHost: gateway.example\r\nX-Test-Id: {name}\r\n"
@@ -119,7 +118,7 @@ class OidcReplicas:
             await reader.readuntil(b"first")
         return reader, writer
 
-    async def _connect(self, replica: ServedGateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, replica: ServedGateway) -> Connection:
         return await asyncio.open_connection("127.0.0.1", replica.port, ssl=self._trust, server_hostname="localhost")
 
 
