@@ -139,7 +139,7 @@ class IdentitySystem:
         assertion_id: str = "",
         format: str = PERSISTENT,
         session_index: str = "session-1",
-        **changes: str,
+        **changes: Any,
     ) -> etree._Element:
         """*changes* replace the values of the names below: ``audience``, ``recipient``, ``not_on_or_after``..."""
         values = {

@@ -27,7 +27,7 @@ def service(tmp_path: Path, clock: FakeClock) -> Service:
 
 
 def logout_request(
-    service: Service, *, name: str = "alice", indexes: tuple[str, ...] = ("session-1",), **changes: str
+    service: Service, *, name: str = "alice", indexes: tuple[str, ...] = ("session-1",), **changes: Any
 ) -> etree._Element:
     now = service.clock.now()
     values = {"issuer": service.idp.entity_id, "Destination": LOGOUT, "IssueInstant": f"{now:%Y-%m-%dT%H:%M:%SZ}"}
@@ -101,7 +101,7 @@ async def test_without_a_session_or_with_several_all_of_the_person_end(service: 
     ],
 )
 async def test_a_request_that_is_not_for_us_and_now_ends_nothing(
-    service: Service, binding: str, changes: dict[str, str], cause: str
+    service: Service, binding: str, changes: dict[str, Any], cause: str
 ) -> None:
     await refused(service, SEND[binding](logout_request(service, **changes), service.idp.signer), cause)
 
