@@ -151,6 +151,7 @@ INSIDE = {
         "client_certificate": {"common", "claims"},
         "oidc": {"common", "claims"},
         "sso_cookie": {"common", "claims", "oidc"},
+        "saml": {"common", "claims", "oidc"},
         "trusted_header": {"common", "claims", "client_certificate", "oidc"},
         "workload": {"common", "claims", "oidc"},
     },
