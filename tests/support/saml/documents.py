@@ -59,9 +59,13 @@ class Signer:
         return base64.b64encode(self.certificate.public_bytes(serialization.Encoding.DER)).decode()
 
 
-@cache
 def signer(name: str, kind: str = "rsa") -> Signer:
     """The same one for the same name: keys take a while to make."""
+    return _signer(name, kind)
+
+
+@cache
+def _signer(name: str, kind: str) -> Signer:
     made: Key = (
         ec.generate_private_key(ec.SECP256R1())
         if kind == "ec"
@@ -74,9 +78,9 @@ def signer(name: str, kind: str = "rsa") -> Signer:
         .issuer_name(subject)
         .public_key(made.public_key())
         .serial_number(x509.random_serial_number())
-        # It ended long ago: in metadata a certificate is the wrapping of a key, and nothing more.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2021, 1, 1, tzinfo=UTC))
+        # That of an identity system ended long ago: in metadata it is the wrapping of a key, and nothing more.
+        .not_valid_after(datetime(2021 if name.startswith("idp") else 2049, 1, 1, tzinfo=UTC))
         .sign(made, hashes.SHA256())
     )
     return Signer(made, certificate)
@@ -135,7 +139,7 @@ class IdentitySystem:
         assertion_id: str = "",
         format: str = PERSISTENT,
         session_index: str = "session-1",
-        **changes: str,
+        **changes: Any,
     ) -> etree._Element:
         """*changes* replace the values of the names below: ``audience``, ``recipient``, ``not_on_or_after``..."""
         values = {
@@ -248,8 +252,12 @@ def encrypt(
     data: Any = xmlsec.Transform.AES256_GCM,
     key: Any = xmlsec.Transform.RSA_OAEP,
     key_size: int = 256,
+    self_contained: bool = True,
 ) -> etree._Element:
-    """An EncryptedAssertion with *assertion* in it, for the owner of the certificate."""
+    """An EncryptedAssertion with *assertion* in it, for the owner of the certificate.
+
+    Unless it is *self_contained*, it relies on the namespaces of the element around it.
+    """
     wrapper = etree.Element(f"{{{SAML}}}EncryptedAssertion", nsmap={"saml": SAML})
     plain = copy.deepcopy(assertion)
     wrapper.append(plain)
@@ -262,7 +270,11 @@ def encrypt(
     manager.add_key(xmlsec.Key.from_memory(certificate_pem, xmlsec.KeyFormat.CERT_PEM))
     context = xmlsec.EncryptionContext(manager)
     context.key = xmlsec.Key.generate(xmlsec.KeyData.AES, key_size, xmlsec.KeyDataType.SESSION)
-    context.encrypt_xml(template, plain)
+    if self_contained:
+        context.encrypt_binary(template, text(assertion))
+        wrapper.replace(plain, template)
+    else:
+        context.encrypt_xml(template, plain)
     return etree.fromstring(text(wrapper))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lxml import etree
 
 from tests.support.saml.attacks.scene import VICTIM, Corpus, Scene, find
@@ -10,7 +12,7 @@ from tests.support.saml.documents import NS, SAML, sign
 CONTENT = Corpus()
 
 
-def _signed(scene: Scene, **changes: str) -> etree._Element:
+def _signed(scene: Scene, **changes: Any) -> etree._Element:
     """About the victim, who signed in elsewhere, or some time ago."""
     return scene.response(scene.idp.sign(scene.idp.assertion(scene.asked, VICTIM, **changes)))
 

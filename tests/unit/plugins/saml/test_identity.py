@@ -194,6 +194,13 @@ async def test_encryption_can_be_required(tmp_path: Path, clock: FakeClock) -> N
     assert await service.finish(begun, service.idp.response(begun.asked, wrapped))
 
 
+async def test_what_is_encrypted_may_rely_on_the_namespaces_around_it(service: Service) -> None:
+    begun = await service.begin()
+    signed = service.idp.sign(service.idp.assertion(begun.asked))
+    wrapped = encrypt(signed, service.key.certificate_pem, self_contained=False)
+    assert await service.finish(begun, service.idp.response(begun.asked, wrapped))
+
+
 async def test_cbc_is_a_choice_of_the_operator_and_its_failures_look_alike(tmp_path: Path, clock: FakeClock) -> None:
     service = Service(tmp_path, clock, encryption={"cbc": True})
     begun = await service.begin()
@@ -283,7 +290,14 @@ async def test_attributes_say_who_it_is(tmp_path: Path, clock: FakeClock) -> Non
     user = (await service.finish(begun, service.idp.signed_response(begun.asked, attributes=attributes))).user
     assert (user.username, user.uid, user.groups) == ("a@example.com", "7", ("dev", "ops"))
     assert dict(user.extra)["example.com/team"] == ("x", "y")
-    for wrong in ({}, {"mail": []}, {"mail": ["a@example.com", "b@example.com"]}, {"mail": [" a"]}, {"mail": [""]}):
+    cases: tuple[dict[str, list[str]], ...] = (
+        {},
+        {"mail": []},
+        {"mail": ["a@b", "b@b"]},
+        {"mail": [" a"]},
+        {"mail": [""]},
+    )
+    for wrong in cases:
         response = service.idp.signed_response(begun.asked, attributes=wrong)
         with pytest.raises(LoginRefused, match="no usable user name"):
             await service.finish(begun, response)
@@ -396,7 +410,7 @@ async def refused(
 def check_signature(message: etree._Element, by: Signer) -> None:
     """As libxmlsec1 judges it."""
     xmlsec.tree.add_ids(message, ["ID"])
-    signature = xmlsec.tree.find_node(message, xmlsec.constants.NodeSignature)
+    signature: Any = xmlsec.tree.find_node(message, xmlsec.constants.NodeSignature)
     assert signature.getparent().tag == message.tag
     assert message[0].tag == f"{{{SAML}}}Issuer", "the signature comes after the issuer"
     context = xmlsec.SignatureContext()

@@ -349,22 +349,21 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
 
 
 def _elsewhere(away: Redirect | PostedForm, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL, its form,
-    or itself."""
+    """Checks a redirect: it must lead to a web page. The state that must come back is in it, its URL or its form."""
     checked_url(away.url, flow.identity)
     remember = checked_pairs(away.remember, flow.identity)
     name: object = away.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
-    form = checked_pairs(away.fields, flow.identity) if isinstance(away, PostedForm) else ()
-    state: object = dict(form).get(name) if form else _state_of(away, name)
+    form: tuple[tuple[str, str], ...] = ()
+    if isinstance(away, PostedForm):
+        form = checked_pairs(away.fields, flow.identity)
+        state: object = dict(form).get(name)
+    else:
+        state = away.state or state_of(away.url, name)
     if state is not None and not isinstance(state, str):
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state is not a text")
     return Elsewhere(away.url, replace(flow, state=state, state_name=name, remember=remember), form)
-
-
-def _state_of(away: Redirect | PostedForm, name: str) -> object:
-    return (away.state if isinstance(away, Redirect) else "") or state_of(away.url, name)
 
 
 def _unknown_flow() -> LoginRefused:
