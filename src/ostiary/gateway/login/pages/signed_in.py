@@ -200,7 +200,11 @@ class Pages:
             return answers.error(400, "the form has no decision")
         if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
-        signed = await self._hand_over(visitor, request) if decision == "approve" else None
+        asking = await self._devices.find(code) if code else None
+        step_up = asking is not None and bool(asking.step_up)
+        # A step-up begins no session that could go on with what is kept.
+        attest = self._attest if step_up else self._hand_over
+        signed = await attest(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None
         if device is None:
             return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
@@ -210,6 +214,8 @@ class Pages:
             )
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, answer)
+        if step_up:
+            return views.message("Confirmed", "Go back to the device: the command continues. You can close this page.")
         return views.message(
             "The device is signed in", "Go back to the device: it continues by itself. You can close this page."
         )
