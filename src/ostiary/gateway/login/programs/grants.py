@@ -32,18 +32,15 @@ class Grants:
             await self._step_ups.check(step_up, attested.user, signed.provider)
             return {**granted, "step_up": step_up}
         secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
-        return {
-            **granted,
-            **secret,
-            "client": client,
-            "at": at.isoformat(),
-            "sequence": await self._tokens.sequence(),
-        }
+        sequence = await self._tokens.sequence() if signed.sequence is None else signed.sequence
+        began = {"client": client, "at": at.isoformat(), "sequence": sequence}
+        return {**granted, **secret, **began, "origins": attested.origins}
 
     async def redeem(self, grant: Value) -> Issued | Session | None:
         """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
         secret = Secret(grant["kept"]) if "kept" in grant else None
-        attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret)
+        user, sources = user_from_json(grant["user"]), pairs(grant["sources"])
+        attested = Attested(user, sources, secret, tuple(grant.get("origins", ())))
         try:
             if "step_up" in grant:
                 return await self._step_ups.apply(grant["step_up"], attested.user, grant["provider"])
@@ -54,6 +51,7 @@ class Grants:
                 client=grant["client"],
                 at=datetime.fromisoformat(grant["at"]),
                 sequence=grant["sequence"],
+                origins=attested.origins,
                 kept=secret,
                 session_lifetime=self._lengths.of(grant["provider"], kept=secret is not None),
             )
