@@ -67,7 +67,8 @@ def with_latest_context(user: UserInfo, before: UserInfo) -> UserInfo:
         # Without a time it is later only if the other has none either.
         is_later = said_before.auth_time is None and said_now != AuthenticationContext()
     else:
-        is_later = said_now.auth_time >= said_before.auth_time
+        # Of the same time it may be a mixture: of what was said before, and of what the refresh token came from.
+        is_later = said_now.auth_time > said_before.auth_time
     return user if is_later else with_context(user, said_before)
 
 
