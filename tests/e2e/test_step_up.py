@@ -145,7 +145,9 @@ def test_a_command_waits_for_one_tab_and_goes_on(
         code, said = deleting.end()
         assert (code, said) == (0, 'pod "web" deleted\n'), deleting.shown
         assert len(browser.opened) == 2
-        assert '"delete pods web in the namespace team" needs a sign-in by mfa, in the last 15 minutes' in deleting.shown
+        assert (
+            '"delete pods web in the namespace team" needs a sign-in by mfa, in the last 15 minutes' in deleting.shown
+        )
 
         created = desk.kubectl("run", "web", "--image=web")
         assert created.end()[0] == 0, created.shown
