@@ -34,7 +34,14 @@ class StepUpRuleSettings:
         ),
     ]
     verbs: Annotated[tuple[str, ...], Names("as in a role: `[delete, deletecollection]`; `*` is all")] = ("*",)
-    api_groups: Annotated[tuple[str, ...], Texts("as in a role; an empty text is the core group, `*` is all")] = ("*",)
+    api_groups: Annotated[
+        tuple[str, ...],
+        Texts(
+            "as in a role; an empty text is the core group, `*` is all",
+            pattern=r"\*|[-a-z0-9.]*",
+            mistake="it is not an API group",
+        ),
+    ] = ("*",)
     resources: Annotated[
         tuple[str, ...], Names("as in a role: `[secrets, pods/exec]`; `*` is all", unset="no resources")
     ] = ()
