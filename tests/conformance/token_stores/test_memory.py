@@ -9,7 +9,12 @@ import pytest
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import ObjectStoreContract, OriginStoreContract, RecordStoreContract, TokenStoreContract
+from ostiary.testing.token_store import (
+    ObjectStoreContract,
+    OriginStoreContract,
+    RecordStoreContract,
+    TokenStoreContract,
+)
 from tests.conformance.token_stores.full_kind import FullKindContract
 
 

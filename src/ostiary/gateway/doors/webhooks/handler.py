@@ -56,7 +56,9 @@ class WebhookHandler:
         self._callers = WebhookCallers(configured.callers, clock)
         self._reviews: dict[bytes, Reviews] = {}
         if configured.token_review:
-            self._reviews[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
+            self._reviews[b"/webhooks/token-review"] = TokenReviews(
+                authenticator, configured.audiences, fresh=bool(step_up)
+            )
         if configured.subject_access_review:
             self._reviews[b"/webhooks/subject-access-review"] = SubjectAccessReviews(
                 authorizer, on_refused, step_up=step_up, clock=clock

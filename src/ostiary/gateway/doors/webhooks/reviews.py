@@ -62,10 +62,17 @@ class _TokenQuestion(NamedTuple):
 
 
 class TokenReviews:
-    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience."""
+    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience.
 
-    def __init__(self, authenticator: TokenAuthenticator, audiences: Sequence[str] = ()) -> None:
+    With *fresh* the store is asked each time: a session may have been stepped up at another worker, and the cluster
+    must be told how its person has signed in by now.
+    """
+
+    def __init__(
+        self, authenticator: TokenAuthenticator, audiences: Sequence[str] = (), *, fresh: bool = False
+    ) -> None:
         self._authenticator = authenticator
+        self._fresh = fresh
         self._audiences = frozenset(audiences)
         # A cluster sends the same review for the same token again and again.
         self._questions: Bounded[bytes, _TokenQuestion] = Bounded(MOST_QUESTIONS)
@@ -80,7 +87,7 @@ class TokenReviews:
                 return status.bad_request(str(error))
             if len(body) <= LONGEST_QUESTION and self._authenticator.recall(question.token) is not None:
                 self._questions.keep(key, question)
-        live = self._authenticator.recall(question.token)
+        live = None if self._fresh else self._authenticator.recall(question.token)
         return self._look_up(question) if live is None else self._answer(question, live)
 
     async def _look_up(self, asked: _TokenQuestion) -> Answer:
