@@ -1,8 +1,8 @@
 """What a revocation ends: one place, for the stores and for the caches above them.
 
-Called by `tokens`, by the token stores and by the gateway's authenticator. `origins_of` and `ended_origins` say by which
-digests an identity system's logout finds the sessions of a sign-in. `UnsavedRevocations` keeps revocations that a store
-could not write.
+Called by `tokens`, by the token stores and by the gateway's authenticator. `origins_of` and `ended_origins` say by
+which digests an identity system's logout finds the sessions of a sign-in. `UnsavedRevocations` keeps revocations that a
+store could not write.
 """
 
 from __future__ import annotations

@@ -105,14 +105,9 @@ class OriginStoreContract:
         session = replace(await renewable_session(store, clock), origins=(SIGN_IN,))
         await store.add(session, [])
         user = replace(session.user, groups=("other",))
-        renewed = replace(session, user=user)
-        assert await store.renew(
-            digest_of("r1"),
-            at=clock.now(),
-            session=renewed,
-            tokens=[make_token(session, "t2")],
-            since=await head(store),
-        )
+        renewed, tokens = replace(session, user=user), [make_token(session, "t2")]
+        since = await head(store)
+        assert await store.renew(digest_of("r1"), at=clock.now(), session=renewed, tokens=tokens, since=since)
         assert await store.revoke(Revocation(RevocationKind.ORIGIN, SIGN_IN)) == 1
         assert await store.find(digest_of("t2")) is None
 

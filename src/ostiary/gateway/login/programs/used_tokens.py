@@ -1,8 +1,8 @@
 """Remembers which messages of other systems were used, where each is good once: tokens of platforms, logouts.
 
-Called by token exchange, and by what takes logouts. They are objects of the token store, and not records: of those the store keeps the latest so many, so whoever begins
-enough logins, or has enough tokens of their own, could make a used token good again. If there is no room for one more,
-the exchange is refused.
+Called by token exchange, and by what takes logouts. They are objects of the token store, and not records: of those the
+store keeps the latest so many, so whoever begins enough logins, or has enough tokens of their own, could make a used
+token good again. If there is no room for one more, the exchange is refused.
 """
 
 from __future__ import annotations

@@ -96,18 +96,24 @@ class Logouts:
         address = network(request.remote_address)
         if wait := self._doubtful.empty_for(address):
             return answers.too_many(wait)
+        ended: dict[str, int] = {}
         try:
             logout = await self._ask(request, provider)
             if not logout.verified:
                 self._doubtful.take(address)
-            await self._apply(logout, request, provider)
+            await self._apply(logout, provider, ended)
+            answer = await self._going_on(logout, request, provider)
         except LoginRefused as refusal:
             self._doubtful.take(address)
             answer = answers.error(400, "the logout is not accepted")
             return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
-            return self._events.record_failure(error, request, provider.name)
-        return await self._going_on(logout, request, provider)
+            answer = self._events.record_failure(error, request, provider.name)
+        for username, count in ended.items():
+            self._events.record_logout(
+                request, provider=provider.name, username=username, sessions=count, status=answer.status
+            )
+        return answer
 
     async def _going_on(self, logout: Logout, request: LoginRequest, provider: Identity) -> LoginAnswer:
         if logout.is_return:
@@ -130,7 +136,8 @@ class Logouts:
             raise contract_broken(provider, "a message that is good once has an id, and a time until which it is kept")
         return logout
 
-    async def _apply(self, logout: Logout, request: LoginRequest, provider: Identity) -> None:
+    async def _apply(self, logout: Logout, provider: Identity, ended: dict[str, int]) -> None:
+        """End what *logout* names; how many sessions of which user that were is noted in *ended*."""
         origins = ended_origins(provider.name, session_id=logout.session_id, subject=logout.subject)
         if not origins:
             return
@@ -138,7 +145,7 @@ class Logouts:
             raise _store_cannot()
         if logout.token_id and await self._used.was_used(provider.name, logout.token_id):
             raise LoginRefused("the logout is not accepted", cause="the message was used before")
-        await self._end(self._store, origins, logout, request, provider)
+        await self._end(self._store, origins, logout, provider, ended)
         if logout.once_until is not None:
             # Last: if sessions could not be ended, the identity system may send the same message again.
             await self._used.use_up(provider.name, logout.token_id, until=logout.once_until)
@@ -148,10 +155,9 @@ class Logouts:
         store: OriginStore,
         origins: tuple[str, ...],
         logout: Logout,
-        request: LoginRequest,
         provider: Identity,
+        ended: dict[str, int],
     ) -> None:
-        ended: dict[str, int] = {}
         failure: ProviderError | None = None
         for origin in origins:
             sessions = await store.sessions_from(origin, limit=MOST_LISTED)
@@ -169,8 +175,6 @@ class Logouts:
                 ended[owner] = ended.get(owner, 0) + count
         if failure is not None:
             raise failure
-        for owner, count in ended.items():
-            self._events.record_logout(request, provider=provider.name, username=owner, sessions=count)
 
 
 def _store_cannot() -> ProviderError:

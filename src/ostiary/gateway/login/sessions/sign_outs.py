@@ -35,15 +35,15 @@ class SignOuts:
         self._return_url = return_url
         self._seconds = provider_seconds
 
-    async def elsewhere(
-        self, visitor: Visitor, request: LoginRequest, headers: Iterable[tuple[str, str]]
-    ) -> LoginAnswer | None:
-        """The page that leads to the identity system; None if the person has nothing to do there."""
+    async def answer(
+        self, visitor: Visitor, request: LoginRequest, usual: LoginAnswer, headers: Iterable[tuple[str, str]]
+    ) -> LoginAnswer:
+        """The page that leads to the identity system; the *usual* one if the person has nothing to do there."""
         session = visitor.session
         provider = self._identity.get(session.provider)
         signing_out = None if provider is None else ability(provider.instance, SignsOutElsewhere)
         if signing_out is None:
-            return None
+            return usual
         try:
             signed_out = SignOut(unseal_hint(session, visitor.secret), self._return_url(session.provider))
             async with asyncio.timeout(self._seconds):
@@ -54,5 +54,5 @@ class SignOuts:
             if isinstance(target, PostedForm):
                 return views.posted_form(checked_url(target.url, session.provider), target.fields, headers)
         except Exception as error:
-            self._events.record_failure(error, request, session.provider)
-        return None
+            return self._events.record_failure(error, request, session.provider, instead=usual)
+        return usual

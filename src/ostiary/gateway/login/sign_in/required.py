@@ -40,6 +40,6 @@ def check_required(user: UserInfo, required: RequiredAuthentication | None, now:
         context = context_of(user)
         acr, amr, at = context.acr or "none", ", ".join(context.amr) or "none", context.auth_time or "no time"
         raise LoginRefused(
-            f"this needs {describe(required)}, and your identity provider did not confirm that",
-            cause=f"the identity system said: acr {acr}, amr {amr}, signed in at {at}",
+            "your identity provider did not confirm the sign-in that this needs",
+            cause=f"required is {describe(required)}; the identity system said: acr {acr}, amr {amr}, signed in at {at}",
         )

@@ -70,7 +70,7 @@ class StepUpCalls:
             if record is None:
                 return answers.no_good_token()
             if record.session.kind is not SessionKind.SIGN_IN or record.token.delegation:
-                return answers.error(403, "only a person's own session can be stepped up")
+                return answers.error(403, "only the session of a person can be stepped up")
             if field(request, "refused") == "true":
                 return await self._refuse(request, record.session)
             if name := field(request, "rule"):

@@ -30,7 +30,7 @@ class BrowserPages(Protocol):
         *required* is what the person must prove there, though they are signed in.
         """
 
-    def refusal(self, code: int, message: str, request_id: str, front: str, advice: str = "") -> PageAnswer:
+    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
         """A page that says why there is nothing to see, and leads to *front*, where the application begins.
 
         *advice* says what to do about it, where the permissions of the person are not the reason.

@@ -236,7 +236,7 @@ async def test_what_is_not_enough_is_refused_once_with_a_plain_sentence(gateway:
     assert back["error"] == "login-refused"
     assert len([each for each, _ in provider.asked if each == "client"]) == 2, "the sign-in, and the step-up"
     refused = [event for event in gateway.events if event.kind is LoginEventKind.REFUSED]
-    assert "your identity provider did not confirm that" in refused[-1].reason
+    assert "did not confirm the sign-in that this needs" in refused[-1].reason
     assert "amr pwd" in refused[-1].reason
 
 

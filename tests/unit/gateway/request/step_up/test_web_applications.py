@@ -35,7 +35,7 @@ async def test_a_page_leads_to_the_sign_in_and_back_and_scripts_are_told(tmp_pat
             # Whoever proves no more is told so, and not asked again and again.
             refused = await visitor.open(f"{WIKI}/admin/users")
             assert refused.status == 403
-            assert b"your identity provider did not confirm that" in refused.body
+            assert b"did not confirm the sign-in that this needs" in refused.body
             assert provider.required == [None, ADMIN.required]
 
             provider.amr = ("pwd", "mfa")
