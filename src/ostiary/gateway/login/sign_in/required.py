@@ -41,5 +41,5 @@ def check_required(user: UserInfo, required: RequiredAuthentication | None, now:
         acr, amr, at = context.acr or "none", ", ".join(context.amr) or "none", context.auth_time or "no time"
         raise LoginRefused(
             "your identity provider did not confirm the sign-in that this needs",
-            cause=f"required is {describe(required)}; the identity system said: acr {acr}, amr {amr}, signed in at {at}",
+            cause=f"required: {describe(required)}; the identity system said: acr {acr}, amr {amr}, signed in at {at}",
         )
