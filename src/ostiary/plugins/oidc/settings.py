@@ -149,3 +149,23 @@ class NamedIssuerSettings(ClientSettings):
         ),
     ] = None
     renewal: RenewalSetting = Renewal.DEFAULT
+
+
+def refresh_tokens(doc: str) -> Flag:
+    return Flag(f"whether to ask for refresh tokens, so that people are asked about at each renewal; {doc}")
+
+
+def host(doc: str, *, missing: str) -> Text:
+    return Text(
+        doc,
+        pattern=r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?",
+        mistake="it is not the name of a host",
+        hint="without https:// and without a path",
+        empty="",
+        missing=missing,
+    )
+
+
+def username(doc: str, among: tuple[str, ...]) -> Word:
+    mistake = f"it must be {', '.join(among[:-1])} or {among[-1]}"
+    return Word(doc, among, mistake=mistake, hint="", empty="")

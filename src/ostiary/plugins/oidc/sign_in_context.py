@@ -44,7 +44,10 @@ def required_parameters(required: RequiredAuthentication | None) -> dict[str, st
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable() else ""
+    """*value*, if it is a text that a header can carry."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable() or value != value.strip():
+        return ""
+    return value
 
 
 def _texts(value: object) -> tuple[str, ...]:
