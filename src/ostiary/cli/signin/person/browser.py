@@ -2,7 +2,7 @@
 
     this command -> browser: gateway/auth/cli?challenge&port&state -> person signs in
                  <- 127.0.0.1:port/callback?code&state <- gateway
-    code + verifier -> gateway -> session
+    code + verifier -> gateway -> session, or the session that there is has proved more (`step_up`)
     browser -> gateway/auth/cli/ended, which says how it ended; or a page of ours, where the gateway cannot
 
 Called by `ways`. Only this process knows the verifier, so a code is of no use to anybody else on this machine; and a
@@ -17,7 +17,9 @@ import secrets
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Generic, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
@@ -29,6 +31,9 @@ from ostiary.model import Secret
 
 # A browser may open a connection long before it sends anything.
 CONNECTION_SECONDS = 30.0
+
+T = TypeVar("T")
+
 _REFUSALS = {
     "access_denied": "sign-in was refused in the browser",
     "login-refused": "the identity provider refused this user",
@@ -46,9 +51,57 @@ def sign_in(
     show: Callable[[str], object] | None,
 ) -> SignInGrant:
     """*show* opens an address in a browser; None if the person is to do that."""
+    return _visit(
+        gateway,
+        person,
+        gateway.redeem,
+        what="to sign you in",
+        provider=provider,
+        client=client,
+        seconds=seconds,
+        show=show,
+    )
+
+
+def step_up(
+    gateway: GatewayClient,
+    person: Person,
+    *,
+    ticket: Secret,
+    client: str,
+    seconds: float,
+    show: Callable[[str], object] | None,
+) -> None:
+    """The same for a session that there is already, and that must prove more."""
+    _visit(
+        gateway,
+        person,
+        gateway.redeem_step_up,
+        what="to confirm that it is you",
+        provider=None,
+        client=client,
+        seconds=seconds,
+        show=show,
+        ticket=ticket.reveal(),
+    )
+
+
+def _visit(
+    gateway: GatewayClient,
+    person: Person,
+    redeem: Callable[[str, Secret], T],
+    *,
+    what: str,
+    provider: str | None,
+    client: str,
+    seconds: float,
+    show: Callable[[str], object] | None,
+    ticket: str = "",
+) -> T:
+    """What *redeem* gives for the code with which the browser comes back."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
-    returning = Return(lambda code: gateway.redeem(code, Secret(verifier)), gateway.server)
+    returning = Return(lambda code: redeem(code, Secret(verifier)), gateway.server)
     try:
         address = gateway.browser_address(
             challenge=urlsafe_b64encode(digest).rstrip(b"=").decode(),
@@ -56,11 +109,12 @@ def sign_in(
             state=returning.state,
             client=client,
             provider=provider,
+            step_up=ticket,
         )
         if show is None:
             person.tell(f"open this URL in a browser on this machine:\n  {address}")
         else:
-            person.tell(f"your browser opens to sign you in; if it does not, open:\n  {address}")
+            person.tell(f"your browser opens {what}; if it does not, open:\n  {address}")
             # Some wait until they are closed, and we must be there for the return before that.
             threading.Thread(target=show, args=(address,), daemon=True).start()
         return returning.wait(seconds)
@@ -68,27 +122,32 @@ def sign_in(
         returning.close()
 
 
-class Return:
+@dataclass(frozen=True, slots=True)
+class _Redeemed(Generic[T]):
+    value: T
+
+
+class Return(Generic[T]):
     """Listens on a free port of 127.0.0.1 until the browser comes back, once. It goes on to a page of *server*."""
 
-    def __init__(self, redeem: Callable[[str], SignInGrant], server: str) -> None:
+    def __init__(self, redeem: Callable[[str], T], server: str) -> None:
         self.state = secrets.token_urlsafe(24)
         self._redeem = redeem
         self._ended = f"{server.rstrip('/')}/auth/cli/ended"
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._outcome: SignInGrant | Exception | None = None
+        self._outcome: _Redeemed[T] | Exception | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> SignInGrant:
+    def wait(self, seconds: float) -> T:
         if not self._over.wait(seconds):
             raise sign_in_timeout(f"the browser did not return within {seconds:.0f} seconds")
-        if isinstance(self._outcome, SignInGrant):
-            return self._outcome
+        if isinstance(self._outcome, _Redeemed):
+            return self._outcome.value
         assert self._outcome is not None
         raise self._outcome
 
@@ -111,7 +170,7 @@ class Return:
             if self._outcome is not None:
                 return EndedPage.USED
             try:
-                self._outcome = self._redeem_code(query)
+                self._outcome = _Redeemed(self._redeem_code(query))
             except Exception as error:
                 self._outcome = error
                 code = _only(query, "error")
@@ -119,7 +178,7 @@ class Return:
                 return f"{self._ended}?{urlencode({'error': code})}" if has_page and code else EndedPage.FAILED
         return self._ended if has_page else EndedPage.SIGNED_IN
 
-    def _redeem_code(self, query: dict[str, list[str]]) -> SignInGrant:
+    def _redeem_code(self, query: dict[str, list[str]]) -> T:
         code = _only(query, "code")
         if not code:
             error = _only(query, "error")
@@ -141,7 +200,7 @@ def _only(query: dict[str, list[str]], name: str) -> str:
     return values[0] if len(values) == 1 else ""
 
 
-def _handler(returning: Return) -> type[BaseHTTPRequestHandler]:
+def _handler(returning: Return[T]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = CONNECTION_SECONDS
         server_version, sys_version = "ostiary", ""
