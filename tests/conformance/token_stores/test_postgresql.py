@@ -18,6 +18,7 @@ from ostiary.testing.shared_counts import SharedCountsContract
 from ostiary.testing.token_store import (
     PortableStoreContract,
     ReplicaStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -55,6 +56,7 @@ class PostgresqlContract(
     FullKindContract,
     ReplicaStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     """Everything that the store keeps."""
 

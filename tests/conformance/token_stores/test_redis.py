@@ -17,6 +17,7 @@ from ostiary.testing.shared_counts import SharedCountsContract
 from ostiary.testing.token_store import (
     PortableStoreContract,
     ReplicaStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -64,6 +65,7 @@ class RedisContract(
     FullKindContract,
     ReplicaStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     """Everything that the store keeps. Give the fixture `settings`."""
 

@@ -12,6 +12,7 @@ from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import (
     PortableStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -25,6 +26,7 @@ class TestSqliteTokenStore(
     SharedObjectStoreContract,
     FullKindContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     @pytest.fixture
     async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:

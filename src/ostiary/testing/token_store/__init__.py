@@ -11,8 +11,8 @@ It needs pytest and pytest-asyncio. A store that several processes can share inh
 in its place, and gives with the fixture `other` a second one over the same data. Nothing here waits for time to pass.
 A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form. One
 for several replicas, which keeps notes and an owner, also inherits from `ReplicaStoreContract`, one that keeps objects
-from `ObjectStoreContract` or its shared form, and one whose contents can be moved to another store from
-`PortableStoreContract`.
+from `ObjectStoreContract` or its shared form, one whose contents can be moved to another store from
+`PortableStoreContract`, and one that lists its sessions page by page from `SessionPagesContract`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from ostiary.testing.token_store.samples import (
     make_token,
     renewable_session,
 )
+from ostiary.testing.token_store.session_pages import SessionPagesContract
 from ostiary.testing.token_store.storing import StoringContract
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "PortableStoreContract",
     "RecordStoreContract",
     "ReplicaStoreContract",
+    "SessionPagesContract",
     "SharedObjectStoreContract",
     "SharedRecordStoreContract",
     "SharedTokenStoreContract",
