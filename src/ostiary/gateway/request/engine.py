@@ -36,6 +36,7 @@ from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequests
+from ostiary.gateway.audit.recent_decisions import RecentDecisions
 from ostiary.gateway.audit.source_ips import Network
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.presented_token import presented_token
@@ -100,6 +101,8 @@ class EngineParts:
     open_paths: dict[bytes, OpenPath]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
+    # What is decided, for those who watch.
+    recent: RecentDecisions
     # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
     unconfirmed: float
     # Where an upstream is a web application, or has public paths.
@@ -136,6 +139,7 @@ class Engine:
             admission=self._admission,
             trusted_proxies=parts.trusted_proxies,
             ended=parts.ended,
+            recent=parts.recent,
         )
         self._answers = Answers(
             parts.authorizer,

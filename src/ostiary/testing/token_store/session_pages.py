@@ -58,7 +58,7 @@ class SessionPagesContract:
             {"kind": SessionKind.API_TOKEN},
             {"username": "ann", "kind": SessionKind.SIGN_IN},
         ):
-            whole = await store.sessions(**search)  # type: ignore[arg-type]
+            whole = await store.sessions(**search)
             listed = await _all_pages(store, 3, **search)
             assert sorted(listed) == sorted(session.id for session in whole), search
         with_all = await _page(store, limit=40)

@@ -8,6 +8,7 @@ signed out.
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import cast
 
@@ -214,6 +215,12 @@ class App:
             case sibling_news.ENDED:
                 request = self.shared.ended.recall(cast(str, data))
                 return None if request is None else sibling_news.ended_json(request)
+            case sibling_news.DECISION:
+                decision = self.shared.recent.recall(cast(str, data))
+                return None if decision is None else sibling_news.decision_json(decision)
+            case sibling_news.DECISIONS:
+                asked = cast("sibling_news.DecisionQuestionJson", data)
+                return sibling_news.batch_json(self.shared.recent, str(os.getpid()), asked)
         return None
 
     @property
@@ -267,6 +274,7 @@ class App:
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=shared.ended,
+            recent=shared.recent,
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
             applications=self.applications if visitors.pages is not None else None,
             pages=visitors.pages,
