@@ -17,6 +17,7 @@ from datetime import datetime
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.clock import Clock
+from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.gateway.authorize.sizes import FIXED_BYTES, attributes_size
 from ostiary.model import Attributes, Decision
 
@@ -47,6 +48,11 @@ class RecentDecision:
     seconds: float | None = None
     actor: str = ""
     scope: str = ""
+
+    @property
+    def remembered(self) -> Refusal:
+        """In the form in which refusals are remembered, for those who explain them; it may be none."""
+        return Refusal(self.id, self.attributes, self.decision, self.at, self.scope)
 
     @property
     def place(self) -> tuple[datetime, str]:

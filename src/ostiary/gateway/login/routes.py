@@ -5,7 +5,7 @@
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
-    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
+    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in, pages.admin
     /auth/application, and the hosts of web applications           applications.visits
 
 With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
@@ -37,7 +37,7 @@ from ostiary.gateway.login.applications.sign_ins import ApplicationSignIns
 from ostiary.gateway.login.applications.visits import ApplicationVisits
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.admin.area import AdminPages, AdminSources
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.signed_in import Pages
 from ostiary.gateway.login.pages.views import Site
@@ -55,9 +55,7 @@ from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
-from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
-from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
-from ostiary.gateway.replicas.registry import Replicas
+from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, has_stream_key, is_page_load, only, wants_html
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
 from ostiary.interfaces.shared_counts import ImmediateCounts
@@ -84,9 +82,7 @@ class Login:
         external_url: str,
         authorities_pem: str | None = None,
         authorizer: Authorizer | None = None,
-        ended: EveryEndedRequest | None = None,
-        refusals: EveryRefusal | None = None,
-        replicas: Replicas | None = None,
+        admin: AdminSources | None = None,
         issuer: JwtIssuer | None = None,
         api_tokens: ApiTokens | None = None,
         find_token: FindToken | None = None,
@@ -166,6 +162,7 @@ class Login:
             if applications
             else None
         )
+        self._admin = None if admin is None else AdminPages(admin, self._browsers.find)
         self._pages = Pages(
             self._site,
             tokens=tokens,
@@ -176,7 +173,7 @@ class Login:
             sessions=self._sessions,
             events=self._events,
             lengths=lengths,
-            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
+            admin=self._admin,
             api_tokens=None
             if authorizer is None or api_tokens is None
             else ApiTokenPages(api_tokens, authorizer, self._events),
@@ -243,6 +240,8 @@ class Login:
                 return await self._token_requests.begin_device(request)
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
+            case ["admin", "decisions", "stream"] if self._admin is not None:
+                return await self._stream(visit, self._admin)
             case [first, *_] if first in _PAGES or first in ("logout", "cli"):
                 return await self._page(visit, path)
             case []:
@@ -323,6 +322,22 @@ class Login:
             "sign-in is required for this page", cause="not signed in: redirected to the sign-in page"
         )
         return self._events.record_refusal(not_signed_in, request, to_sign_in)
+
+    async def _stream(self, visit: Visit, admin: AdminPages) -> LoginAnswer:
+        """What a page of ours gets by its script. No other script may have it: the address has a key."""
+        request = visit.request
+        if request.method != "GET":
+            return answers.method_not_allowed(["GET"])
+        try:
+            visitor = await self._browsers.find(request)
+            if visitor is None:
+                return answers.error(401, "you are not signed in any more: the session has expired")
+            if not comes_from(request, self._external_url) or not has_stream_key(request, visitor.stream_key):
+                return answers.error(403, "this address is for a page of this session: load that page again")
+            answer = await admin.stream(request, visitor)
+            return self._events.record_answer(request, answer, visitor=visitor.session.user.username)
+        except Exception as error:
+            return self._events.record_failure(error, request)
 
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
         code = normal_code(only(visit.request.query, "code") or "")

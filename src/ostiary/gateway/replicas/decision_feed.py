@@ -108,9 +108,8 @@ class DecisionFeed:
     # --- watching ---
 
     async def open(self, username: str, is_wanted: IsWanted) -> Watcher | None:
-        """Begin to watch; None if too many do already."""
-        of_user = sum(watcher.username == username for watcher in self._watchers)
-        if self._is_closed or len(self._watchers) >= MOST_WATCHERS or of_user >= MOST_OF_ONE_USER:
+        """Begin to watch; None if too many do already. Whoever has begun must `leave`."""
+        if self.is_full_for(username):
             return None
         watcher = Watcher(username, is_wanted)
         self._watchers.append(watcher)
@@ -120,6 +119,10 @@ class DecisionFeed:
         # From here on nothing is missed: what was before, `latest` says.
         await self._begun.wait()
         return watcher
+
+    def is_full_for(self, username: str) -> bool:
+        of_user = sum(watcher.username == username for watcher in self._watchers)
+        return self._is_closed or len(self._watchers) >= MOST_WATCHERS or of_user >= MOST_OF_ONE_USER
 
     def leave(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)

@@ -159,9 +159,8 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
 
 
 def decision_json(decision: RecentDecision) -> DecisionJson:
-    refusal = Refusal(decision.id, decision.attributes, decision.decision, decision.at, decision.scope)
     return {
-        **refusal_json(refusal),
+        **refusal_json(decision.remembered),
         "status": decision.status,
         "seconds": decision.seconds,
         "actor": decision.actor,

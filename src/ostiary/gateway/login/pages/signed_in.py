@@ -15,7 +15,7 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.admin.area import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.narrowed_token import NarrowedTokenPage
 from ostiary.gateway.login.pages.views import Site

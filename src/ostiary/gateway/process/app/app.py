@@ -29,6 +29,7 @@ from ostiary.gateway.doors.webhooks.handler import WebhookHandler
 from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.http_adapter import LoginHandler
+from ostiary.gateway.login.pages.admin.area import AdminSources
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.app.api_groups_setup import ApiGroupsSetup
 from ostiary.gateway.process.app.audit_setup import open_auditor
@@ -40,6 +41,7 @@ from ostiary.gateway.process.app.programs import Programs
 from ostiary.gateway.process.app.shared import Shared, open_shared
 from ostiary.gateway.process.app.tracing_setup import open_tracing
 from ostiary.gateway.process.app.visitors import Visitors
+from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
@@ -90,6 +92,7 @@ class App:
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
+        self.decisions = DecisionFeed(self.shared.recent, lambda: self.shared.siblings)
         self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
         self.tracing = open_tracing(config, clock, self.shared.metrics)
         self.issuer = open_issuer(config, self.shared, clock)
@@ -155,6 +158,7 @@ class App:
         self.api_groups.plugins.adopt(old.api_groups.plugins)
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
+        old.decisions.close()
         old.doors.hand_over(self.doors, self.engine)
         self.programs.adopt(old.programs)
         if old.tracing is not None and self.tracing is not None:
@@ -256,6 +260,7 @@ class App:
             self._replicas,
             more_routes=[*programs.routes, *self.api_groups.api_routes],
             quota_usage=usage,
+            decisions=self.decisions,
         )
         return EngineParts(
             authenticator=shared.authenticator,
@@ -298,9 +303,16 @@ class App:
             unchecked_session=config.tokens.unchecked_session,
             issuer=self.issuer,
             authorizer=self.authorizer,
-            ended=ended,
-            refusals=refusals,
-            replicas=self._replicas,
+            admin=AdminSources(
+                shared.tokens,
+                self.authorizer,
+                refusals,
+                ended,
+                self._replicas,
+                self.decisions,
+                self.programs.accounts,
+                self._clock,
+            ),
             api_tokens=self.programs.api_tokens,
             find_token=self.programs.find_token,
             counts=shared.counts,
