@@ -39,8 +39,9 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin.area import AdminPages, AdminSources
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
+from ostiary.gateway.login.pages.languages import Languages
 from ostiary.gateway.login.pages.signed_in import Pages
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
@@ -101,6 +102,7 @@ class Login:
         self._identity = {provider.name: provider for provider in identity}
         self._people = for_people(self._identity)
         self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
+        self._languages = Languages(secure=secure)
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
@@ -194,8 +196,11 @@ class Login:
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
         visit = Visit(replace(request, request_id=request_id), wants_html(request))
-        answer = self._events.record_answer(visit.request, await self._answer(visit))
-        return views.error(answer, request_id) if visit.html and answer.message else answer
+        if (chosen := self._languages.choice(visit)) is not None:
+            return chosen
+        with self._languages.reading(visit.request):
+            answer = self._events.record_answer(visit.request, await self._answer(visit))
+            return views.error(answer, request_id) if visit.html and answer.message else answer
 
     def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
         """A request to ``/auth`` was refused before it could be read."""
