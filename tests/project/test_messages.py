@@ -16,7 +16,7 @@ from ostiary.gateway.login.pages.messages import LANGUAGES, catalogue, recognize
 PACKAGE = Path(__file__).parents[2] / "src" / "ostiary"
 ASSETS = PACKAGE / "gateway" / "login" / "pages" / "assets"
 OTHERS = LANGUAGES[1:]
-TEMPLATES = sorted(ASSETS.glob("*.html"))
+TEMPLATES = sorted(ASSETS.rglob("*.html"))
 # Ids that the code puts together, as in say(f"error.heading_{code}").
 MADE_IDS = re.compile(r"(time\.month|error\.heading|error\.advice)_\d+|.+\.(zero|one|other)|language|refusals\..+")
 READ_BY_PEOPLE = ("aria-label", "placeholder", "title", "alt", "value")
@@ -25,6 +25,7 @@ SENTENCES = {"LoginRefused": 0, "answers.error": 1, "NotPossible": 0}
 # Names and examples that are the same in every language.
 SAME_EVERYWHERE = re.compile(
     r"[^A-Za-z]*|get|pods|get,list pods -n shop|/healthz|release-agent|XXXX-XXXX|true|approve|deny"
+    r"|CSV|JSON|2030-01-31T1[48]:00|/api/v1"
 )
 
 

@@ -17,7 +17,7 @@ SEED = 20240
 
 class SessionPagesContract:
     async def test_pages_put_together_are_the_whole_list(self, store: TokenStore, clock: FakeClock) -> None:
-        chance = random.Random(SEED)  # noqa: S311
+        chance = random.Random(SEED)
         await _add_some(store, clock, chance, 60)
         whole = [session.id for session in await store.sessions()]
         assert len(whole) == 60
@@ -32,7 +32,7 @@ class SessionPagesContract:
     async def test_whoever_stays_is_listed_once_while_others_come_and_go(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
-        chance = random.Random(SEED + 1)  # noqa: S311
+        chance = random.Random(SEED + 1)
         stays = set(await _add_some(store, clock, chance, 40))
         listed: list[str] = []
         page, round_number = await _page(store, limit=5), 0
@@ -48,7 +48,7 @@ class SessionPagesContract:
         assert set(listed) == stays, "what begins later is newer, and so before the first page"
 
     async def test_pages_of_one_user_a_group_or_a_kind(self, store: TokenStore, clock: FakeClock) -> None:
-        chance = random.Random(SEED + 2)  # noqa: S311
+        chance = random.Random(SEED + 2)
         await _add_some(store, clock, chance, 40)
         for search in (
             {"username": "ann"},
@@ -62,7 +62,9 @@ class SessionPagesContract:
             listed = await _all_pages(store, 3, **search)
             assert sorted(listed) == sorted(session.id for session in whole), search
         with_all = await _page(store, limit=40)
-        assert {each.session.id: each.session for each in with_all} == {each.id: each for each in await store.sessions()}
+        assert {each.session.id: each.session for each in with_all} == {
+            each.id: each for each in await store.sessions()
+        }
 
     async def test_what_has_expired_is_on_no_page(self, store: TokenStore, clock: FakeClock) -> None:
         short = make_session(clock, "short", expires_at=clock.now())

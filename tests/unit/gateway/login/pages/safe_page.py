@@ -29,6 +29,7 @@ KNOWN_TAGS = {
         "footer",
     ),
     *("h1", "h2", "h3", "p", "b", "a", "div", "span", "ul", "li", "dl", "dt", "dd", "pre", "code", "time"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td", "template"),
     *("form", "label", "input", "button", "summary"),
 }
 

@@ -35,7 +35,13 @@ from ostiary.gateway.login.pages.admin.frame import Frame
 from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest, of_decision, of_refusal
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists
 from ostiary.gateway.login.pages.admin.replicas import replicas_page
-from ostiary.gateway.login.pages.admin.requests import MOST_DECISIONS, MOST_REFUSALS, Listing, decisions_page, refusals_page
+from ostiary.gateway.login.pages.admin.requests import (
+    MOST_DECISIONS,
+    MOST_REFUSALS,
+    Listing,
+    decisions_page,
+    refusals_page,
+)
 from ostiary.gateway.login.pages.admin.sessions import sessions_page
 from ostiary.gateway.login.pages.admin.stream import DecisionStreams, is_allowed
 from ostiary.gateway.login.pages.admin.who_can import who_can_page
@@ -164,9 +170,7 @@ class AdminPages:
         return answers.error(403, "permission denied: the policy does not allow you to use this page")
 
     async def _may(self, user: UserInfo, permission: Permission) -> bool:
-        info = request_info(
-            RequestLine(permission.method, f"{PREFIX}/{permission.resource}", permission.query)
-        )
+        info = request_info(RequestLine(permission.method, f"{PREFIX}/{permission.resource}", permission.query))
         return (await self._authorizer.authorize(Attributes(user, info))).allowed
 
     async def _frame(self, visitor: Visitor) -> Frame:

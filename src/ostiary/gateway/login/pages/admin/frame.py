@@ -53,9 +53,7 @@ class Frame:
             title or say(TITLES[here]),
             Markup(fill("admin/tabs.html", links=links) + body),
             status=status,
-            navigation=navigation(
-                SESSIONS, admin=True, tokens=visitor.has_api_tokens, form_token=visitor.form_token
-            ),
+            navigation=navigation(SESSIONS, admin=True, tokens=visitor.has_api_tokens, form_token=visitor.form_token),
             style="admin/style.css",
             script="admin/live.js" if live else "",
             connects=live,

@@ -1,7 +1,7 @@
 """The pages of decisions and of denied requests.
 
     denied requests   of all workers and replicas, as long as they are remembered
-    decisions         allowed ones too, of this machine, while somebody watches; with a script they come as they are made
+    decisions         allowed ones too, of this machine, while somebody watches; a script shows them as they are made
 
 Called by the administration area, which has asked the policy before.
 """
@@ -93,9 +93,7 @@ def refusals_page(listing: Listing, requests: Sequence[DecidedRequest], frame: F
     return frame.page(REFUSALS, body, status=400 if listing.problem else 200)
 
 
-def decisions_page(
-    listing: Listing, requests: Sequence[DecidedRequest], frame: Frame, *, now: datetime
-) -> LoginAnswer:
+def decisions_page(listing: Listing, requests: Sequence[DecidedRequest], frame: Frame, *, now: datetime) -> LoginAnswer:
     rows, next_after, count = _page_of(listing, requests)
     # What comes is new, so it belongs on the first page of those that begin with the newest.
     is_live = not listing.after and not listing.is_oldest_first and not listing.problem
@@ -126,9 +124,7 @@ def decisions_page(
 
 def _page_of(listing: Listing, requests: Sequence[DecidedRequest]) -> tuple[Sequence[DecidedRequest], str, int]:
     selected = listing.select(requests)
-    rows, next_after = page_of(
-        selected, after=listing.after, limit=ON_A_PAGE, oldest_first=listing.is_oldest_first
-    )
+    rows, next_after = page_of(selected, after=listing.after, limit=ON_A_PAGE, oldest_first=listing.is_oldest_first)
     return rows, next_after, len(selected)
 
 

@@ -17,6 +17,7 @@ from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
 from ostiary.gateway.login.pages.templates import fill
+from ostiary.gateway.login.pages.views import client_of
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.visit import only
 from ostiary.interfaces.identity import LoginRequest
@@ -74,7 +75,7 @@ def session_fields(session: Session) -> dict[str, str]:
 
 
 def _row(session: Session, visitor: Visitor) -> Sequence[str]:
-    client = shown(session.name or session.client) or say("sessions.client_unnamed")
+    client = client_of(session)
     here = fill("tag.html", text=say("sessions.here")) if session.id == visitor.session.id else NOTHING
     user, since = shown(session.user.username), moment_text(session.created_at)
     return (

@@ -67,9 +67,7 @@ class DecisionStreams:
             return answers.error(429, "too many people watch decisions at this gateway: close another page, or wait")
         headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no"), *COMMON)
         texts = _Texts()
-        return LoginAnswer(
-            200, headers, stream=lambda: self._events(username, is_wanted, since, texts, still_allowed)
-        )
+        return LoginAnswer(200, headers, stream=lambda: self._events(username, is_wanted, since, texts, still_allowed))
 
     async def _events(
         self,

@@ -29,7 +29,9 @@ def table(
     *sorted_by* names the column that the rows are sorted by: its direction, and the address of the other direction.
     """
     names = [say(column) for column in columns]
-    heads = join(_head(column, name, (sorted_by or {}).get(column)) for column, name in zip(columns, names, strict=True))
+    heads = join(
+        _head(column, name, (sorted_by or {}).get(column)) for column, name in zip(columns, names, strict=True)
+    )
     body = join(fill("admin/row.html", cells=cells(names, row)) for row in rows)
     return fill("admin/table.html", caption=caption, heads=heads, rows=body, id=body_id)
 
@@ -49,7 +51,7 @@ def _head(column: str, name: Markup, direction: tuple[str, str] | None) -> Marku
 
 
 def pager(address: str, values: Mapping[str, str], *, after: str, next_after: str) -> Markup:
-    """The way to the next page and back to the first; nothing, if there is only one. *after* is where this one begins."""
+    """The way to the next page and back to the first; nothing if there is only one. This one begins at *after*."""
     links = []
     if after:
         links.append(fill("admin/pager_first.html", url=link(address, values)))

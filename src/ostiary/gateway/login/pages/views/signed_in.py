@@ -70,7 +70,7 @@ def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
 
 def sessions(visitor: Visitor, listed: Sequence[Session], *, admin: bool) -> LoginAnswer:
     rows = join(
-        session_row(session, visitor, action="/auth/sessions", here=session.id == visitor.session.id)
+        _session_row(session, visitor, action="/auth/sessions", here=session.id == visitor.session.id)
         for session in listed
     )
     user = printable(visitor.session.user.username)
@@ -84,12 +84,11 @@ def sessions(visitor: Visitor, listed: Sequence[Session], *, admin: bool) -> Log
     )
 
 
-def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
+def _session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False) -> Markup:
     return fill(
         "session.html",
         client=client_of(session),
         tag=fill("tag.html", text=say("sessions.here")) if here else NOTHING,
-        owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
         since=shown_time(session.created_at),
         since_text=time_text(session.created_at),
         until=shown_time(session.expires_at),

@@ -14,7 +14,9 @@ from typing import Protocol
 
 Row = Mapping[str, str]
 # What begins a formula in spreadsheets, in its wide forms too, and what they skip before it.
-_FORMULA_STARTS = tuple("=+-@\t\r\n|\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}")
+_FORMULA_STARTS = tuple(
+    "=+-@\t\r\n|\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
+)
 
 
 class Format(Protocol):
