@@ -163,7 +163,8 @@ def _decision_row(request: DecidedRequest) -> Sequence[str]:
 
 def _empty_row(names: Sequence[Markup]) -> Markup:
     """A row without values, which the script fills."""
-    explain = fill("admin/explain_live.html")
+    # The script puts the request and the user in the places of the two marks.
+    explain = fill("admin/explain_live.html", asked="%1", user="%2")
     places = ("at", "outcome", "user", "request", "upstream", "reason", "took")
     values = [fill("admin/live_value.html", name=name) for name in places]
     return fill("admin/row.html", cells=cells(names, [*values, explain]))

@@ -15,8 +15,11 @@
     known.add(decision.id);
     const row = template.cloneNode(true).querySelector("tr");
     for (const place of row.querySelectorAll("[data-field]")) {
-      if (place.dataset.field === "explain") place.href = "/auth/admin/refusals?id=" + encodeURIComponent(decision.id);
-      else if (place.dataset.field in decision) place.textContent = decision[place.dataset.field];
+      if (place.dataset.field === "explain") {
+        const name = place.dataset.name.replace("%1", () => decision.request).replace("%2", () => decision.user);
+        place.href = "/auth/admin/refusals?id=" + encodeURIComponent(decision.id);
+        place.setAttribute("aria-label", name);
+      } else if (place.dataset.field in decision) place.textContent = decision[place.dataset.field];
       if (place.dataset.field === "outcome") place.className = decision.allowed ? "tag good" : "tag bad";
     }
     row.className = "new";
