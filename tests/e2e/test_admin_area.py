@@ -163,6 +163,7 @@ def test_decisions_appear_while_kubectl_works(area: PagesInBrowser) -> None:
     """Allowed ones too; filtered; paused; and each can be explained."""
     chromium, gateway = area.chromium, area.gateway
     kubectl = gateway.kubectl(token_of(area, "alice"))
+    kubectl("get", "pods")
     area.sign_in("root")
     chromium.go(f"{area.url}/auth/admin/decisions")
     chromium.see("Live: new decisions appear by themselves.")

@@ -1,6 +1,6 @@
 """Decisions of all workers of this machine as they are made, for those who watch.
 
-    every worker: audit.recent_decisions  ->  poll, once a second while somebody watches  ->  each Watcher's queue
+    every worker: authorize.recent_decisions  ->  poll, once a second while somebody watches  ->  each Watcher's queue
 
 Called by the administration pages. Whoever watches is at one worker. That one asks the others through the supervisor,
 which also makes them record: they stop by themselves when nobody asks any more. Everything is bounded: the watchers, of
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from ostiary.gateway.audit.recent_decisions import WATCHED_SECONDS, RecentDecision, RecentDecisions
+from ostiary.gateway.authorize.recent_decisions import WATCHED_SECONDS, RecentDecision, RecentDecisions
 from ostiary.gateway.siblings import messages
 from ostiary.gateway.siblings.channel import NoSiblings, Siblings
 from ostiary.gateway.siblings.messages import DecisionBatchJson, DecisionJson, DecisionQuestionJson

@@ -36,13 +36,13 @@ from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.admit.share import UserShare
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.ended_requests import EndedRequests
-from ostiary.gateway.audit.recent_decisions import RecentDecisions
 from ostiary.gateway.audit.source_ips import Network
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import requested_user
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import ClientConnection, Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter

@@ -14,8 +14,8 @@ from ostiary.errors import AuditUnavailable
 from ostiary.gateway.admit.admission_chain import AdmissionChain
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
-from ostiary.gateway.audit.recent_decisions import RecentDecisions
 from ostiary.gateway.audit.source_ips import Network, source_ips
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics

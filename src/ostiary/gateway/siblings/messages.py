@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import NotRequired, TypedDict, cast
 
 from ostiary.gateway.audit.ended_requests import EndedRequest
-from ostiary.gateway.audit.recent_decisions import RecentDecision, RecentDecisions
+from ostiary.gateway.authorize.recent_decisions import RecentDecision, RecentDecisions
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict

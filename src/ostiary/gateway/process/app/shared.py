@@ -16,9 +16,9 @@ from ostiary.core.counting.replicated_counts import ReplicatedCounts
 from ostiary.core.tokens import Tokens
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
-from ostiary.gateway.audit.recent_decisions import RecentDecisions
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.store_health import StoreHealth
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.config.settings import GatewayConfig

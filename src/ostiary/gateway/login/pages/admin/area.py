@@ -22,8 +22,8 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import Tokens
 from ostiary.errors import ProviderError
 from ostiary.gateway.accounts.service_accounts import ServiceAccounts
-from ostiary.gateway.audit.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.token_scope import explain_with_scope
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer

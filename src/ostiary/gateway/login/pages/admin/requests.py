@@ -94,7 +94,7 @@ def refusals_page(listing: Listing, requests: Sequence[DecidedRequest], frame: F
 
 
 def decisions_page(listing: Listing, requests: Sequence[DecidedRequest], frame: Frame, *, now: datetime) -> LoginAnswer:
-    rows, next_after, count = _page_of(listing, requests)
+    rows, next_after, _ = _page_of(listing, requests)
     # What comes is new, so it belongs on the first page of those that begin with the newest.
     is_live = not listing.after and not listing.is_oldest_first and not listing.problem
     stream = link(
@@ -110,7 +110,7 @@ def decisions_page(listing: Listing, requests: Sequence[DecidedRequest], frame: 
         if is_live
         else NOTHING,
         table=table(
-            counted("admin.decision_count", count),
+            say("admin.latest_decisions"),
             _DECISION_COLUMNS,
             [_decision_row(each) for each in rows],
             sorted_by=listing.sorted_by(DECISIONS),

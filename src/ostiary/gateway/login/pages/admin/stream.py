@@ -17,7 +17,7 @@ from datetime import datetime
 
 from ostiary.core.clock import Clock
 from ostiary.errors import OstiaryError
-from ostiary.gateway.audit.recent_decisions import RecentDecision
+from ostiary.gateway.authorize.recent_decisions import RecentDecision
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import COMMON, LoginAnswer
 from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest, describe, of_decision

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from ostiary.gateway.audit.recent_decisions import RecentDecision
+from ostiary.gateway.authorize.recent_decisions import RecentDecision
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.gateway.login.pages.admin.listing.texts import shown
 from ostiary.model import Attributes, Decision, RequestInfo

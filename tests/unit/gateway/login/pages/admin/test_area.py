@@ -45,6 +45,8 @@ ALL = (
     *(("root", verb, "decisions") for verb in ("list", "get")),
     ("root", "create", "subjectsearches"),
     ("root", "list", "replicas"),
+    ("root", "watch", "decisions"),
+    ("root", "list", "serviceaccounts"),
 )
 
 
@@ -84,7 +86,8 @@ async def test_refusals_are_listed_and_explained(make: Make, clock: FakeClock) -
     await browser.sign_in()
     listed = await browser.get("/auth/admin/refusals")
     assert_is_safe_page(listed)
-    assert "&lt;bob&gt;: get secrets &lt;s&gt; in team" in text_of(listed)
+    assert "&lt;bob&gt;" in text_of(listed)
+    assert "get secrets &lt;s&gt; in team" in text_of(listed)
     explained = await browser.get(f"/auth/admin/refusals?id={number}")
     assert_is_safe_page(explained)
     assert "cluster" in text_of(explained)
@@ -118,6 +121,11 @@ async def test_the_policy_alone_makes_an_administrator(make: Make, clock: FakeCl
         "/auth/admin/refusals?id=x",
         "/auth/admin/who-can?verb=get&path=/",
         "/auth/admin/replicas",
+        "/auth/admin/decisions",
+        "/auth/admin/accounts",
+        "/auth/admin/export/decisions.csv",
+        "/auth/admin/export/refusals.json",
+        "/auth/admin/export/accounts.csv",
     ):
         assert (await browser.get(path)).status == 403
     form = {"form_token": await browser.form_token(), "session": victim["session"]}
