@@ -38,6 +38,8 @@ ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 LISTER = {"apiGroups": ["ostiary.dev"], "resources": ["decisions"], "verbs": ["get", "list"]}
 HOSTILE = "<img src=x onerror=document.title=1>"
 FORMULA = "=HYPERLINK(A1)"
+# With a style of its own, a script, and a few rows.
+LARGEST = 60_000
 SHOWN = frozenset(
     (
         *("admin-sessions-light", "admin-sessions-phone", "admin-refusals-dark", "admin-who-can-light"),
@@ -80,7 +82,7 @@ def area(
             apiTokens={"enabled": True},
             serviceAccounts={"declared": [{"namespace": "team", "name": "deployer", "description": "Rolls out"}]},
         ) as gateway:
-            yield PagesInBrowser(gateway, chromium, url, SHOWN)
+            yield PagesInBrowser(gateway, chromium, url, SHOWN, largest=LARGEST)
 
 
 def token_of(area: PagesInBrowser, user: str, provider: str = "staff") -> str:

@@ -374,8 +374,8 @@ def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(run
         end = datetime(2999, 1, 1, tzinfo=UTC)
         return SignInGrant(Secret("t"), end, Secret("r"), "s1", end, "ann")
 
-    for code, heading in (("good", "You are signed in"), ("bad", "You are not signed in")):
-        returning = Return(redeem)
+    for code, heading in (("good", "You are signed in on the command line"), ("bad", "You are not signed in")):
+        returning = Return(redeem, running.url)
         try:
             chromium.person()
             chromium.go(f"http://127.0.0.1:{returning.port}/callback?state={returning.state}&code={code}")

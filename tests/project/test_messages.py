@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.gateway.login.pages.messages import LANGUAGES, catalogue, recognized, values_in
+from ostiary.gateway.login.pages.messages import catalogue, recognized, values_in
+from ostiary.gateway.look.languages import LANGUAGES
 
 PACKAGE = Path(__file__).parents[2] / "src" / "ostiary"
 ASSETS = PACKAGE / "gateway" / "login" / "pages" / "assets"
 OTHERS = LANGUAGES[1:]
 TEMPLATES = sorted(ASSETS.rglob("*.html"))
 # Ids that the code puts together, as in say(f"error.heading_{code}").
-MADE_IDS = re.compile(r"(time\.month|error\.heading|error\.advice)_\d+|.+\.(zero|one|other)|language|refusals\..+")
+MADE_IDS = re.compile(
+    r"(time\.month|error\.heading|error\.advice)_\d+|.+\.(zero|one|other)|command_line\.(ended|failed|used|unknown)(_title)?|language|refusals\..+"
+)
 READ_BY_PEOPLE = ("aria-label", "placeholder", "title", "alt", "value")
 # Which argument of a call is a sentence that a page may show.
 SENTENCES = {"LoginRefused": 0, "answers.error": 1, "NotPossible": 0}
@@ -108,7 +111,7 @@ def test_every_refusal_of_the_catalogue_is_one_of_the_code() -> None:
     )
     for message, text in catalogue(LANGUAGES[0]).items():
         if message.startswith("refusals."):
-            pieces = [piece.rstrip(': "') for piece in re.split(r"\{\w+\}", text)]
+            pieces = [piece.strip(': "?') for piece in re.split(r"\{\w+\}", text)]
             assert all(piece in literals for piece in pieces), f"{message}: {text}"
 
 

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.chromium import DESKTOP, PHONE, Chromium
+from tests.support.chromium import Chromium
 from tests.support.gateway import InProcessGateway, ServedGateway, password
+from tests.support.page_checks import LARGEST_PAGE, check_page
 
 # With OSTIARY_PICTURES=1 the pictures of the documentation are taken anew.
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"colorScheme": "light", "viewport": DESKTOP},
-    "dark": {"colorScheme": "dark", "viewport": DESKTOP},
-    "phone": {"colorScheme": "light", "viewport": PHONE},
-}
 
 
 @dataclass
@@ -27,6 +23,7 @@ class PagesInBrowser:
     chromium: Chromium
     url: str
     shown: frozenset[str] = frozenset()
+    largest: int = LARGEST_PAGE
 
     def sign_in(self, user: str, provider: str = "staff", **look: Any) -> None:
         """As a new person, with the form."""
@@ -42,18 +39,8 @@ class PagesInBrowser:
 
     def looked_at(self, name: str) -> None:
         """Nothing on the page is broken, for anybody; and here is a picture of it."""
-        chromium = self.chromium
-        for look, settings in LOOKS.items():
-            chromium("look", **settings)
-            # What differs in the dark are the colours.
-            rules = ["color-contrast"] if look == "dark" else []
-            assert chromium("judged", rules=rules) == [], f"{name}, {look}"
-            wide, window = chromium("width")
-            assert wide <= window, f"{name}, {look}: it must not be scrolled sideways"
-            if os.environ.get("OSTIARY_PICTURES") and f"{name}-{look}" in self.shown:
-                PICTURES.mkdir(exist_ok=True)
-                chromium("picture", path=str(PICTURES / f"{name}-{look}.png"))
-        chromium("look", **LOOKS["light"])
-        # A browser tells of every answer that is an error; that is no problem of the page.
-        problems = [text for text in chromium("problems") if "Failed to load resource" not in text]
-        assert problems == []
+        check_page(self.chromium, name, largest=self.largest, pictures=self._picture)
+
+    def _picture(self, name: str) -> Path | None:
+        wanted = os.environ.get("OSTIARY_PICTURES") and name in self.shown
+        return PICTURES / f"{name}.png" if wanted else None

@@ -2,6 +2,7 @@
 
     /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
     /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
+    /auth/cli/ended                                                pages.views: the end of a command line's sign-in
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
@@ -20,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
@@ -39,9 +39,9 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin.area import AdminPages, AdminSources
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
-from ostiary.gateway.login.pages.languages import Languages
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.pages.signed_in import Pages
-from ostiary.gateway.login.pages.views.site import Site
+from ostiary.gateway.login.pages.views.site import Site, provider_look, sign_in_kind
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
@@ -57,8 +57,9 @@ from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, has_stream_key, is_page_load, only, wants_html
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.upstream.applications import Applications
-from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
+from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
@@ -82,6 +83,7 @@ class Login:
         tokens: Tokens,
         external_url: str,
         authorities_pem: str | None = None,
+        look: Look = DEFAULT_LOOK,
         authorizer: Authorizer | None = None,
         admin: AdminSources | None = None,
         issuer: JwtIssuer | None = None,
@@ -101,8 +103,8 @@ class Login:
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
         self._people = for_people(self._identity)
-        self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
-        self._languages = Languages(secure=secure)
+        self._site = Site(url, authorities_pem, {each.name: provider_look(each) for each in identity})
+        self._readers = Readers(look, secure=secure)
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
@@ -196,9 +198,9 @@ class Login:
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
         visit = Visit(replace(request, request_id=request_id), wants_html(request))
-        if (chosen := self._languages.choice(visit)) is not None:
+        if (chosen := self._readers.choice(visit)) is not None:
             return chosen
-        with self._languages.reading(visit.request):
+        with self._readers.reading(visit.request):
             answer = self._events.record_answer(visit.request, await self._answer(visit))
             return views.error(answer, request_id) if visit.html and answer.message else answer
 
@@ -230,7 +232,7 @@ class Login:
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:
-                kinds = {name: _sign_in_kind(provider) for name, provider in self._people.items()}
+                kinds = {name: sign_in_kind(provider).value for name, provider in self._people.items()}
                 programs = [name for name in self._identity if name not in self._people]
                 return answers.methods(kinds, programs, self._external_url)
             case ["kubeconfig"]:
@@ -243,6 +245,8 @@ class Login:
                 return await self._token_requests.poll_device(request)
             case ["device"] if request.method == "POST" and not visit.html:
                 return await self._token_requests.begin_device(request)
+            case ["cli", "ended"] if visit.html and request.method in ("GET", "HEAD"):
+                return views.cli_ended(only(request.query, "error") or "")
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
             case ["admin", "decisions", "stream"] if self._admin is not None:
@@ -353,8 +357,3 @@ class Login:
 
 
 _BEARER = ("WWW-Authenticate", answers.bearer_challenge().header("WWW-Authenticate") or "")
-
-
-def _sign_in_kind(provider: Identity) -> str:
-    telling = ability(provider.instance, TellsSignIn)
-    return SignIn.REDIRECT.value if telling is None else telling.sign_in.value

@@ -25,9 +25,8 @@ from importlib.resources import files
 from typing import Any
 
 from ostiary.gateway.login.pages.markup import Markup, escape
+from ostiary.gateway.look.languages import LANGUAGES
 
-# The first is what is spoken where nobody asks for another.
-LANGUAGES = ("en", "de")
 # Longer sentences are not looked up. They can come from an identity system.
 LONGEST_SENTENCE = 500
 _VALUE = re.compile(r"\{([a-z_]+)\}")
@@ -80,6 +79,13 @@ def translated(sentence: str) -> str:
         return sentence
     # A value may be a sentence of ours again.
     return _VALUE.sub(lambda match: translated(values[match[1]]), catalogue(spoken())[message])
+
+
+def sentence(text: str) -> str:
+    """An error, which is English, as a sentence in the language of the request."""
+    words = translated(text)
+    words = words[:1].upper() + words[1:]
+    return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 def recognized(sentence: str) -> tuple[str, Mapping[str, str]]:
