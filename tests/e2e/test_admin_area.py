@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -122,7 +123,6 @@ async def note_other_replicas(gateway: InProcessGateway) -> None:
 def test_who_looks_after_the_gateway_has_pages_for_it(area: PagesInBrowser) -> None:
     """S42, S52."""
     chromium, gateway = area.chromium, area.gateway
-    assert isinstance(gateway, InProcessGateway)
     alice = token_of(area, "alice")
     refused = gateway.get(SECRET, alice)
     assert refused.status_code == 403
@@ -225,7 +225,6 @@ def test_without_scripts_the_page_shows_the_latest_decisions(area: PagesInBrowse
 
 def test_the_stream_ends_with_the_session(area: PagesInBrowser) -> None:
     chromium, gateway = area.chromium, area.gateway
-    assert isinstance(gateway, InProcessGateway)
     tokens = gateway.worker.app.shared.tokens
     area.sign_in("root")
     chromium.go(f"{area.url}/auth/admin/decisions")
@@ -323,3 +322,41 @@ def test_exports_are_for_spreadsheets_and_run_nothing_there(area: PagesInBrowser
         assert formula not in table.text
         assert http.get("/auth/admin/export/sessions.csv?user=staff:root").text.count("staff:root") > 0
         assert http.get("/auth/admin/export/nothing.csv").status_code == 404
+
+
+@pytest.mark.timeout(60)
+def test_whoever_watches_at_one_worker_sees_the_decisions_of_all(ca: trustme.CA, tmp_path: Path) -> None:
+    site = Site(tmp_path, ca)
+    site.users("alice", "root")
+    site.policy(role("team", "pods", User="alice"), role("", ADMIN, User="root"))
+    port = free_port()
+    url = f"https://localhost:{port}"
+    page = {"Accept": "text/html", "Origin": url, "Sec-Fetch-Site": "same-origin"}
+    with (
+        Cluster(ca) as cluster,
+        site.serving(
+            upstreams=[site.impersonating(cluster)],
+            listen={"address": f"127.0.0.1:{port}", "workers": 3},
+            externalURL=url,
+        ) as gateway,
+        gateway.http(follow_redirects=True) as http,
+    ):
+        http.headers.update(page)
+        while gateway.probe("/readyz").status_code != 200:
+            """Every worker answers its supervisor then, and so learns that somebody watches."""
+        alice = gateway.login("alice").token
+        http.get("/auth")
+        http.post("/auth", data={"username": "root", "password": password("root")})
+        address = stream_address(http.get("/auth/admin/decisions").text)
+        with http.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            # Each on a connection of its own, which any worker may take.
+            made = {gateway.get(PODS, alice).headers["Audit-Id"] for _ in range(20)}
+            seen: set[str] = set()
+            while not made <= seen:
+                line = next(lines)
+                if line.startswith("data: "):
+                    seen.add(json.loads(line.removeprefix("data: "))["id"])
+            explained = [http.get(f"/auth/admin/refusals?id={each}").status_code for each in sorted(made)[:5]]
+            assert explained == [200] * 5, "wherever it was decided"

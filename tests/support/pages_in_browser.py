@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.chromium import Chromium
-from tests.support.gateway import InProcessGateway, ServedGateway, password
+from tests.support.gateway import InProcessGateway, password
 from tests.support.page_checks import LARGEST_PAGE, check_page
 
 # With OSTIARY_PICTURES=1 the pictures of the documentation are taken anew.
@@ -19,7 +19,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images"
 class PagesInBrowser:
     """*shown* are the pictures of the documentation: the name of a page and its look."""
 
-    gateway: InProcessGateway | ServedGateway
+    gateway: InProcessGateway
     chromium: Chromium
     url: str
     shown: frozenset[str] = frozenset()

@@ -142,7 +142,8 @@ class DecisionFeed:
             "seconds": POLLED_SECONDS,
         }
         batches = await self._ask(question)
-        self._places = {batch["worker"]: (batch["number"], batch["left_out"]) for batch in batches}
+        # Of a worker that did not answer in time the place stays what it is.
+        self._places |= {batch["worker"]: (batch["number"], batch["left_out"]) for batch in batches}
         if is_first:
             return
         decisions = [_decision(each) for batch in batches for each in batch["decisions"]]
