@@ -14,7 +14,7 @@ from pathlib import Path
 LARGEST_FILE = 10 * 1024
 # Of the 30 kB that a page may have, what is left for all images on it.
 MOST_ENCODED = 16 * 1024
-_SVG = re.compile(rb"\s*(<\?xml[^>]*\?>\s*)?(<!--.*?-->\s*)*<svg[\s>]", re.DOTALL)
+_SVG = re.compile(rb"\s*(<\?xml[^>]*\?>\s*)?(<!--.*?-->\s*)*<svg[\s/>]", re.DOTALL)
 
 
 def read_image(path: Path) -> str:
