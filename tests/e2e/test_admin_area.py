@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.interfaces.token_store import RevocationKind
 from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
-from tests.support.gateway import InProcessGateway, Site, password, role
+from tests.support.gateway import InProcessGateway, ServedGateway, Site, password, role
 from tests.support.noting_store import NotingStore
 from tests.support.pages_in_browser import PagesInBrowser
 from tests.support.ports import free_port
@@ -324,39 +325,58 @@ def test_exports_are_for_spreadsheets_and_run_nothing_there(area: PagesInBrowser
         assert http.get("/auth/admin/export/nothing.csv").status_code == 404
 
 
-@pytest.mark.timeout(60)
-def test_whoever_watches_at_one_worker_sees_the_decisions_of_all(ca: trustme.CA, tmp_path: Path) -> None:
+@pytest.fixture
+def served(ca: trustme.CA, tmp_path: Path) -> Iterator[tuple[ServedGateway, httpx.Client]]:
+    """A gateway with three workers, and root at it."""
     site = Site(tmp_path, ca)
     site.users("alice", "root")
     site.policy(role("team", "pods", User="alice"), role("", ADMIN, User="root"))
     port = free_port()
     url = f"https://localhost:{port}"
-    page = {"Accept": "text/html", "Origin": url, "Sec-Fetch-Site": "same-origin"}
+    listen = {"address": f"127.0.0.1:{port}", "workers": 3}
     with (
         Cluster(ca) as cluster,
-        site.serving(
-            upstreams=[site.impersonating(cluster)],
-            listen={"address": f"127.0.0.1:{port}", "workers": 3},
-            externalURL=url,
-        ) as gateway,
+        site.serving(upstreams=[site.impersonating(cluster)], listen=listen, externalURL=url) as gateway,
         gateway.http(follow_redirects=True) as http,
     ):
-        http.headers.update(page)
         while gateway.probe("/readyz").status_code != 200:
             """Every worker answers its supervisor then, and so learns that somebody watches."""
-        alice = gateway.login("alice").token
+        http.headers.update({"Accept": "text/html", "Origin": url, "Sec-Fetch-Site": "same-origin"})
         http.get("/auth")
         http.post("/auth", data={"username": "root", "password": password("root")})
-        address = stream_address(http.get("/auth/admin/decisions").text)
-        with http.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
-            lines = stream.iter_lines()
-            assert next(lines).startswith("retry:")
-            # Each on a connection of its own, which any worker may take.
-            made = {gateway.get(PODS, alice).headers["Audit-Id"] for _ in range(20)}
-            seen: set[str] = set()
-            while not made <= seen:
-                line = next(lines)
-                if line.startswith("data: "):
-                    seen.add(json.loads(line.removeprefix("data: "))["id"])
-            explained = [http.get(f"/auth/admin/refusals?id={each}").status_code for each in sorted(made)[:5]]
-            assert explained == [200] * 5, "wherever it was decided"
+        yield gateway, http
+
+
+@contextmanager
+def watching(http: httpx.Client) -> Iterator[Iterator[str]]:
+    address = stream_address(http.get("/auth/admin/decisions").text)
+    with http.stream("GET", address, headers={"Accept": "text/event-stream"}) as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("retry:")
+        yield lines
+
+
+@pytest.mark.timeout(60)
+def test_whoever_watches_at_one_worker_sees_the_decisions_of_all(served: tuple[ServedGateway, httpx.Client]) -> None:
+    gateway, http = served
+    alice = gateway.login("alice").token
+    with watching(http) as lines:
+        # Each on a connection of its own, which any worker may take.
+        made = {gateway.get(PODS, alice).headers["Audit-Id"] for _ in range(20)}
+        seen: set[str] = set()
+        while not made <= seen:
+            line = next(lines)
+            if line.startswith("data: "):
+                seen.add(json.loads(line.removeprefix("data: "))["id"])
+        explained = [http.get(f"/auth/admin/refusals?id={each}").status_code for each in sorted(made)[:5]]
+        assert explained == [200] * 5, "wherever it was decided"
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_ends_when_the_gateway_reloads_or_stops(served: tuple[ServedGateway, httpx.Client]) -> None:
+    gateway, http = served
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        with watching(http) as lines:
+            gateway.signal(number)
+            assert not [line for line in lines if line.startswith("data:")], "to its end, which is an orderly one"
+    gateway.wait()
