@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -23,70 +23,37 @@ import yaml
 
 from ostiary.cli.signin.person.browser import Return
 from ostiary.cli.signin.sessions import SignInGrant
-from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused
-from ostiary.gateway.replicas.registry import TOPIC
-from ostiary.gateway.replicas.replica import encode_replica
-from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
 from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
-from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
+from tests.support.gateway import SECONDS, Site, password, role
 from tests.support.noting_store import NotingStore
-from tests.support.page_checks import check_page
+from tests.support.pages_in_browser import PagesInBrowser
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
 
 PODS = "/api/v1/namespaces/team/pods"
-# With OSTIARY_PICTURES=1 the pictures of the documentation are taken anew.
-PICTURES = Path(__file__).parents[2] / "docs" / "images"
-SHOWN = {
-    *("choose-light", "password-wrong-light", "home-light", "home-dark", "token-light", "token-phone"),
-    *("sessions-light", "sessions-phone", "device-confirm-light", "device-confirm-dark", "device-confirm-phone"),
-    *("command-line-light", "command-line-ended-dark", "error-light", "admin-refusals-dark", "admin-who-can-light"),
-    *("admin-replicas-dark", "api-tokens-light", "api-tokens-dark", "api-tokens-phone", "api-token-made-light"),
-    "narrow-light",
-}
+SHOWN = frozenset(
+    (
+        *("choose-light", "password-wrong-light", "home-light", "home-dark", "token-light", "token-phone"),
+        *("sessions-light", "sessions-phone", "device-confirm-light", "device-confirm-dark", "device-confirm-phone"),
+        *("command-line-light", "command-line-ended-dark", "error-light"),
+        *("api-tokens-light", "api-tokens-dark", "api-tokens-phone", "api-token-made-light"),
+        "narrow-light",
+    )
+)
 ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 OWN_TOKENS = {"apiGroups": ["ostiary.dev"], "resources": ["apitokens"], "verbs": ["create", "list", "delete"]}
 HOSTILE = "<img src=x onerror=document.title=1>"
 
 
-@dataclass
-class Running:
-    gateway: InProcessGateway
-    chromium: Chromium
-    url: str
-
-    def sign_in(self, user: str, provider: str = "staff") -> None:
-        """As a new person, with the form."""
-        self.chromium.person()
-        self.chromium.go(f"{self.url}/auth/{provider}")
-        self.fill_in(user)
-        assert self.chromium.url == f"{self.url}/auth/token"
-
-    def fill_in(self, user: str, secret: str | None = None) -> None:
-        self.chromium.fill("Name", user)
-        self.chromium.fill("Password", password(user) if secret is None else secret)
-        self.chromium.click("button", "Sign in")
-
-    def looked_at(self, name: str) -> None:
-        """Nothing on the page is broken, for anybody; and here is a picture of it."""
-        check_page(self.chromium, name, pictures=_shown_pictures)
-
-
-def _shown_pictures(picture: str) -> Path | None:
-    """Where a picture of the documentation goes, if they are taken anew."""
-    wanted = os.environ.get("OSTIARY_PICTURES") and picture in SHOWN
-    return PICTURES / f"{picture}.png" if wanted else None
-
-
 @pytest.fixture(scope="module")
 def running(
     request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[PagesInBrowser]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site.users("alice", "root", HOSTILE)
     site.groups({"developers": ["staff:alice"], "on call": ["staff:alice"]})
@@ -116,10 +83,10 @@ def running(
             groups=[{"name": "teams", "type": "file", "path": "groups.yaml"}],
             apiTokens={"enabled": True},
         ) as gateway:
-            yield Running(gateway, chromium, url)
+            yield PagesInBrowser(gateway, chromium, url, SHOWN)
 
 
-def test_a_person_chooses_a_provider_and_signs_in_with_the_keyboard_alone(running: Running) -> None:
+def test_a_person_chooses_a_provider_and_signs_in_with_the_keyboard_alone(running: PagesInBrowser) -> None:
     """S18, S31."""
     chromium = running.chromium
     chromium.person()
@@ -141,7 +108,7 @@ def test_a_person_chooses_a_provider_and_signs_in_with_the_keyboard_alone(runnin
     running.looked_at("home")
 
 
-def test_a_wrong_password_is_told_on_the_form(running: Running) -> None:
+def test_a_wrong_password_is_told_on_the_form(running: PagesInBrowser) -> None:
     """S20."""
     chromium = running.chromium
     chromium.person()
@@ -156,7 +123,7 @@ def test_a_wrong_password_is_told_on_the_form(running: Running) -> None:
     chromium("text", of="text=You are signed in")
 
 
-def test_a_token_is_shown_once_can_be_copied_and_works(running: Running) -> None:
+def test_a_token_is_shown_once_can_be_copied_and_works(running: PagesInBrowser) -> None:
     """S8, S18, S21."""
     running.sign_in("alice")
     chromium = running.chromium
@@ -172,7 +139,7 @@ def test_a_token_is_shown_once_can_be_copied_and_works(running: Running) -> None
     assert token not in chromium.text
 
 
-def test_a_person_makes_a_token_with_less_power_for_an_agent(running: Running) -> None:
+def test_a_person_makes_a_token_with_less_power_for_an_agent(running: PagesInBrowser) -> None:
     running.sign_in("alice")
     chromium = running.chromium
     chromium.click("link", "A token with less power")
@@ -198,7 +165,7 @@ def test_a_person_makes_a_token_with_less_power_for_an_agent(running: Running) -
     assert "release-agent: discovery; get,list pods -n team" in chromium.text
 
 
-def test_the_cookie_is_kept_from_scripts_and_the_pages_from_them_too(running: Running) -> None:
+def test_the_cookie_is_kept_from_scripts_and_the_pages_from_them_too(running: PagesInBrowser) -> None:
     """L4, L5."""
     running.sign_in("alice")
     (cookie,) = [one for one in running.chromium("cookies") if one["name"] == "__Host-ostiary-session"]
@@ -209,7 +176,7 @@ def test_the_cookie_is_kept_from_scripts_and_the_pages_from_them_too(running: Ru
         assert http.get("/auth/sessions").status_code == 403
 
 
-def test_a_person_ends_one_session_and_then_all(running: Running) -> None:
+def test_a_person_ends_one_session_and_then_all(running: PagesInBrowser) -> None:
     chromium = running.chromium
     # Others of these tests have signed her in, too.
     tokens = running.gateway.worker.app.shared.tokens
@@ -233,7 +200,7 @@ def test_a_person_ends_one_session_and_then_all(running: Running) -> None:
     assert chromium.url == f"{running.url}/auth"
 
 
-def test_a_person_makes_an_api_token_for_a_program_and_revokes_it(running: Running) -> None:
+def test_a_person_makes_an_api_token_for_a_program_and_revokes_it(running: PagesInBrowser) -> None:
     chromium = running.chromium
     running.sign_in("alice")
     chromium.click("link", "API tokens")
@@ -259,7 +226,7 @@ def test_a_person_makes_an_api_token_for_a_program_and_revokes_it(running: Runni
     assert running.gateway.get(PODS, found[0]).status_code == 401
 
 
-def test_a_device_is_approved(running: Running) -> None:
+def test_a_device_is_approved(running: PagesInBrowser) -> None:
     """L5."""
     chromium = running.chromium
     with running.gateway.http() as http:
@@ -285,7 +252,7 @@ def test_a_device_is_approved(running: Running) -> None:
     running.looked_at("device-unknown")
 
 
-def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running: Running) -> None:
+def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running: PagesInBrowser) -> None:
     """S19, L2: a form of ours may end at the command line, and a browser agrees."""
     chromium, verifier = running.chromium, "v" * 43
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
@@ -351,7 +318,7 @@ class _CallbackHandler(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_went_wrong_is_told_with_a_number(running: Running) -> None:
+def test_what_went_wrong_is_told_with_a_number(running: PagesInBrowser) -> None:
     """S20."""
     chromium = running.chromium
     chromium.person()
@@ -362,7 +329,7 @@ def test_what_went_wrong_is_told_with_a_number(running: Running) -> None:
     assert chromium.go(f"{running.url}/auth/nobody") == 404
 
 
-def test_a_name_that_looks_like_html_is_a_name(running: Running) -> None:
+def test_a_name_that_looks_like_html_is_a_name(running: PagesInBrowser) -> None:
     chromium = running.chromium
     running.sign_in(HOSTILE)
     for path in ("/auth/token", "/auth/sessions"):
@@ -371,67 +338,9 @@ def test_a_name_that_looks_like_html_is_a_name(running: Running) -> None:
         assert "ostiary" in chromium("title")
 
 
-async def note_other_replicas(gateway: InProcessGateway) -> None:
-    """One replica that is as this one, and one that still has the old configuration and cannot reach its store."""
-    shared = gateway.worker.app.shared
-    own = await shared.replica()
-    notes = ability(shared.tokens.store, NoteStore)
-    assert own is not None
-    assert notes is not None
-    equal = replace(own, id="1", host="gateway-1", requests_per_second=38.2, in_flight=4, open_streams=17, tokens=23)
-    other = replace(
-        own,
-        id="2",
-        host="gateway-2",
-        configuration="5e1f9a0c7d34",
-        configured_seconds=86400.0 * 4,
-        up_seconds=86400.0 * 4,
-        confirmed_seconds=7.2,
-        trouble="token store: unavailable",
-    )
-    await notes.put_notes(TOPIC, {each.id: encode_replica(each) for each in (equal, other)}, seconds=60)
-
-
-def test_who_looks_after_the_gateway_has_pages_for_it(running: Running) -> None:
-    """S42, S52."""
-    chromium = running.chromium
-    alice = running.gateway.get("/auth/staff", auth=("alice", password("alice"))).json()
-    refused = running.gateway.get("/api/v1/namespaces/team/secrets/payroll", alice["token"])
-    assert refused.status_code == 403
-    running.sign_in("root")
-    chromium.click("link", "Administration")
-    assert "staff:alice" in chromium.text
-    running.looked_at("admin-sessions")
-    chromium.click("link", "Denied requests")
-    assert "staff:alice: get secrets payroll in team" in chromium.text
-    running.looked_at("admin-refusals")
-    chromium.click("link", "Explain why")
-    assert refused.headers["Audit-Id"] in chromium.text
-    running.looked_at("admin-explained")
-    chromium.click("link", "Who can?")
-    chromium.fill("Verb", "get")
-    chromium.fill("Resource", "pods")
-    chromium.fill("Namespace", "team")
-    chromium.click("button", "Ask")
-    assert "developers" in chromium.text
-    running.looked_at("admin-who-can")
-    chromium.click("link", "Replicas")
-    assert "All replicas are ready and have the same configuration." in chromium.text
-    running.gateway.call(lambda: note_other_replicas(running.gateway))
-    chromium.click("link", "Replicas")
-    assert "Not ready: gateway-2." in chromium.text
-    running.looked_at("admin-replicas")
-    chromium.go(f"{running.url}/auth/admin?user=staff:alice")
-    chromium.click("button", "End the session")
-    assert running.gateway.get(PODS, alice["token"]).status_code == 401
-    running.sign_in("alice")
-    assert "Administration" not in chromium.text
-    assert chromium.go(f"{running.url}/auth/admin") == 403
-
-
 @pytest.mark.needs("kubectl")
 def test_what_the_page_gives_out_is_one_kubeconfig_and_trusts_the_gateways_own_authority(
-    running: Running, tmp_path: Path
+    running: PagesInBrowser, tmp_path: Path
 ) -> None:
     """The one line, the commands for kubectl and the download make the same, and each of them works."""
     running.sign_in("alice")
@@ -455,7 +364,7 @@ def test_what_the_page_gives_out_is_one_kubeconfig_and_trusts_the_gateways_own_a
     assert base64.b64decode(data) == running.gateway.site.ca.cert_pem.bytes()
 
 
-def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(running: Running) -> None:
+def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(running: PagesInBrowser) -> None:
     """In light and dark and on a phone, and with nothing that axe objects to; also when it fails."""
     chromium = running.chromium
 

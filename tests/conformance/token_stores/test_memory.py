@@ -13,13 +13,19 @@ from ostiary.testing.token_store import (
     ObjectStoreContract,
     OriginStoreContract,
     RecordStoreContract,
+    SessionPagesContract,
     TokenStoreContract,
 )
 from tests.conformance.token_stores.full_kind import FullKindContract
 
 
 class TestMemoryTokenStore(
-    TokenStoreContract, RecordStoreContract, ObjectStoreContract, OriginStoreContract, FullKindContract
+    TokenStoreContract,
+    RecordStoreContract,
+    ObjectStoreContract,
+    OriginStoreContract,
+    FullKindContract,
+    SessionPagesContract,
 ):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[TokenStore]:

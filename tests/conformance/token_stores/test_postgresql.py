@@ -19,6 +19,7 @@ from ostiary.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -57,6 +58,7 @@ class PostgresqlContract(
     OriginStoreContract,
     ReplicaStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     """Everything that the store keeps."""
 

@@ -18,6 +18,7 @@ from ostiary.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -66,6 +67,7 @@ class RedisContract(
     OriginStoreContract,
     ReplicaStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     """Everything that the store keeps. Give the fixture `settings`."""
 

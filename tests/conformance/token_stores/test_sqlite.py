@@ -13,6 +13,7 @@ from ostiary.testing import FakeClock
 from ostiary.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
@@ -27,6 +28,7 @@ class TestSqliteTokenStore(
     FullKindContract,
     OriginStoreContract,
     PortableStoreContract,
+    SessionPagesContract,
 ):
     @pytest.fixture
     async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:

@@ -16,14 +16,17 @@ import pytest
 from ostiary.core.tokens import Tokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.accounts.api_tokens import ApiTokens
+from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.settings import Groups, Identity
-from ostiary.gateway.config.settings.accounts import ApiTokenSettings
+from ostiary.gateway.config.settings.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.clusters import Clusters
+from ostiary.gateway.login.pages.admin.area import AdminSources
 from ostiary.gateway.login.routes import Login
+from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
@@ -101,6 +104,7 @@ class Gateway:
     authorizer: Authorizer | None = None
     replicas: Replicas | None = None
     clusters: Clusters | None = None
+    decisions: DecisionFeed | None = None
     api_tokens: ApiTokenSettings = field(default_factory=ApiTokenSettings)
     starts_per_minute: float = 60.0
     step_up: StepUpRules | None = None
@@ -121,8 +125,17 @@ class Gateway:
             on_event=self.events.append,
             provider_seconds=self.provider_seconds,
             authorizer=self.authorizer,
-            replicas=self.replicas,
             clusters=self.clusters,
+            admin=None
+            if self.authorizer is None
+            else AdminSources(
+                self.tokens,
+                self.authorizer,
+                replicas=self.replicas,
+                decisions=self.decisions,
+                accounts=ServiceAccounts(self.tokens, ServiceAccountSettings(), clock=self.clock),
+                clock=self.clock,
+            ),
             api_tokens=ApiTokens(self.tokens, self.api_tokens, is_checked=lambda provider: True),
             starts_per_minute=self.starts_per_minute,
             step_up=self.step_up,

@@ -57,6 +57,7 @@ from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
 from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
+from ostiary.interfaces.store_abilities.session_pages import PagesSessions
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
@@ -99,7 +100,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            *(OriginStore, Probes),
+            *(OriginStore, PagesSessions, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),

@@ -37,6 +37,7 @@ from ostiary.gateway.doors.operator_json import (
 )
 from ostiary.gateway.http1 import asgi
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone
+from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.own.paths_mapper import OwnPathsMapper
@@ -71,6 +72,7 @@ class AdminApi:
         replicas: Replicas | None = None,
         more_routes: Sequence[Route] = (),
         quota_usage: Callable[[], Awaitable[list[SubjectUsage]]] | None = None,
+        decisions: DecisionFeed | None = None,
     ) -> None:
         self._tokens = tokens
         self._authorizer = authorizer
@@ -78,6 +80,7 @@ class AdminApi:
         self._ended = ended
         self._all_replicas = replicas
         self._quota_usage = quota_usage
+        self._decisions = decisions
         self.mapper = OwnPathsMapper()
         self._application = Starlette(
             routes=[
@@ -178,6 +181,10 @@ class AdminApi:
     async def _decision(self, request: Request) -> Response:
         decision_id = request.path_params["id"]
         refusal = await self._refusals.recall(decision_id)
+        if refusal is None and self._decisions is not None:
+            # Allowed ones are remembered only while somebody watches.
+            decision = await self._decisions.recall(decision_id)
+            refusal = None if decision is None else decision.remembered
         if refusal is None:
             outcome = await self._ended.recall(decision_id) if self._ended is not None else None
             if outcome is not None:

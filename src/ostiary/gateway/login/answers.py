@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -20,6 +20,9 @@ from ostiary.gateway.login.clusters import UsersClusters
 from ostiary.interfaces.identity import PublishedDocument
 from ostiary.interfaces.token_store import Found, Session, TokenRecord
 from ostiary.wire.status import failure, www_authenticate
+
+# Begins a body that is sent piece by piece.
+BodyStream = Callable[[], AsyncGenerator[bytes]]
 
 _JSON = ("Content-Type", "application/json")
 COMMON = (
@@ -53,6 +56,8 @@ class LoginAnswer:
 
     `message` is set for an error, which a browser is shown on a page in place of this body. `recorded`: it
     is in the log and in the audit record already. `routine`: it is a step of the protocol, and nothing went wrong.
+    `stream` makes the pieces of the body. It gives a piece about once a second, an empty one if there is nothing to
+    send: only between two pieces it is noticed that the client is gone, or that the gateway stops.
     """
 
     status: int
@@ -61,6 +66,8 @@ class LoginAnswer:
     message: str = ""
     recorded: bool = False
     routine: bool = False
+    # In the place of the body, for what is long or has no end.
+    stream: BodyStream | None = field(default=None, repr=False)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)

@@ -6,12 +6,17 @@ Called by the engine for every request to ``/auth`` and below, which needs no to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from urllib.parse import parse_qsl
 
 from ostiary.core.net import is_loopback
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
+from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.http1.server.tls import ListenerContext
+from ostiary.gateway.http1.streamed_answer import StreamedAnswer
+from ostiary.gateway.login.answers import BodyStream
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.request.own.send_status import send_status
 from ostiary.gateway.request.stages import Passage, Served
@@ -20,6 +25,8 @@ from ostiary.interfaces.identity import LoginRequest
 from ostiary.wire import status
 
 LARGEST_FORM = 64 * 1024
+# In seconds: whoever has not made room for the next piece of a stream by then is cut.
+SLOWEST_READ = 10.0
 _FORM = "application/x-www-form-urlencoded"
 _STRICT_TRANSPORT = (b"Strict-Transport-Security", b"max-age=31536000")
 
@@ -32,30 +39,35 @@ class LoginHandler:
         self._trusted = trusted_proxies
 
     async def handle(self, passage: Passage, served: Served) -> None:
-        served(await self._answer(passage))
-
-    async def _answer(self, passage: Passage) -> int:
         exchange = passage.exchange
         try:
             body = await read_body(exchange, LARGEST_FORM)
             request = self._request(passage, body)
         except ClientGone:
-            return 0
+            served(0)
+            return
         except BodyTooLarge:
-            return self._refuse_unreadable(passage, status.too_large(), "the form is too large")
+            served(self._refuse_unreadable(passage, status.too_large(), "the form is too large"))
+            return
         except (AmbiguousRequest, UnicodeDecodeError, ValueError) as error:
-            return self._refuse_unreadable(passage, status.bad_request(str(error)), "the request cannot be read")
+            served(self._refuse_unreadable(passage, status.bad_request(str(error)), "the request cannot be read"))
+            return
         answer = await self._login.handle(request, passage.audit_id)
         if exchange.gone:
-            return 0
+            served(0)
+            return
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in answer.headers
             if name.lower() != "content-length"
         ]
         headers = [(b"Audit-Id", passage.audit_id.encode()), *headers, *_transport_security(passage)]
-        exchange.respond(answer.status, headers, answer.body)
-        return answer.status
+        # Before a stream: how long somebody watches is no measure of how quick we are.
+        served(answer.status)
+        if answer.stream is None:
+            exchange.respond(answer.status, headers, answer.body)
+        else:
+            await _send_stream(exchange, answer.status, headers, answer.stream)
 
     def _refuse_unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
         request = passage.exchange.request
@@ -103,6 +115,23 @@ def _own_certificate(passage: Passage) -> bytes | None:
     tls = passage.exchange.connection.transport.get_extra_info("ssl_object")
     context = getattr(tls, "context", None)
     return context.certificate if isinstance(context, ListenerContext) else None
+
+
+async def _send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
+    """Send a body piece by piece. Whoever does not read it is cut; it ends when the gateway stops."""
+    answer = StreamedAnswer(exchange)
+    answer.begin(code, headers)
+    if exchange.request.method == b"HEAD":
+        answer.end()
+        return
+    with suppress(ClientGone, TimeoutError):
+        async with aclosing(stream()) as pieces:
+            async for piece in pieces:
+                if exchange.connection.draining:
+                    break
+                await answer.send(piece, seconds=SLOWEST_READ)
+        answer.end()
+    answer.finish()
 
 
 def _transport_security(passage: Passage) -> list[tuple[bytes, bytes]]:

@@ -8,7 +8,7 @@
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
     /auth/upstreams, /auth/kubeconfig/all                          cluster_answers
     /auth/step-up                                                  step_up.calls
-    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
+    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in, pages.admin
     /auth/application, and the hosts of web applications           applications.visits
 
 With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
@@ -43,7 +43,7 @@ from ostiary.gateway.login.cluster_answers import ClusterAnswers
 from ostiary.gateway.login.clusters import Clusters
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.admin.area import AdminPages, AdminSources
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.pages.signed_in import Pages
@@ -71,10 +71,8 @@ from ostiary.gateway.login.step_up.calls import StepUpCalls
 from ostiary.gateway.login.step_up.demands import StoredDemands
 from ostiary.gateway.login.step_up.step_ups import StepUps
 from ostiary.gateway.login.step_up.tickets import Tickets
-from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
+from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, has_stream_key, is_page_load, only, wants_html
 from ostiary.gateway.look.look import DEFAULT_LOOK, Look
-from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
-from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
@@ -105,9 +103,7 @@ class Login:
         authorities_pem: str | None = None,
         look: Look = DEFAULT_LOOK,
         authorizer: Authorizer | None = None,
-        ended: EveryEndedRequest | None = None,
-        refusals: EveryRefusal | None = None,
-        replicas: Replicas | None = None,
+        admin: AdminSources | None = None,
         issuer: JwtIssuer | None = None,
         api_tokens: ApiTokens | None = None,
         find_token: FindToken | None = None,
@@ -227,6 +223,7 @@ class Login:
         self._clusters = ClusterAnswers(
             self._site, clusters, sessions=self._sessions, browsers=self._browsers, events=self._events
         )
+        self._admin = None if admin is None else AdminPages(admin, self._browsers.find)
         self._pages = Pages(
             self._site,
             clusters=clusters,
@@ -241,7 +238,7 @@ class Login:
             sign_outs=SignOuts(
                 self._identity, events=self._events, return_url=logouts.at, provider_seconds=provider_seconds
             ),
-            admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
+            admin=self._admin,
             api_tokens=None
             if authorizer is None or api_tokens is None
             else ApiTokenPages(api_tokens, authorizer, self._events),
@@ -319,6 +316,8 @@ class Login:
                 return views.cli_ended(only(request.query, "error") or "")
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
+            case ["admin", "decisions", "stream"] if self._admin is not None:
+                return await self._stream(visit, self._admin)
             case [first, *_] if first in _PAGES or first in ("logout", "cli"):
                 return await self._page(visit, path)
             case []:
@@ -425,6 +424,22 @@ class Login:
             "sign-in is required for this page", cause="not signed in: redirected to the sign-in page"
         )
         return self._events.record_refusal(not_signed_in, request, to_sign_in)
+
+    async def _stream(self, visit: Visit, admin: AdminPages) -> LoginAnswer:
+        """What a page of ours gets by its script. No other script may have it: the address has a key."""
+        request = visit.request
+        if request.method != "GET":
+            return answers.method_not_allowed(["GET"])
+        try:
+            visitor = await self._browsers.find(request)
+            if visitor is None:
+                return answers.error(401, "you are not signed in any more: the session has expired")
+            if not comes_from(request, self._external_url) or not has_stream_key(request, visitor.stream_key):
+                return answers.error(403, "this address is for a page of this session: load that page again")
+            answer = await admin.stream(request, visitor)
+            return self._events.record_answer(request, answer, visitor=visitor.session.user.username)
+        except Exception as error:
+            return self._events.record_failure(error, request)
 
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
         code = normal_code(only(visit.request.query, "code") or "")

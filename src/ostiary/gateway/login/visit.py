@@ -69,6 +69,12 @@ def has_form_token(request: LoginRequest, form_token: str) -> bool:
     )
 
 
+def has_stream_key(request: LoginRequest, stream_key: str) -> bool:
+    """Whether a page of ours opens a stream. Scripts of an upstream on this host have the cookie, but not the key."""
+    key = only(request.query, "key")
+    return key is not None and compare_digest(key.encode("utf-8", "surrogatepass"), stream_key.encode())
+
+
 def field(request: LoginRequest, name: str) -> str | None:
     """The form field of this name; None if it is absent, empty, or given twice."""
     return only(request.form, name)

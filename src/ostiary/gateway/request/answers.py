@@ -88,6 +88,8 @@ class Answers:
         # Who holds a token may know what it is for, and who sends an object what stands in it.
         reason = decision.reason if isinstance(decision, (BeyondScope, CapabilityRefused)) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
+        if self._records.is_watched:
+            self._records.record_decision(passage, plan, code, seconds=None, question=refused)
         message = (
             f"you are signed in as {plan.user.username}, and have no permission for this page"
             if code == 403

@@ -43,6 +43,7 @@ from ostiary.gateway.authenticate.presented_token import presented_token
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import requested_user
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.http1.exchange import ClientConnection, Exchange
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
@@ -102,6 +103,8 @@ class EngineParts:
     open_paths: dict[bytes, OpenPath]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
+    # What is decided, for those who watch.
+    recent: RecentDecisions
     # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
     unconfirmed: float
     # Where an upstream is a web application, or has public paths.
@@ -140,6 +143,7 @@ class Engine:
             admission=self._admission,
             trusted_proxies=parts.trusted_proxies,
             ended=parts.ended,
+            recent=parts.recent,
         )
         self._answers = Answers(
             parts.authorizer,

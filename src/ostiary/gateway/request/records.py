@@ -15,6 +15,8 @@ from ostiary.gateway.admit.admission_chain import AdmissionChain
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.audit.source_ips import Network, source_ips
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
+from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.stages import Passage, RequestPlan
@@ -35,6 +37,7 @@ class RequestRecords:
         admission: AdmissionChain | None = None,
         trusted_proxies: Sequence[Network] = (),
         ended: EndedRequests | None = None,
+        recent: RecentDecisions | None = None,
     ) -> None:
         self._auditor = auditor
         self._metrics = metrics
@@ -43,6 +46,7 @@ class RequestRecords:
         self._admission = admission
         self._trusted_proxies = trusted_proxies
         self._ended = ended
+        self._recent = recent or RecentDecisions(clock=clock)
 
     def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
         """A request that was let through is over: give its place back, count it and record it."""
@@ -57,6 +61,8 @@ class RequestRecords:
             self._admission.settle(Attributes(plan.user, plan.info), status=code)
         if plan.audit is not None:
             self.record_completion(plan.audit, passage, code, now, message=message)
+        if self._recent.is_watched and not plan.public:
+            self.record_decision(passage, plan, code, seconds=now - passage.received_at)
 
     def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
@@ -74,7 +80,9 @@ class RequestRecords:
 
     def record_start(self, passage: Passage, code: int) -> None:
         """The head of a watch, a log or a terminal is on its way."""
-        audit = passage.plan.audit
+        plan, audit = passage.plan, passage.plan.audit
+        if self._recent.is_watched and not plan.public:
+            self.record_decision(passage, plan, code, seconds=None)
         if audit is None:
             return
         at, origin = self._monotonic(), self.origin(passage)
@@ -156,6 +164,34 @@ class RequestRecords:
         origin = self._auditor.origin(ips, scanned.user_agent.decode("latin-1"))
         scanned.origin = (connection.remote_address, origin)
         return origin
+
+    # --- what was decided, while somebody watches ---
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody watches decisions as they are made."""
+        return self._recent.is_watched
+
+    def record_decision(
+        self,
+        passage: Passage,
+        plan: RequestPlan,
+        code: int,
+        *,
+        seconds: float | None,
+        question: RequestInfo | None = None,
+    ) -> None:
+        """Show what was decided to those who watch. *question* is what was refused, if that is not the whole plan."""
+        ruling = plan.ruling
+        self._recent.record(
+            passage.audit_id,
+            Attributes(plan.user, question or plan.info),
+            ruling,
+            status=code,
+            seconds=seconds,
+            actor="" if plan.actor is None else plan.actor.username,
+            scope=ruling.scope if isinstance(ruling, BeyondScope) else "",
+        )
 
     # --- how it ended, for the log and for ``ostiary explain`` ---
 

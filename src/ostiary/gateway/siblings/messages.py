@@ -1,5 +1,5 @@
-"""What workers of one gateway ask and tell each other, as JSON: refusals, how requests ended, and revocations that were
-not written down.
+"""What workers of one gateway ask and tell each other, as JSON: refusals, decisions as they are made, how requests
+ended, and revocations that were not written down.
 
 Called by the app, which answers, and by `replicas.every_request`, which asks. They are sent by `siblings.channel`. All
 workers run the same version, so a message is taken for what its name says. Replicas on other machines, which may be of
@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import NotRequired, TypedDict, cast
 
 from ostiary.gateway.audit.ended_requests import EndedRequest
+from ostiary.gateway.authorize.recent_decisions import RecentDecision, RecentDecisions
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
@@ -22,6 +23,8 @@ UNSAVED = "unsaved"
 REFUSAL = "refusal"
 REFUSALS = "refusals"
 ENDED = "ended"
+DECISION = "decision"
+DECISIONS = "decisions"
 
 
 class UserJson(TypedDict):
@@ -63,6 +66,31 @@ class RefusalJson(TypedDict):
     decision: tuple[str, str, bool]
     at: str
     scope: str
+
+
+class DecisionJson(RefusalJson):
+    status: int
+    seconds: float | None
+    actor: str
+
+
+class DecisionQuestionJson(TypedDict):
+    """Which decisions are asked for: after the numbers of these workers, so many of each at most.
+
+    Whoever asks watches: each worker records for so many `seconds` from then on.
+    """
+
+    after: dict[str, tuple[int, int]]
+    limit: int
+    seconds: float
+
+
+class DecisionBatchJson(TypedDict):
+    worker: str
+    number: int
+    left_out: int
+    decisions: list[DecisionJson]
+    missed: int
 
 
 class EndedRequestJson(TypedDict):
@@ -128,6 +156,42 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
         # Replicas of versions without scopes do not tell one.
         value.get("scope", ""),
     )
+
+
+def decision_json(decision: RecentDecision) -> DecisionJson:
+    return {
+        **refusal_json(decision.remembered),
+        "status": decision.status,
+        "seconds": decision.seconds,
+        "actor": decision.actor,
+    }
+
+
+def decision_from_json(value: DecisionJson) -> RecentDecision:
+    refusal = refusal_from_json(value)
+    return RecentDecision(
+        refusal.id,
+        refusal.attributes,
+        refusal.decision,
+        refusal.at,
+        value["status"],
+        value["seconds"],
+        value["actor"],
+        refusal.scope,
+    )
+
+
+def batch_json(recent: RecentDecisions, worker: str, question: DecisionQuestionJson) -> DecisionBatchJson:
+    """What this *worker* has for somebody who watches."""
+    recent.watch(question["seconds"])
+    batch = recent.after(*question["after"].get(worker, (0, 0)), question["limit"])
+    return {
+        "worker": worker,
+        "number": batch.number,
+        "left_out": batch.left_out,
+        "decisions": [decision_json(each) for each in batch.decisions],
+        "missed": batch.missed,
+    }
 
 
 def _user(value: UserJson) -> UserInfo:

@@ -27,6 +27,7 @@ from ostiary.core.tokens import (
 )
 from ostiary.core.tokens.records import MemoryRecords
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import (
     Found,
     Revocation,
@@ -37,6 +38,8 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
+from ostiary.plugins.common.session_places import place_text, read_place
+from ostiary.plugins.common.stored_session import micros
 from ostiary.plugins.memory.objects import MemoryObjects
 from ostiary.plugins.memory.revocation_log import MemoryRevocations
 
@@ -136,6 +139,21 @@ class MemoryTokenStore(MemoryObjects):
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
         listed = await self.sessions(limit=len(self._sessions))
         return [session for session in listed if origin in session.origins][:limit]
+
+    async def page_sessions(
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[ListedSession]:
+        begin = read_place(after) if after else None
+        sessions = await self.sessions(username=username, group=group, kind=kind, limit=len(self._sessions))
+        places = {(micros(session.created_at), session.id): session for session in sessions}
+        page = sorted((place for place in places if begin is None or place < begin), reverse=True)[:limit]
+        return [ListedSession(places[place], place_text(*place)) for place in page]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         return len(await self.sessions(username=username, kind=kind, limit=len(self._sessions)))

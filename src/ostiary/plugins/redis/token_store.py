@@ -23,7 +23,9 @@ from ostiary.core.config import Fields
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.tokens import check_revocation, check_storable, check_tokens, check_use
 from ostiary.errors import LoginRefused, ProviderError
+from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
+from ostiary.plugins.common.session_places import place_text, read_place
 from ostiary.plugins.common.stored_session import encode_kind, origin_name
 from ostiary.plugins.redis import rows
 from ostiary.plugins.redis.connection.dialer import Argument
@@ -127,9 +129,7 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         kind: SessionKind | None = None,
         limit: int = 1000,
     ) -> list[Session]:
-        indexes = [f"user:{username}"] if username is not None else []
-        indexes += [f"group:{group}"] if group is not None else []
-        first, also = (*indexes, "by_creation")[0], indexes[1] if len(indexes) > 1 else ""
+        first, also = _indexes(username, group)
         listed: dict[str, Session] = {}
         start, of_kind = 0, "" if kind is None else kind.value
         while len(listed) < limit:
@@ -145,6 +145,29 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
         return await self.sessions(group=origin_name(origin), limit=limit)
+
+    async def page_sessions(
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[ListedSession]:
+        begin: list[Argument] = list(read_place(after)) if after else ["", ""]
+        first, also = _indexes(username, group)
+        page: list[ListedSession] = []
+        of_kind, at_once = ("", min(limit, LISTED_AT_ONCE)) if kind is None else (kind.value, LISTED_AT_ONCE)
+        while len(page) < limit:
+            answer = await self._calls.read("page_sessions", first, also, at_once, of_kind, *begin)
+            listed, *begin = answer.value
+            for place, row in listed:
+                session = self._calls.understand(rows.read_session, row, answer.time)
+                page.append(ListedSession(session, place_text(int(float(place)), session.id)))
+            if not begin:
+                break
+        return page[:limit]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         if kind is SessionKind.SIGN_IN:
@@ -260,3 +283,10 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         if self._finishing is not None:
             # It ends by itself: nothing can be asked any more.
             await asyncio.wait([self._finishing])
+
+
+def _indexes(username: str | None, group: str | None) -> tuple[str, str]:
+    """The index that lists these sessions, and another one that they must be in, if any."""
+    indexes = [f"user:{username}"] if username is not None else []
+    indexes += [f"group:{group}"] if group is not None else []
+    return (*indexes, "by_creation")[0], indexes[1] if len(indexes) > 1 else ""

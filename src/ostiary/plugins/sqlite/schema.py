@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenKind
 from ostiary.plugins.common import stored_session
+from ostiary.plugins.common.session_places import place_text
 from ostiary.plugins.common.stored_session import KINDS, NARROWED, SESSION_KINDS, micros
 from ostiary.plugins.sqlite import log
 from ostiary.plugins.sqlite.log import Row
@@ -79,15 +81,27 @@ def is_alive(row: Row, now: int) -> bool:
 
 
 def decode_session(row: Row) -> Session:
-    return stored_session.decode_session(*row)
+    return stored_session.decode_session(*row[:_SESSION_COLUMNS])
+
+
+def decode_listed_session(row: Row) -> ListedSession:
+    """What `select_sessions` has selected."""
+    return ListedSession(decode_session(row), place_text(row[2], row[_SESSION_COLUMNS]))
 
 
 # --- reading ---
 
 
 def select_sessions(
-    username: str | None, group: str | None, kind: SessionKind | None, *, now: datetime, limit: int
+    username: str | None,
+    group: str | None,
+    kind: SessionKind | None,
+    *,
+    now: datetime,
+    limit: int,
+    after: tuple[int, int] | None = None,
 ) -> tuple[str, tuple[str | int, ...]]:
+    """*after* is when the last session of the page before began, and its number."""
     where = [f"s.expires_at > {log.NOW}"]
     arguments: list[str | int] = [micros(now)]
     if username is not None:
@@ -99,5 +113,9 @@ def select_sessions(
     if kind is not None:
         where.append("s.kind = ?")
         arguments.append(SESSION_KINDS[kind])
-    query = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE {' AND '.join(where)} ORDER BY s.created_at DESC LIMIT ?"  # noqa: S608
+    if after is not None:
+        where.append("(s.created_at, s.number) < (?, ?)")
+        arguments += after
+    query = f"""SELECT {SESSION_COLUMNS}, s.number FROM sessions s WHERE {" AND ".join(where)}
+        ORDER BY s.created_at DESC, s.number DESC LIMIT ?"""  # noqa: S608
     return query, (*arguments, limit)

@@ -36,8 +36,10 @@ from ostiary.core.tokens.records import check_record
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
+from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
+from ostiary.plugins.common.session_places import read_numbered_place
 from ostiary.plugins.common.stored_session import SESSION_KINDS, micros, origin_name
 from ostiary.plugins.sqlite import changes, examination, log, moving, objects, schema
 from ostiary.plugins.sqlite.examination import OtherProcesses
@@ -125,6 +127,22 @@ class SqliteTokenStore(StoreFile):
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
         return await self.sessions(group=origin_name(origin), limit=limit)
+
+    async def page_sessions(
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[ListedSession]:
+        begin = read_numbered_place(after) if after else None
+        query, arguments = schema.select_sessions(
+            username, group, kind, now=self._clock.now(), limit=limit, after=begin
+        )
+        rows = await self._read_aside(query, arguments)
+        return [self._decode(schema.decode_listed_session, row) for row in rows]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         arguments = (username, SESSION_KINDS[kind], micros(self._clock.now()))

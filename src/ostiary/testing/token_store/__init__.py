@@ -12,7 +12,8 @@ in its place, and gives with the fixture `other` a second one over the same data
 A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form. One
 for several replicas, which keeps notes and an owner, also inherits from `ReplicaStoreContract`, one that keeps objects
 from `ObjectStoreContract` or its shared form, one whose contents can be moved to another store from
-`PortableStoreContract`, and one that ends sessions by the sign-in that they came from, from `OriginStoreContract`.
+`PortableStoreContract`, one that ends sessions by the sign-in that they came from, from `OriginStoreContract`, and one
+that lists its sessions page by page from `SessionPagesContract`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from ostiary.testing.token_store.samples import (
     make_token,
     renewable_session,
 )
+from ostiary.testing.token_store.session_pages import SessionPagesContract
 from ostiary.testing.token_store.storing import StoringContract
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "PortableStoreContract",
     "RecordStoreContract",
     "ReplicaStoreContract",
+    "SessionPagesContract",
     "SharedObjectStoreContract",
     "SharedRecordStoreContract",
     "SharedTokenStoreContract",

@@ -16,7 +16,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.clusters import NO_CLUSTERS, Clusters
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.admin import AdminPages
+from ostiary.gateway.login.pages.admin.area import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.narrowed_token import NarrowedTokenPage

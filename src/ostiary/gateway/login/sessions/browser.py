@@ -45,10 +45,19 @@ class Visitor:
         """A hidden field in each form of this session; no other site can know it."""
         return form_token(self.secret)
 
+    @property
+    def stream_key(self) -> str:
+        """In the address of a stream that a page of ours opens. It opens streams only: an address may be logged."""
+        return _code_of(self.secret, b"ostiary stream")
+
 
 def form_token(secret: Secret) -> str:
     """What the forms of a browser with *secret* hold, which is in one of its cookies."""
-    code = hmac.digest(secret.reveal().encode(), b"ostiary form", sha256)
+    return _code_of(secret, b"ostiary form")
+
+
+def _code_of(secret: Secret, purpose: bytes) -> str:
+    code = hmac.digest(secret.reveal().encode(), purpose, sha256)
     return base64.urlsafe_b64encode(code).decode().rstrip("=")
 
 

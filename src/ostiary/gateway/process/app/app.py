@@ -8,6 +8,7 @@ signed out.
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import cast
 
@@ -30,6 +31,7 @@ from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, Re
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.clusters import Clusters, offers
 from ostiary.gateway.login.http_adapter import LoginHandler
+from ostiary.gateway.login.pages.admin.area import AdminSources
 from ostiary.gateway.login.routes import Login
 from ostiary.gateway.process.app.api_groups_setup import ApiGroupsSetup
 from ostiary.gateway.process.app.audit_setup import open_auditor
@@ -41,6 +43,7 @@ from ostiary.gateway.process.app.programs import Programs
 from ostiary.gateway.process.app.shared import Shared, open_shared
 from ostiary.gateway.process.app.tracing_setup import open_tracing
 from ostiary.gateway.process.app.visitors import Visitors
+from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
@@ -93,6 +96,7 @@ class App:
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
+        self.decisions = DecisionFeed(self.shared.recent, lambda: self.shared.siblings)
         self._replicas = Replicas(self.shared.tokens.store, self.shared.replica)
         self.tracing = open_tracing(config, clock, self.shared.metrics)
         self.issuer = open_issuer(config, self.shared, clock)
@@ -158,6 +162,7 @@ class App:
         self.api_groups.plugins.adopt(old.api_groups.plugins)
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
+        old.decisions.close()
         old.doors.hand_over(self.doors, self.engine)
         self.programs.adopt(old.programs)
         if old.tracing is not None and self.tracing is not None:
@@ -218,6 +223,12 @@ class App:
             case sibling_news.ENDED:
                 request = self.shared.ended.recall(cast(str, data))
                 return None if request is None else sibling_news.ended_json(request)
+            case sibling_news.DECISION:
+                decision = self.shared.recent.recall(cast(str, data))
+                return None if decision is None else sibling_news.decision_json(decision)
+            case sibling_news.DECISIONS:
+                asked = cast("sibling_news.DecisionQuestionJson", data)
+                return sibling_news.batch_json(self.shared.recent, str(os.getpid()), asked)
         return None
 
     @property
@@ -253,6 +264,7 @@ class App:
             self._replicas,
             more_routes=[*programs.routes, *self.api_groups.api_routes],
             quota_usage=usage,
+            decisions=self.decisions,
         )
         return EngineParts(
             authenticator=shared.authenticator,
@@ -271,6 +283,7 @@ class App:
             open_paths=open_paths,
             trusted_proxies=config.listen.trusted_proxies,
             ended=shared.ended,
+            recent=shared.recent,
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
             applications=self.applications if visitors.pages is not None else None,
             pages=visitors.pages,
@@ -296,9 +309,16 @@ class App:
             unchecked_session=config.tokens.unchecked_session,
             issuer=self.issuer,
             authorizer=self.authorizer,
-            ended=ended,
-            refusals=refusals,
-            replicas=self._replicas,
+            admin=AdminSources(
+                shared.tokens,
+                self.authorizer,
+                refusals,
+                ended,
+                self._replicas,
+                self.decisions,
+                self.programs.accounts,
+                self._clock,
+            ),
             api_tokens=self.programs.api_tokens,
             find_token=self.programs.find_token,
             counts=shared.counts,

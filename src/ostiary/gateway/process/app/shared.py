@@ -18,6 +18,7 @@ from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.store_health import StoreHealth
+from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.refusals import Refusal, Refusals
 from ostiary.gateway.config.rules import is_open_to_all
 from ostiary.gateway.config.settings import GatewayConfig
@@ -52,6 +53,7 @@ class Shared:
     counts: ReplicatedCounts
     refusals: Refusals
     ended: EndedRequests
+    recent: RecentDecisions
     # Whose the token store is, if it is one that knows.
     owner: StoreOwner | None = None
     siblings: Siblings = field(default_factory=NoSiblings)
@@ -93,7 +95,8 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ReplicatedCounts) -
     store_health = StoreHealth(tokens, clock)
     metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
     refusals, ended = Refusals(clock=clock), EndedRequests(clock=clock)
-    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts, refusals, ended, owner)
+    recent = RecentDecisions(clock=clock)
+    shared = Shared(tokens, authenticator, limits, metrics, store_health, counts, refusals, ended, recent, owner)
 
     def on_unsaved(revocation: Revocation) -> None:
         log.error(

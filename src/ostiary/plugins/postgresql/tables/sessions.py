@@ -7,8 +7,11 @@ from datetime import datetime
 
 from ostiary.core.tokens import check_storable, check_tokens, check_use
 from ostiary.errors import LoginRefused
+from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenRecord
+from ostiary.plugins.common.session_places import place_text, read_numbered_place
 from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_token, origin_name
+from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import DONE, LONG_SECONDS, SESSION_COLUMNS, StorePart
 
 SWEEP_BATCH = 1000
@@ -19,12 +22,13 @@ _FIND = f"""SELECT now.clock, now.time, t.kind, t.issued_at - now.shift AS token
         ON t.digest = $3 AND t.expires_at > now.time AND s.expires_at > now.time"""  # noqa: S608
 _SESSION = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}
     FROM now LEFT JOIN @schema@.sessions s ON s.id = $3 AND s.expires_at > now.time"""  # noqa: S608
-_SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}
+_SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.created_at AS stored_at, s.number
     FROM now LEFT JOIN @schema@.sessions s ON s.expires_at > now.time {{condition}}
     ORDER BY s.created_at DESC, s.number DESC LIMIT $3"""  # noqa: S608
 _OF_USER = " AND s.username = {place}::text"
 _OF_GROUP = " AND s.groups @> ARRAY[@schema@.name_digest({place}::text)]"
 _OF_KIND = " AND s.kind = {place}::smallint"
+_AFTER_PLACE = " AND (s.created_at, s.number) < ({place}::bigint, {next_place}::bigint)"
 _COUNT_SESSIONS = """SELECT now.clock, now.time, count(s.number) AS count
     FROM now LEFT JOIN @schema@.sessions s ON s.username = $3 AND s.kind = $4 AND s.expires_at > now.time
     GROUP BY now.clock, now.time"""
@@ -78,16 +82,45 @@ class SessionTables(StorePart):
         kind: SessionKind | None = None,
         limit: int = 1000,
     ) -> list[Session]:
+        rows = await self._list_rows(username, group, kind, limit=limit)
+        return [self._session_of(row) for row in rows]
+
+    async def page_sessions(
+        self,
+        *,
+        username: str | None = None,
+        group: str | None = None,
+        kind: SessionKind | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[ListedSession]:
+        begin = read_numbered_place(after) if after else None
+        rows = await self._list_rows(username, group, kind, limit=limit, after=begin)
+        # By the time in the database, which stays as it is when clocks are measured anew.
+        return [ListedSession(self._session_of(row), place_text(row["stored_at"], row["number"])) for row in rows]
+
+    async def _list_rows(
+        self,
+        username: str | None,
+        group: str | None,
+        kind: SessionKind | None,
+        *,
+        limit: int,
+        after: tuple[int, int] | None = None,
+    ) -> list[Row]:
         condition, arguments = "", list[object]([limit])
         number = None if kind is None else SESSION_KINDS[kind]
         for value, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
             if value is not None:
                 arguments.append(value)
                 condition += comparison.format(place=f"${len(arguments) + 2}")
+        if after is not None:
+            arguments += after
+            condition += _AFTER_PLACE.format(place=f"${len(arguments) + 1}", next_place=f"${len(arguments) + 2}")
         # Those of one user are asked for with every sign-in; others may be many.
         seconds = None if username is not None else LONG_SECONDS
         rows = await self._read(_SESSIONS.format(condition=condition), *arguments, seconds=seconds)
-        return [self._session_of(row) for row in rows if row["id"] is not None]
+        return [row for row in rows if row["id"] is not None]
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
         return await self.sessions(group=origin_name(origin), limit=limit)

@@ -29,6 +29,7 @@ KNOWN_TAGS = {
         "footer",
     ),
     *("h1", "h2", "h3", "p", "b", "a", "div", "span", "ul", "li", "dl", "dt", "dd", "pre", "code", "time"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td", "template"),
     *("img", "svg", "path", "circle", "rect"),
     *("form", "label", "input", "button", "summary"),
 }
@@ -45,14 +46,15 @@ class Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-def assert_is_safe_page(answer: LoginAnswer) -> None:
-    """Nothing is kept, framed, loaded from elsewhere or run but what we wrote."""
+def assert_is_safe_page(answer: LoginAnswer, *, connects: bool = False) -> None:
+    """Nothing is kept, framed, loaded from elsewhere or run but what we wrote. Scripts ask nobody, or only us."""
     policy = answer.header("Content-Security-Policy") or ""
     (nonce,) = set(re.findall(r"nonce-([\w-]{20,})'", policy))
     assert policy.startswith("default-src 'none'; ")
     assert "frame-ancestors 'none'" in policy
     assert "base-uri 'none'" in policy
     assert "unsafe" not in policy
+    assert policy.partition("connect-src ")[2] == ("'self'" if connects else "")
     assert answer.header("X-Frame-Options") == "DENY"
     assert answer.header("Cache-Control") == "no-store"
     assert answer.header("Referrer-Policy") in ("no-referrer", "same-origin")

@@ -17,8 +17,8 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.interfaces.token_store import Session
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
+from tests.unit.gateway.login.pages.admin.test_area import Policy
 from tests.unit.gateway.login.pages.safe_page import assert_is_safe_page
-from tests.unit.gateway.login.pages.test_admin import Policy
 from tests.unit.gateway.signing_in import Browser, Gateway, Make, Revalidating, events, hidden, text_of
 
 OWN = [("alice", verb, "apitokens") for verb in ("create", "list", "delete")]

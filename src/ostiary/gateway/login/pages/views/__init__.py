@@ -13,7 +13,7 @@ from ostiary.gateway.login.pages.views.programs import (
     step_up_confirm,
 )
 from ostiary.gateway.login.pages.views.sign_in import choose, leaving, password, posted_form
-from ostiary.gateway.login.pages.views.signed_in import home, session_row, sessions, sign_out, token
+from ostiary.gateway.login.pages.views.signed_in import client_of, home, sessions, sign_out, token
 from ostiary.gateway.login.pages.views.site import Site
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "choose",
     "cli_confirm",
     "cli_ended",
+    "client_of",
     "device_code",
     "device_confirm",
     "error",
@@ -31,7 +32,6 @@ __all__ = [
     "message",
     "password",
     "posted_form",
-    "session_row",
     "sessions",
     "sign_out",
     "signed_out",

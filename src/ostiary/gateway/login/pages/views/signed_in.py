@@ -102,7 +102,7 @@ def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
 
 def sessions(site: Site, visitor: Visitor, listed: Sequence[Session], *, admin: bool) -> LoginAnswer:
     rows = join(
-        session_row(
+        _session_row(
             replace(session, provider=site.label(session.provider)),
             visitor,
             action="/auth/sessions",
@@ -121,12 +121,11 @@ def sessions(site: Site, visitor: Visitor, listed: Sequence[Session], *, admin: 
     )
 
 
-def session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False, owner: bool = False) -> Markup:
+def _session_row(session: Session, visitor: Visitor, *, action: str, here: bool = False) -> Markup:
     return fill(
         "session.html",
         client=client_of(session),
         tag=fill("tag.html", text=say("sessions.here")) if here else NOTHING,
-        owner=fill("session_owner.html", user=printable(session.user.username)) if owner else NOTHING,
         since=shown_time(session.created_at),
         since_text=time_text(session.created_at),
         until=shown_time(session.expires_at),
