@@ -76,14 +76,23 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A user, and what the provider wants to have again when the session is renewed: a refresh token, say.
+    """A user, what the provider wants to have again when the session is renewed, and how the sign-in may end.
 
-    The gateway seals `kept` with a secret that only the client has, so a reader of its store cannot use it. It belongs
-    to one session: other sessions of the same sign-in have none.
+    The gateway seals `kept` (a refresh token, say) with a secret that only the client has, so a reader of its store
+    cannot use it. It belongs to one session: other sessions of the same sign-in have none.
+
+    `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
+    ``sub`` of OpenID Connect, SessionIndex and NameID of SAML. By them it may end the sign-in later, see
+    `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
+    `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
+    browser's session alone; one of more than 8 KiB is left out.
     """
 
     user: UserInfo
-    kept: Secret = field(repr=False)
+    kept: Secret | None = field(default=None, repr=False)
+    session_id: str = field(default="", repr=False)
+    subject: str = ""
+    sign_out_hint: Secret | None = field(default=None, repr=False)
 
 
 class IdentityProvider(Protocol):

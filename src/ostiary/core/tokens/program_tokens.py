@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from ostiary.core.authentication_context import without_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens.allowance import Allowance
 from ostiary.core.tokens.revocations import UnsavedRevocations
@@ -58,6 +59,7 @@ class ProgramTokens:
         delegation: str = "",
         at: datetime | None = None,
         sequence: int | None = None,
+        origins: tuple[str, ...] = (),
     ) -> IssuedToken:
         """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
 
@@ -72,7 +74,8 @@ class ProgramTokens:
             sequence = await self.sequence()
         session = Session(
             id=new_session_id(),
-            user=user,
+            # How its owner signed in says nothing about whoever holds it.
+            user=without_context(user),
             provider=provider,
             created_at=start,
             expires_at=start + lifetime,
@@ -81,6 +84,7 @@ class ProgramTokens:
             sequence=sequence,
             kind=SessionKind.API_TOKEN if name else SessionKind.EXCHANGE,
             name=name,
+            origins=origins,
         )
         check_answer(session)
         if not await self._allowances[session.kind].take(user.username):

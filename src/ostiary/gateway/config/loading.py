@@ -108,6 +108,7 @@ def read_sections(
     parts = {
         "external_url": external_url,
         "authorities_pem": sections.authorities_pem(file),
+        "look": sections.look(file, root, identities),
         "groups": sections.groups(file, builder, identities),
         "authorization": sections.authorization(file.authorization, builder, identities),
         "upstreams": served,
@@ -134,6 +135,7 @@ def read_sections(
         log=file.log,
         service_accounts=file.service_accounts,
         api_tokens=file.api_tokens,
+        step_up=file.step_up,
         tracing=file.tracing,
         issuer=file.issuer,
         directory=directory,

@@ -2,6 +2,7 @@
 
     handle_client    discovery -> Redirect to the issuer; the gateway remembers state, nonce and verifier
     handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> user
+    handle_logout    what the issuer says has ended; sign_out: where a browser goes after a sign-out here (`logout`)
     ask_again        refresh token to the token endpoint -> ID token or UserInfo -> the user as of now
 
     identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
@@ -26,6 +27,7 @@ from ostiary.core.config import Fields
 from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
+from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
 from ostiary.plugins.common.authorization_code import parse_return, returned_parameters
@@ -38,9 +40,10 @@ from ostiary.plugins.common.renewal import Renewal, sign_in_again
 from ostiary.plugins.oidc.authorization_request import NONCE, AuthorizationRequests
 from ostiary.plugins.oidc.claims import ClaimNames, ReadsClaims
 from ostiary.plugins.oidc.kept import Kept, refresh_token_of
+from ostiary.plugins.oidc.logout import OidcLogouts, session_id_of
 from ostiary.plugins.oidc.metadata import IssuerMetadata, read_metadata
 from ostiary.plugins.oidc.settings import AUTO, FORM_POST, QUERY, OidcSettings
-from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, sign_in_context
+from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, required_parameters, sign_in_context
 from ostiary.plugins.oidc.token_endpoint import AGAIN, Client, TokenEndpoint
 from ostiary.plugins.oidc.verified_claims import ClaimsOfTokens, IdTokens, IdTokensOfIssuer, VerifiedClaims
 
@@ -57,6 +60,8 @@ class OidcIdentity(ClaimedGroups):
 
     renewal_check: RenewalCheck
     returns_by_post: bool
+
+    steps_up = True
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class OidcIdentity(ClaimedGroups):
         parameters: Mapping[str, str] = MappingProxyType({}),
         announced_issuer: str = "",
         id_tokens: IdTokens | None = None,
+        front_channel_logout: bool = False,
+        ends_session: bool = False,
         renewal: Renewal = Renewal.DEFAULT,
         outbound: Outbound | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -106,6 +113,16 @@ class OidcIdentity(ClaimedGroups):
         self._claims_of_tokens = ClaimsOfTokens(
             id_tokens or IdTokensOfIssuer(self._issuer, rules, clock=clock), self._outbound, user_info=user_info
         )
+        self._ends_session = ends_session
+        self._logouts = OidcLogouts(
+            self._issuer,
+            rules,
+            self._outbound,
+            client_id=client_id,
+            front_channel=front_channel_logout,
+            ends_session=ends_session,
+            clock=clock,
+        )
         if renewal is Renewal.SIGN_IN:
             self.revalidate = sign_in_again
 
@@ -127,6 +144,8 @@ class OidcIdentity(ClaimedGroups):
             prompt=settings.prompt,
             response_mode=settings.response_mode,
             pushed_authorization=settings.pushed_authorization,
+            front_channel_logout=settings.front_channel_logout,
+            ends_session=settings.end_session,
             renewal=settings.renewal,
             outbound=outbound_to_issuer(settings.ca, fields),
             clock=context.clock,
@@ -139,9 +158,10 @@ class OidcIdentity(ClaimedGroups):
         return replace(produced, extra=tuple(sorted({*produced.extra, *KEYS})))
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
-        return await self._requests.redirect(self._parameters, request, await self._metadata())
+        parameters = {**self._parameters, **required_parameters(request.required)}
+        return await self._requests.redirect(parameters, request, await self._metadata())
 
-    async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified:
+    async def handle_provider(self, request: LoginRequest) -> Identified:
         came = parse_return(request, "the identity system", by_post=self.returns_by_post)
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
@@ -151,10 +171,14 @@ class OidcIdentity(ClaimedGroups):
         tokens = await self._token_endpoint.exchange(came, request.callback_url, metadata)
         verified = await self._claims_of_tokens.at_sign_in(tokens, nonce, metadata)
         user = self._user(verified)
-        refresh_token = refresh_token_of(tokens)
-        if not self._renews or not refresh_token:
-            return user
-        return Identified(user, Kept(refresh_token, verified.subject).seal())
+        refresh_token = refresh_token_of(tokens) if self._renews else ""
+        return Identified(
+            user,
+            Kept(refresh_token, verified.subject).seal() if refresh_token else None,
+            session_id=session_id_of(verified.id_token),
+            subject=verified.subject,
+            sign_out_hint=Secret(str(tokens["id_token"])) if self._ends_session else None,
+        )
 
     async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
         before = Kept.read(kept)
@@ -164,6 +188,12 @@ class OidcIdentity(ClaimedGroups):
         # An issuer that rotates refresh tokens takes the old one for stolen from now on.
         refresh_token = refresh_token_of(tokens) or before.refresh_token
         return Identified(self._user(verified, context_of(user)), Kept(refresh_token, before.subject).seal())
+
+    async def handle_logout(self, request: LoginRequest) -> Logout:
+        return await self._logouts.handle(request)
+
+    async def sign_out(self, signed_out: SignOut) -> Redirect | None:
+        return await self._logouts.sign_out(signed_out)
 
     async def close(self) -> None:
         await self._outbound.close()

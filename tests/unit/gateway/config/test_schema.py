@@ -253,6 +253,13 @@ groups:
   groupSearch: {baseDN: "dc=example,dc=com", nameAttribute: cn, memberAttribute: memberUid, userAttribute: uid}
   userPrefix: "directory:"
 authorization: {chain: [{name: a, type: allow_all}]}
+stepUp:
+  hold: 1m
+  heldPerUser: 2
+  heldInAll: 20
+  rules:
+  - {name: everything, verbs: [delete], apiGroups: [""], resources: ["*"], resourceNames: [a], namespaces: [b],
+     paths: [/x/*], upstreams: [], acr: [gold], amr: [mfa], maxAge: 15m}
 """
 
 _STORES = (

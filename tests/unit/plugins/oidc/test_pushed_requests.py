@@ -38,8 +38,8 @@ async def test_the_request_is_pushed_where_the_issuer_offers_it(make: Make, issu
     assert "authorization" in asked.headers
     assert remembered["verifier"] not in str(asked)
     assert redirect.state == remembered["state"], "the gateway compares it, though it is not in the URL"
-    user = await provider.handle_provider(issuer.visit(redirect))
-    assert user == UserInfo("7f3a")
+    identified = await provider.handle_provider(issuer.visit(redirect))
+    assert identified.user == UserInfo("7f3a")
 
 
 async def test_a_pushed_request_is_another_one_for_each_sign_in(make: Make, issuer: Issuer) -> None:
@@ -151,7 +151,7 @@ async def test_a_form_brings_the_code_back(make: Make, issuer: Issuer) -> None:
     assert shown(redirect)["response_mode"] == "form_post"
     back = issuer.visit(redirect)
     assert back.method == "POST"
-    assert await provider.handle_provider(back) == UserInfo("7f3a")
+    assert (await provider.handle_provider(back)).user == UserInfo("7f3a")
 
 
 async def test_the_trait_follows_the_setting(make: Make) -> None:
@@ -206,4 +206,4 @@ async def test_an_issuer_that_does_not_announce_forms_is_not_asked_for_one(
 async def test_both_together(make: Make, issuer: Issuer) -> None:
     issuer.offer_pushed_requests()
     provider = make(response_mode="form_post", pushed_authorization="always")
-    assert await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT))) == UserInfo("7f3a")
+    assert (await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))).user == UserInfo("7f3a")

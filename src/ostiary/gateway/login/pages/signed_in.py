@@ -17,13 +17,15 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
+from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.narrowed_token import NarrowedTokenPage
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.programs.command_line import Codes, callback
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sessions.sign_outs import SignOuts
 from ostiary.gateway.login.sign_in.flows import CliGoal, Flow, Flows
 from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field, has_form_token, only
@@ -46,6 +48,7 @@ class Pages:
         sessions: SessionCalls,
         events: LoginEvents,
         lengths: SessionLengths,
+        sign_outs: SignOuts,
         admin: AdminPages | None,
         api_tokens: ApiTokenPages | None,
     ) -> None:
@@ -59,6 +62,7 @@ class Pages:
         self._sessions = sessions
         self._events = events
         self._lengths = lengths
+        self._sign_outs = sign_outs
         self._admin = admin
         self._api_tokens = api_tokens
 
@@ -96,8 +100,8 @@ class Pages:
             case ["token"]:
                 return await self._new_token(request, visitor)
             case ["token", "narrow"]:
-                attested = (await self._attest(visitor, request)).attested
-                return await self._narrowed.make(request, visitor, attested, admin=await self._is_admin(visitor))
+                signed = await self._attest(visitor, request)
+                return await self._narrowed.make(request, visitor, signed, admin=await self._is_admin(visitor))
             case ["sessions"]:
                 return await self._end_session(request, visitor)
             case ["tokens"] if self._api_tokens is not None:
@@ -120,11 +124,11 @@ class Pages:
         return replace(visitor, has_api_tokens=may_use)
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        return SignedIn(visitor.session.provider, await self._browsers.attest(visitor, request))
+        return await self._browsers.attest(visitor, request)
 
     async def _hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         """For a program that continues when the browser is closed."""
-        return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
+        return await self._browsers.hand_over(visitor, request)
 
     # --- tokens and sessions ---
 
@@ -135,6 +139,8 @@ class Pages:
             provider=signed.provider,
             sources=signed.attested.sources,
             client=client_text(request, "token page"),
+            sequence=signed.sequence,
+            origins=signed.attested.origins,
             session_lifetime=self._lengths.of(signed.provider, kept=False),
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
@@ -167,31 +173,23 @@ class Pages:
     async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         answer = self._signed_out_page()
         await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
-        return answer
+        return await self._sign_outs.answer(visitor, request, answer, (self._browsers.forget(),))
 
     def _signed_out_page(self) -> LoginAnswer:
-        text = "You are signed out."
-        return views.message(
-            text.rstrip("."),
-            "This browser is signed out. You can close this page.",
-            link=("/auth", "Sign in again"),
-            headers=(self._browsers.forget(),),
-        )
+        return views.signed_out((self._browsers.forget(),))
 
     # --- devices ---
 
     async def _device(self, request: LoginRequest, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         typed = only(request.query, "code")
         if typed is None:
-            return views.device_code(admin=admin, tokens=visitor.has_api_tokens, signed_in=True)
+            return views.device_code(visitor, admin=admin)
         if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         code = normal_code(typed)
         device = await self._devices.find(code) if code else None
         if device is None:
-            return views.device_code(
-                problem=_NO_SUCH_CODE, status=404, admin=admin, tokens=visitor.has_api_tokens, signed_in=True
-            )
+            return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404, admin=admin)
         return views.device_confirm(visitor, device)
 
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -200,19 +198,21 @@ class Pages:
             return answers.error(400, "the form has no decision")
         if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
-        signed = await self._hand_over(visitor, request) if decision == "approve" else None
+        asking = await self._devices.find(code) if code else None
+        step_up = asking is not None and bool(asking.step_up)
+        # A step-up begins no session that could go on with what is kept.
+        attest = self._attest if step_up else self._hand_over
+        signed = await attest(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None
         if device is None:
-            return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
+            return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404)
         if signed is None:
-            answer = views.message(
-                "Denied", "The device is not signed in. If you did not start this sign-in, you did the right thing."
-            )
+            answer = views.message(say("device.denied_title"), say("device.denied"))
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, answer)
-        return views.message(
-            "The device is signed in", "Go back to the device: it continues by itself. You can close this page."
-        )
+        if step_up:
+            return views.message(say("step_up.device_title"), say("step_up.device"))
+        return views.message(say("device.approved_title"), say("device.approved"))
 
     # --- command lines ---
 

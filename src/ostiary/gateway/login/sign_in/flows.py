@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -17,8 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 from ostiary.core.clock import Clock
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.records import Records, Value
+from ostiary.gateway.login.sign_in.required import required_from_json, required_json
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, RequiredAuthentication
 from ostiary.interfaces.token_store import RecordStore
 from ostiary.model import Secret, UserInfo
 
@@ -29,12 +30,17 @@ PARKED_LIFETIME = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class CliGoal:
-    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it."""
+    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it.
+
+    `step_up` is the ticket of a step-up (`login.step_up`): the person has a session, which must prove more.
+    """
 
     challenge: str
     port: int
     state: str
     client: str
+    step_up: str = field(default="", repr=False)
+    required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class DeviceGoal:
     """The person came to approve a device, and signs in first."""
 
     user_code: str
+    required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,11 @@ class ApplicationGoal:
     request: str
     application: str
     origin: str
+    required: RequiredAuthentication | None = None
 
 
 Goal = CliGoal | DeviceGoal | ApplicationGoal | None
-"""What a login is for; None: a token, or the page where there is one."""
+"""What a login is for; None: a token, or the page where there is one. `required` is what the sign-in must prove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ class Flow:
     `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
     somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
     known once groups are being asked for: by then the group providers before `position` have answered with
-    `memberships`, and `kept` is what the identity provider wants to have again later.
+    `memberships`, and `kept`, `origins` and `sign_out_hint` are what the identity provider gave for the session.
+    `sequence` is the number of the last revocation when the login began.
     """
 
     identity: str = ""
@@ -77,6 +86,9 @@ class Flow:
     goal: Goal = None
     kept: Secret | None = None
     state_name: str = "state"
+    origins: tuple[str, ...] = ()
+    sign_out_hint: Secret | None = None
+    sequence: int | None = None
 
 
 class Flows:
@@ -181,8 +193,16 @@ def _to_json(flow: Flow) -> Value:
         value["memberships"] = [(member.group, member.source) for member in flow.memberships]
     if flow.kept is not None:
         value["kept"] = flow.kept.reveal()
+    if flow.origins:
+        value["origins"] = flow.origins
+    if flow.sign_out_hint is not None:
+        value["sign_out_hint"] = flow.sign_out_hint.reveal()
+    if flow.sequence is not None:
+        value["sequence"] = flow.sequence
+    if goal is not None and goal.required is not None:
+        value["required"] = required_json(goal.required)
     if isinstance(goal, CliGoal):
-        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
+        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client, goal.step_up]
     elif isinstance(goal, DeviceGoal):
         value["device"] = goal.user_code
     elif isinstance(goal, ApplicationGoal):
@@ -192,12 +212,13 @@ def _to_json(flow: Flow) -> Value:
 
 def _from_json(value: Value) -> Flow:
     goal: Goal = None
+    required = required_from_json(value["required"]) if "required" in value else None
     if "cli" in value:
-        goal = CliGoal(*value["cli"])
+        goal = replace(CliGoal(*value["cli"]), required=required)
     elif "device" in value:
-        goal = DeviceGoal(value["device"])
+        goal = DeviceGoal(value["device"], required)
     elif "application" in value:
-        goal = ApplicationGoal(*value["application"])
+        goal = replace(ApplicationGoal(*value["application"]), required=required)
     return Flow(
         identity=value["identity"],
         state=value["state"],
@@ -208,4 +229,7 @@ def _from_json(value: Value) -> Flow:
         goal=goal,
         kept=Secret(value["kept"]) if "kept" in value else None,
         state_name=value.get("state_name", "state"),
+        origins=tuple(value.get("origins", ())),
+        sign_out_hint=Secret(value["sign_out_hint"]) if "sign_out_hint" in value else None,
+        sequence=value.get("sequence"),
     )
