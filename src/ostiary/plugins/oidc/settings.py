@@ -99,6 +99,13 @@ class ClientSettings:
             unset="what the issuer likes",
         ),
     ] = ""
+    end_session: Annotated[
+        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
+    ] = False
+    front_channel_logout: Annotated[
+        bool,
+        Flag("whether a page of the issuer may end a sign-in by its `sid`, in a frame; back-channel logout always may"),
+    ] = False
 
 
 def scopes(doc: str) -> Texts:
@@ -128,13 +135,6 @@ class OidcSettings(IssuerSettings, ClientSettings):
         tuple[str, ...], Texts("audiences that may stand in an ID token beside the client", empty=EMPTY_NAME)
     ] = ()
     user_info: Annotated[bool, Flag("whether the claims come from the UserInfo endpoint")] = False
-    end_session: Annotated[
-        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
-    ] = False
-    front_channel_logout: Annotated[
-        bool,
-        Flag("whether a page of the issuer may end a sign-in by its `sid`, in a frame; back-channel logout always may"),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
