@@ -118,7 +118,7 @@ identity:
   pushedAuthorization: always
   endSession: true
   frontChannelLogout: true
-  prompt: login
+  prompt: consent
   clockSkew: 10s
   ca: clients.pem
   renewal: session
