@@ -118,7 +118,9 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
-  prompt: login
+  endSession: true
+  frontChannelLogout: true
+  prompt: consent
   clockSkew: 10s
   ca: clients.pem
   renewal: session
@@ -131,6 +133,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -147,6 +151,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -161,6 +167,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -177,6 +185,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -192,6 +202,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
