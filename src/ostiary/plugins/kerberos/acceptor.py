@@ -47,10 +47,11 @@ class Acceptor:
         """Raises `LoginRefused`, and `ProviderError` if the keytab cannot be used."""
         services = self._usable_services()
         if ticket.service not in services:
+            ours = ", ".join(map(str, services)) or "none"
             raise LoginRefused(
                 "your Kerberos ticket is for another service: use the URL of the gateway that its administrator gave"
                 " you, and try again",
-                cause=f"it is for {str(ticket.service)!a}, and the gateway is {', '.join(map(str, services)) or 'none'}",
+                cause=f"it is for {str(ticket.service)!a}, and the gateway is {ours}",
             )
         context = self._context(ticket, binding)
         try:
