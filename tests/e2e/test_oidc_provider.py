@@ -101,8 +101,8 @@ async def come_back(provider: OidcIdentity, issuer: OidcProvider, login: str) ->
 async def test_a_person_signs_in(make: Callable[..., OidcIdentity], issuer: OidcProvider, settings: Any) -> None:
     """S1, S29, L2."""
     provider = make(**settings)
-    user = await provider.handle_provider(await come_back(provider, issuer, "alice"))
-    assert user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
+    identified = await provider.handle_provider(await come_back(provider, issuer, "alice"))
+    assert identified.user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
     await provider.close()
 
 

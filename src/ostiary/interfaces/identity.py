@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from ostiary.model import Secret, UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAuthentication:
+    """How a person must have signed in, as the identity system says it: with one of the levels `acr_values`, by one of
+    the methods `amr_values`, and no longer ago than `max_age`. What is empty or None is not required."""
+
+    acr_values: tuple[str, ...] = ()
+    max_age: timedelta | None = None
+    amr_values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,7 @@ class LoginRequest:
     `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
     return of a browser that did not begin this login, or began it with another provider, or too long ago.
     `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
+    `required` is set where the person is signed in already and must prove more (a step-up): see `StepsUp`.
     """
 
     method: str
@@ -34,6 +45,7 @@ class LoginRequest:
     server_certificate: bytes | None = field(default=None, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request_id: str = ""
+    required: RequiredAuthentication | None = None
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
@@ -84,12 +96,21 @@ class Identified:
     The gateway seals `kept` (a refresh token, say) with a secret that only the client has, so a reader of its store
     cannot use it. It belongs to one session: other sessions of the same sign-in have none.
 
+    `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
+    ``sub`` of OpenID Connect, SessionIndex and NameID of SAML. By them it may end the sign-in later, see
+    `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
+    `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
+    browser's session alone; one of more than 8 KiB is left out.
+
     With `used_once` the proof is refused when it comes a second time, at whatever replica. `www_authenticate` goes with
     the answer to the client: by it the gateway proves to the client who it is (mutual authentication).
     """
 
     user: UserInfo
     kept: Secret | None = field(default=None, repr=False)
+    session_id: str = field(default="", repr=False)
+    subject: str = ""
+    sign_out_hint: Secret | None = field(default=None, repr=False)
     used_once: UsedOnce | None = None
     www_authenticate: str = field(default="", repr=False)
 
@@ -210,6 +231,19 @@ class ReturnsByPost(Protocol):
     """
 
     returns_by_post: bool
+
+
+@runtime_checkable
+class StepsUp(Protocol):
+    """A trait: the provider asks its identity system for what `LoginRequest.required` says.
+
+    `handle_client` asks for it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
+    ``ForceAuthn`` of SAML). `handle_provider` writes what the identity system answers into the user, by
+    `ostiary.core.authentication_context`; whether that is enough, the gateway judges. At a gateway without such a
+    provider a step-up rule can never be met, and its configuration is refused.
+    """
+
+    steps_up: bool
 
 
 @runtime_checkable

@@ -43,11 +43,13 @@ from ostiary.interfaces.identity import (
     ProvesNothing,
     ReturnsByPost,
     Revalidates,
+    StepsUp,
     TellsRenewalCheck,
     TellsSignIn,
     TellsWhatItProduces,
     VerifiesTokens,
 )
+from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
@@ -56,6 +58,7 @@ from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, O
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
+    OriginStore,
     RecordStore,
     SharedBetweenProcesses,
     SurvivesRestart,
@@ -81,7 +84,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
-            *(VerifiesTokens, BoundToCluster, ServesResources),
+            *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
             *_OUTSIDE,
         ),
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
@@ -93,7 +96,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            Probes,
+            *(OriginStore, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
@@ -101,7 +104,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost),
+        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp),
         "group": (),
         "authorization": (AllowsEverything,),
         "admission": (),

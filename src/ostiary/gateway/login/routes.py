@@ -51,6 +51,8 @@ from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sessions.logouts import Logouts
+from ostiary.gateway.login.sessions.sign_outs import SignOuts
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, ParkedReturns
 from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
@@ -114,7 +116,14 @@ class Login:
         objects = ability(tokens.store, ObjectStore)
         used = None if objects is None else UsedTokens(objects, clock=clock)
         providers = self._providers = ProviderCalls(
-            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock, used=used
+            self._identity,
+            checks,
+            store,
+            last_revocation=tokens.sequence,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            clock=clock,
+            used=used,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
         codes = Codes(store, tokens, lengths, clock=clock)
@@ -145,6 +154,16 @@ class Login:
             lengths=lengths,
             starts=self._starts,
         )
+        logouts = Logouts(
+            self._identity,
+            tokens,
+            browsers=self._browsers,
+            events=self._events,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            clock=clock,
+            counts=counts,
+        )
         self._sign_in = SignInPaths(
             self._identity,
             self._site,
@@ -155,6 +174,7 @@ class Login:
             events=self._events,
             starts=self._starts,
             exchange=self._exchange,
+            logouts=logouts,
         )
         self._application_sign_ins = ApplicationSignIns(store, secure=secure, clock=clock)
         self._visits = (
@@ -181,6 +201,9 @@ class Login:
             sessions=self._sessions,
             events=self._events,
             lengths=lengths,
+            sign_outs=SignOuts(
+                self._identity, events=self._events, return_url=logouts.at, provider_seconds=provider_seconds
+            ),
             admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
             api_tokens=None
             if authorizer is None or api_tokens is None

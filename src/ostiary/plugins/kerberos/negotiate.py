@@ -44,7 +44,7 @@ class SentTicket:
     """`token` is what came, `mechanism_token` the part of it that is Kerberos.
 
     `service` is the principal that the ticket says it is for, `key_version` which of its keys it is encrypted with (0
-    if it does not say). `proof_id` is the digest of the authenticator: whoever sends the same one again, however wrapped,
+    if it does not say). `proof_id` is the digest of the authenticator: whoever sends it again, however it is wrapped,
     sends a copy.
     """
 

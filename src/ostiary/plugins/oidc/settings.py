@@ -96,3 +96,12 @@ class OidcSettings(IssuerSettings):
             unset="what the issuer likes",
         ),
     ] = ""
+    end_session: Annotated[
+        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
+    ] = False
+    front_channel_logout: Annotated[
+        bool,
+        Flag(
+            "whether a page of the issuer's may end a sign-in by its `sid`, in a frame; back-channel logout always may"
+        ),
+    ] = False

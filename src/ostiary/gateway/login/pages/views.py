@@ -275,6 +275,23 @@ def sign_out(username: str, form_token: str) -> LoginAnswer:
 # --- plain messages ---
 
 
+def signed_out(headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    return message(
+        "You are signed out",
+        "This browser is signed out. You can close this page.",
+        link=("/auth", "Sign in again"),
+        headers=headers,
+    )
+
+
+def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    """A form that the browser sends on by itself, to another site."""
+    rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
+    parts = urlsplit(url)
+    body = fill("posted_form.html", url=url, fields=rows)
+    return page("One moment", body, headers=headers, forms_lead_to=f"{parts.scheme}://{parts.netloc}", private=True)
+
+
 def message(
     heading: str, text: str, *, link: tuple[str, str] | None = None, headers: Iterable[tuple[str, str]] = ()
 ) -> LoginAnswer:
