@@ -34,7 +34,7 @@ from ostiary.interfaces.authorization import (
     Revised,
 )
 from ostiary.interfaces.closing import Closes
-from ostiary.interfaces.group import GroupProvider, KeepsGroups, ListsGroups
+from ostiary.interfaces.group import ChecksUsers, GroupProvider, KeepsGroups, ListsGroups
 from ostiary.interfaces.identity import (
     AsksAgain,
     BoundToCluster,
@@ -87,7 +87,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
             *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
             *_OUTSIDE,
         ),
-        "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
+        "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
             *(NamesSubjects, LintsPolicy, ServesResources),
