@@ -1,7 +1,7 @@
 """A real directory for tests: OpenLDAP's slapd as an ordinary process, with LDAP (StartTLS) and LDAPS on loopback.
 
 People have the password `PASSWORD`, and what each is there for stands in `PEOPLE` and `GROUPS`. Nothing writes to the
-directory, so all tests of a module share one.
+directory but `change`, so all tests of a module can share one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ PEOPLE_BASE = f"ou=people,{SUFFIX}"
 GROUPS_BASE = f"ou=groups,{SUFFIX}"
 ACCOUNT = f"cn=gateway,{SUFFIX}"
 ACCOUNT_PASSWORD = "search-and-find"
+ADMINISTRATOR = f"cn=administrator,{SUFFIX}"
+ADMINISTRATOR_PASSWORD = "change-and-mend"
 PASSWORD = "correct horse"
 
 PEOPLE: dict[str, Mapping[str, str]] = {
@@ -60,6 +62,8 @@ database mdb
 suffix "{suffix}"
 directory {folder}/data
 access to attrs=userPassword by anonymous auth by * none
+rootdn "{administrator}"
+rootpw {password}
 access to * by dn.exact="{account}" read by self read by * none
 """
 
@@ -102,6 +106,12 @@ class Slapd:
             groups or GroupSearch(GROUPS_BASE),
         )
 
+    def change(self, uid: str, ldif: str) -> None:
+        """Changes the entry of a person, as its administrator does."""
+        bind = ["-x", "-H", self.ldap, "-D", ADMINISTRATOR, "-w", ADMINISTRATOR_PASSWORD]
+        entry = f"dn: uid={uid},{PEOPLE_BASE}\nchangetype: modify\n{ldif}\n"
+        subprocess.run(["ldapmodify", *bind], input=entry.encode(), check=True, capture_output=True)
+
     def asked(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
@@ -133,7 +143,15 @@ def _write(server: Slapd, ca: trustme.CA) -> None:
     leaf.private_key_pem.write_to_path(str(folder / "key.pem"))
     ca.cert_pem.write_to_path(str(server.ca))
     (folder / "password").write_text(ACCOUNT_PASSWORD + "\n")
-    (folder / "slapd.conf").write_text(_CONFIG.format(folder=folder, suffix=SUFFIX, account=ACCOUNT))
+    (folder / "slapd.conf").write_text(
+        _CONFIG.format(
+            folder=folder,
+            suffix=SUFFIX,
+            account=ACCOUNT,
+            administrator=ADMINISTRATOR,
+            password=ADMINISTRATOR_PASSWORD,
+        )
+    )
     (folder / "data.ldif").write_text("\n".join(_entries()))
 
 

@@ -102,9 +102,10 @@ class TicketProof:
             return False
         try:
             self._context.step(b64decode(www_authenticate[len(_SCHEME) :], validate=True))
+            # Where the step failed, this raises what it failed with.
+            return bool(self._context.complete)
         except (GSSError, binascii.Error, ValueError):
             return False
-        return bool(self._context.complete)
 
 
 def _own_credential() -> Credentials:
