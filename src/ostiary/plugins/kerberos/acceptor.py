@@ -121,5 +121,5 @@ def _bound_elsewhere() -> LoginRefused:
         "your Kerberos ticket belongs to another connection: somebody may be in between, so tell the administrator of"
         " this gateway",
         cause="the channel binding is that of another certificate; where a proxy in front of the gateway ends TLS, set"
-        " channelBinding: off",
+        " channelBinding: none",
     )
