@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import urlencode
 
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.config.settings import Identity
@@ -27,7 +28,7 @@ from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
-from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
+from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post, signs_in_unseen
 from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
 from ostiary.interfaces.identity import Challenge, LoginRequest
 
@@ -108,6 +109,11 @@ class SignInPaths:
             except Exception as error:
                 return self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
+        if isinstance(goal, CliGoal) and visit.html and signs_in_unseen(provider):
+            # The person does nothing there that another site could not make their browser do. So they sign in first,
+            # and are then asked for consent, as whoever is signed in already.
+            answer = await self._visit(_as_provider_visit(visit, provider), provider, None)
+            return _leading_back(answer, visit.request)
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
 
     async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal) -> LoginAnswer:
@@ -235,6 +241,14 @@ class SignInPaths:
 def _as_provider_visit(visit: Visit, provider: Identity) -> Visit:
     """A provider sees the same path however the browser came to it."""
     return replace(visit, request=replace(visit.request, path=f"/auth/{provider.name}", query=()))
+
+
+def _leading_back(answer: LoginAnswer, request: LoginRequest) -> LoginAnswer:
+    """*answer*, but a browser that it signs in comes back to *request*."""
+    if answer.status != 303:
+        return answer
+    headers = tuple(header for header in answer.headers if header[0] != "Location")
+    return replace(answer, headers=(("Location", f"{request.path}?{urlencode(request.query)}"), *headers))
 
 
 def _as_basic(request: LoginRequest) -> LoginRequest:
