@@ -1,7 +1,7 @@
 """A real directory for tests: OpenLDAP's slapd as an ordinary process, with LDAP (StartTLS) and LDAPS on loopback.
 
 People have the password `PASSWORD`, and what each is there for stands in `PEOPLE` and `GROUPS`. Nothing writes to the
-directory but `change`, so all tests of a module can share one.
+directory, so all tests of a module share one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ PEOPLE_BASE = f"ou=people,{SUFFIX}"
 GROUPS_BASE = f"ou=groups,{SUFFIX}"
 ACCOUNT = f"cn=gateway,{SUFFIX}"
 ACCOUNT_PASSWORD = "search-and-find"
-ADMINISTRATOR = f"cn=administrator,{SUFFIX}"
-ADMINISTRATOR_PASSWORD = "change-and-mend"
+ADMIN_PASSWORD = "changes-everything"
 PASSWORD = "correct horse"
 
 PEOPLE: dict[str, Mapping[str, str]] = {
@@ -61,9 +60,9 @@ TLSVerifyClient never
 database mdb
 suffix "{suffix}"
 directory {folder}/data
+rootdn "cn=admin,{suffix}"
+rootpw "{admin_password}"
 access to attrs=userPassword by anonymous auth by * none
-rootdn "{administrator}"
-rootpw {password}
 access to * by dn.exact="{account}" read by self read by * none
 """
 
@@ -106,11 +105,11 @@ class Slapd:
             groups or GroupSearch(GROUPS_BASE),
         )
 
-    def change(self, uid: str, ldif: str) -> None:
-        """Changes the entry of a person, as its administrator does."""
-        bind = ["-x", "-H", self.ldap, "-D", ADMINISTRATOR, "-w", ADMINISTRATOR_PASSWORD]
-        entry = f"dn: uid={uid},{PEOPLE_BASE}\nchangetype: modify\n{ldif}\n"
-        subprocess.run(["ldapmodify", *bind], input=entry.encode(), check=True, capture_output=True)
+    def disable(self, uid: str) -> None:
+        """The account has expired long ago, as an administrator writes it."""
+        change = f"dn: uid={uid},{PEOPLE_BASE}\nchangetype: modify\nreplace: shadowExpire\nshadowExpire: 1\n"
+        command = ["ldapmodify", "-x", "-H", self.ldap, "-D", f"cn=admin,{SUFFIX}", "-w", ADMIN_PASSWORD]
+        subprocess.run(command, input=change, text=True, check=True, capture_output=True)
 
     def asked(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
@@ -143,15 +142,8 @@ def _write(server: Slapd, ca: trustme.CA) -> None:
     leaf.private_key_pem.write_to_path(str(folder / "key.pem"))
     ca.cert_pem.write_to_path(str(server.ca))
     (folder / "password").write_text(ACCOUNT_PASSWORD + "\n")
-    (folder / "slapd.conf").write_text(
-        _CONFIG.format(
-            folder=folder,
-            suffix=SUFFIX,
-            account=ACCOUNT,
-            administrator=ADMINISTRATOR,
-            password=ADMINISTRATOR_PASSWORD,
-        )
-    )
+    names = {"suffix": SUFFIX, "account": ACCOUNT, "admin_password": ADMIN_PASSWORD}
+    (folder / "slapd.conf").write_text(_CONFIG.format(folder=folder, **names))
     (folder / "data.ldif").write_text("\n".join(_entries()))
 
 

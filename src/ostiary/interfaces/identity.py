@@ -60,12 +60,14 @@ class Redirect:
     The gateway keeps `remember` on the server until the browser returns (a PKCE verifier, a nonce), for one return and
     ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. The parameter
     `state_name` of the URL must come back unchanged under the same name; otherwise `LoginRequest.remembered` is empty.
-    In SAML it is called ``RelayState``.
+    In SAML it is called ``RelayState``. Where the URL has no such parameter because the identity system was given it
+    beforehand (a pushed request), `state` is its value.
     """
 
     url: str
     remember: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     state_name: str = "state"
+    state: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[
         RevokedSubject(
             username=owner,
             sequence=each.sequence or None,
-            issued_until=_issued_until(each.recorded_at or now),
+            issued_until=_issued_until(each.recorded_at or each.at or now),
         )
         for owner, each in last.items()
     ]

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
@@ -39,8 +38,9 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.pages.signed_in import Pages
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site, provider_look, sign_in_kind
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
@@ -59,10 +59,11 @@ from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.upstream.applications import Applications
-from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
+from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import Session
@@ -87,6 +88,7 @@ class Login:
         tokens: Tokens,
         external_url: str,
         authorities_pem: str | None = None,
+        look: Look = DEFAULT_LOOK,
         authorizer: Authorizer | None = None,
         ended: EveryEndedRequest | None = None,
         refusals: EveryRefusal | None = None,
@@ -108,7 +110,8 @@ class Login:
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
         self._people = for_people(self._identity)
-        self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
+        self._site = Site(url, authorities_pem, {each.name: provider_look(each) for each in identity})
+        self._readers = Readers(look, secure=secure)
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
@@ -225,8 +228,11 @@ class Login:
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
         visit = Visit(replace(request, request_id=request_id), wants_html(request))
-        answer = self._events.record_answer(visit.request, await self._answer(visit))
-        return views.error(answer, request_id) if visit.html and answer.message else answer
+        if (chosen := self._readers.choice(visit)) is not None:
+            return chosen
+        with self._readers.reading(visit.request):
+            answer = self._events.record_answer(visit.request, await self._answer(visit))
+            return views.error(answer, request_id) if visit.html and answer.message else answer
 
     def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
         """A request to ``/auth`` was refused before it could be read."""
@@ -256,7 +262,7 @@ class Login:
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:
-                kinds = {name: _sign_in_kind(provider) for name, provider in self._people.items()}
+                kinds = {name: sign_in_kind(provider).value for name, provider in self._people.items()}
                 programs = [name for name in self._identity if name not in self._people]
                 return answers.methods(kinds, programs, self._external_url)
             case ["kubeconfig"]:
@@ -361,8 +367,3 @@ class Login:
 
 
 _BEARER = ("WWW-Authenticate", answers.bearer_challenge().header("WWW-Authenticate") or "")
-
-
-def _sign_in_kind(provider: Identity) -> str:
-    telling = ability(provider.instance, TellsSignIn)
-    return SignIn.REDIRECT.value if telling is None else telling.sign_in.value

@@ -37,8 +37,8 @@ _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 
 Headers = list[tuple[bytes, bytes]]
 Page = tuple[int, Headers, bytes]
-# Status, message, request id, and where the application begins; gives status, headers and body of a page.
-RefusalPage = Callable[[int, str, str, str], Page]
+# For a request: status, message, and where the application begins; gives status, headers and body of a page.
+RefusalPage = Callable[[Passage, int, str, str], Page]
 _UNAVAILABLE = "the application is unavailable"
 
 
@@ -102,7 +102,7 @@ class Answers:
         """What a person sees in the place of a ``Status``; None if it is no person who asks, or no web application."""
         if self._refusal_page is None or upstream is None or not _shows_page(passage, upstream):
             return None
-        return self._refusal_page(code, message, passage.audit_id, upstream.settings.prefix)
+        return self._refusal_page(passage, code, message, upstream.settings.prefix)
 
     def send_sign_in_required(self, passage: Passage, *, attempted: bool) -> None:
         """401 to a script of a web application, or to a program: the person has to load a page, and sign in there."""

@@ -15,9 +15,12 @@ issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups come f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 
+from ostiary.core.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
@@ -27,21 +30,22 @@ from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redi
 from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
-from ostiary.plugins.common.authorization_code import parse_return
+from ostiary.plugins.common.authorization_code import parse_return, returned_parameters
 from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
 from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer, check_issuer, outbound_to_issuer
 from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
 from ostiary.plugins.common.jwt.tokens import TokenRules
 from ostiary.plugins.common.outbound import Outbound, SecretFile
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
-from ostiary.plugins.oidc.authorization_request import NONCE, authorization_request
-from ostiary.plugins.oidc.claims import ClaimNames
+from ostiary.plugins.oidc.authorization_request import NONCE, AuthorizationRequests
+from ostiary.plugins.oidc.claims import ClaimNames, ReadsClaims
 from ostiary.plugins.oidc.kept import Kept, refresh_token_of
 from ostiary.plugins.oidc.logout import OidcLogouts, session_id_of
 from ostiary.plugins.oidc.metadata import IssuerMetadata, read_metadata
-from ostiary.plugins.oidc.settings import OidcSettings
+from ostiary.plugins.oidc.settings import AUTO, FORM_POST, QUERY, OidcSettings
+from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, sign_in_context
 from ostiary.plugins.oidc.token_endpoint import AGAIN, Client, TokenEndpoint
-from ostiary.plugins.oidc.verified_claims import ClaimsOfTokens
+from ostiary.plugins.oidc.verified_claims import ClaimsOfTokens, IdTokens, IdTokensOfIssuer, VerifiedClaims
 
 
 class OidcIdentity(ClaimedGroups):
@@ -50,10 +54,12 @@ class OidcIdentity(ClaimedGroups):
     *client_authentication* is for a client that is registered for the one way only; left out, the issuer tells.
     Further *audiences* may stand in an ID token beside the client. With *user_info* the claims about the person come
     from the issuer's UserInfo endpoint, and none of them from the ID token. A refresh token is kept if one is given;
-    *prompt* is for issuers that give one only after consent.
+    *prompt* is for issuers that give one only after consent. *parameters* are those that this issuer alone knows.
+    With *announced_issuer* the discovery document names that one, and *id_tokens* knows whom to believe in its place.
     """
 
     renewal_check: RenewalCheck
+    returns_by_post: bool
 
     def __init__(
         self,
@@ -63,12 +69,17 @@ class OidcIdentity(ClaimedGroups):
         client_secret_file: str | os.PathLike[str] | None = None,
         client_authentication: str = "",
         scopes: Iterable[str] = (),
-        claims: ClaimNames = ClaimNames(),  # noqa: B008  # frozen
+        claims: ReadsClaims = ClaimNames(),  # noqa: B008  # frozen
         audiences: Iterable[str] = (),
         algorithms: Iterable[str] = ALGORITHMS,
         user_info: bool = False,
         clock_skew: timedelta = CLOCK_SKEW,
         prompt: str = "",
+        response_mode: str = QUERY,
+        pushed_authorization: str = AUTO,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+        announced_issuer: str = "",
+        id_tokens: IdTokens | None = None,
         front_channel_logout: bool = False,
         ends_session: bool = False,
         renewal: Renewal = Renewal.DEFAULT,
@@ -76,15 +87,20 @@ class OidcIdentity(ClaimedGroups):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._outbound = outbound or Outbound(SYSTEM)
-        self._issuer = Issuer(issuer, self._outbound, clock=clock)
+        self._issuer = Issuer(issuer, self._outbound, announced=announced_issuer, clock=clock)
         secret = None if client_secret_file is None else SecretFile(client_secret_file, "the client secret")
         self._client = Client(client_id, secret=secret, authentication=client_authentication)
+        self._requests = AuthorizationRequests(
+            self._client, self._outbound, response_mode=response_mode, pushed=pushed_authorization
+        )
         self._token_endpoint = TokenEndpoint(self._client, self._outbound)
-        self._scope = " ".join(dict.fromkeys(("openid", *scopes)))
+        self._parameters = {**parameters, "scope": " ".join(dict.fromkeys(("openid", *scopes)))}
+        if prompt:
+            self._parameters["prompt"] = prompt
         self._claims = claims
-        self._prompt = prompt
         self._renews = renewal is not Renewal.SIGN_IN
         self.renewal_check = renewal.check(with_kept=True)
+        self.returns_by_post = response_mode == FORM_POST
         rules = TokenRules(
             issuer=issuer,
             audiences=frozenset((client_id, *audiences)),
@@ -92,7 +108,9 @@ class OidcIdentity(ClaimedGroups):
             algorithms=frozenset(algorithms),
             skew=clock_skew,
         )
-        self._claims_of_tokens = ClaimsOfTokens(self._issuer, rules, self._outbound, user_info=user_info, clock=clock)
+        self._claims_of_tokens = ClaimsOfTokens(
+            id_tokens or IdTokensOfIssuer(self._issuer, rules, clock=clock), self._outbound, user_info=user_info
+        )
         self._ends_session = ends_session
         self._logouts = OidcLogouts(
             self._issuer,
@@ -122,27 +140,26 @@ class OidcIdentity(ClaimedGroups):
             user_info=settings.user_info,
             clock_skew=settings.clock_skew,
             prompt=settings.prompt,
+            response_mode=settings.response_mode,
+            pushed_authorization=settings.pushed_authorization,
             front_channel_logout=settings.front_channel_logout,
             ends_session=settings.end_session,
             renewal=settings.renewal,
             outbound=outbound_to_issuer(settings.ca, fields),
             clock=context.clock,
         )
-        if provider._client.secret is not None:
-            provider._client.secret.check(fields, "clientSecretFile")
+        provider._client.check(fields)
         return provider
 
     def produces(self) -> Produces:
-        return self._claims.produces()
+        produced = self._claims.produces()
+        return replace(produced, extra=tuple(sorted({*produced.extra, *KEYS})))
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
-        parameters = {"client_id": self._client.id, "scope": self._scope}
-        if self._prompt:
-            parameters["prompt"] = self._prompt
-        return authorization_request(parameters, request, await self._metadata())
+        return await self._requests.redirect(self._parameters, request, await self._metadata())
 
     async def handle_provider(self, request: LoginRequest) -> Identified:
-        came = parse_return(request, "the identity system")
+        came = parse_return(request, "the identity system", by_post=self.returns_by_post)
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
             raise LoginRefused(AGAIN, cause="the state of this sign-in is incomplete")
@@ -150,7 +167,7 @@ class OidcIdentity(ClaimedGroups):
         self._check_sender(request, metadata)
         tokens = await self._token_endpoint.exchange(came, request.callback_url, metadata)
         verified = await self._claims_of_tokens.at_sign_in(tokens, nonce, metadata)
-        user = self._claims.user(verified.claims)
+        user = self._user(verified)
         refresh_token = refresh_token_of(tokens) if self._renews else ""
         return Identified(
             user,
@@ -167,7 +184,7 @@ class OidcIdentity(ClaimedGroups):
         verified = await self._claims_of_tokens.at_refresh(tokens, before.subject, metadata)
         # An issuer that rotates refresh tokens takes the old one for stolen from now on.
         refresh_token = refresh_token_of(tokens) or before.refresh_token
-        return Identified(self._claims.user(verified.claims), Kept(refresh_token, before.subject).seal())
+        return Identified(self._user(verified, context_of(user)), Kept(refresh_token, before.subject).seal())
 
     async def handle_logout(self, request: LoginRequest) -> Logout:
         return await self._logouts.handle(request)
@@ -192,6 +209,12 @@ class OidcIdentity(ClaimedGroups):
 
     def _check_sender(self, request: LoginRequest, metadata: IssuerMetadata) -> None:
         """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
-        issuers = [value for name, value in request.query if name == "iss"]
+        parameters = returned_parameters(request, by_post=self.returns_by_post)
+        issuers = [value for name, value in parameters if name == "iss"]
         if (issuers or metadata.announces_iss) and issuers != [self._issuer.url]:
             raise LoginRefused(AGAIN, cause="the answer in the browser is from another issuer (iss)")
+
+    def _user(self, verified: VerifiedClaims, before: AuthenticationContext = NOTHING_KNOWN) -> UserInfo:
+        """Who it is, and how they signed in; *before* is what was known of that."""
+        user = self._claims.user(verified.claims, verified.id_token)
+        return with_context(user, sign_in_context(verified.id_token, before))

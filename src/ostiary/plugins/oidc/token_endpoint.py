@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from urllib.parse import quote_plus
 
+from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
 from ostiary.plugins.common.authorization_code import Returned
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
@@ -40,12 +41,17 @@ class Client:
 
     def __init__(self, client_id: str, *, secret: SecretFile | None, authentication: str) -> None:
         self.id = client_id
-        self.secret = secret
+        self._secret = secret
         self._authentication = authentication
+
+    def check(self, fields: Fields) -> None:
+        """Note what is wrong with the file of the secret."""
+        if self._secret is not None:
+            self._secret.check(fields, "clientSecretFile")
 
     def authenticate(self, form: dict[str, str], metadata: IssuerMetadata) -> dict[str, str]:
         """The headers that prove who asks; what goes into the body is added to *form*."""
-        secret = None if self.secret is None else self.secret.current()
+        secret = None if self._secret is None else self._secret.current()
         if secret is not None and self._sends_basic(metadata):
             # Each part is a form value first (RFC 6749, 2.3.1): a colon in the name would otherwise end it.
             pair = f"{quote_plus(self.id)}:{quote_plus(secret.reveal())}"

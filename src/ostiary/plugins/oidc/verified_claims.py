@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ostiary.core.clock import Clock
 from ostiary.errors import LoginRefused
@@ -28,15 +29,31 @@ class VerifiedClaims:
     id_token: Claims = field(repr=False)
 
 
-class ClaimsOfTokens:
-    """Reads tokens of *issuer* by *rules*; with *user_info* the claims about the person come from that endpoint."""
+class IdTokens(Protocol):
+    """Whose ID tokens are believed, and by which rules."""
 
-    def __init__(self, issuer: Issuer, rules: TokenRules, outbound: Outbound, *, user_info: bool, clock: Clock) -> None:
+    async def verify(self, id_token: str, *, nonce: str | None, access_token: str | None) -> Claims:
+        """Raises `TokenRefused`."""
+
+
+class IdTokensOfIssuer:
+    def __init__(self, issuer: Issuer, rules: TokenRules, *, clock: Clock) -> None:
         self._issuer = issuer
         self._rules = rules
+        self._clock = clock
+
+    async def verify(self, id_token: str, *, nonce: str | None, access_token: str | None) -> Claims:
+        now = self._clock.now()
+        return await verify_with(self._issuer, id_token, self._rules, now=now, nonce=nonce, access_token=access_token)
+
+
+class ClaimsOfTokens:
+    """Reads what *id_tokens* believes; with *user_info* the claims about the person come from that endpoint."""
+
+    def __init__(self, id_tokens: IdTokens, outbound: Outbound, *, user_info: bool) -> None:
+        self._id_tokens = id_tokens
         self._outbound = outbound
         self._user_info = user_info
-        self._clock = clock
 
     async def at_sign_in(self, tokens: Tokens, nonce: str, metadata: IssuerMetadata) -> VerifiedClaims:
         if not isinstance(tokens.get("id_token"), str):
@@ -63,13 +80,8 @@ class ClaimsOfTokens:
 
     async def _verify(self, tokens: Tokens, nonce: str | None) -> Claims:
         try:
-            return await verify_with(
-                self._issuer,
-                str(tokens["id_token"]),
-                self._rules,
-                now=self._clock.now(),
-                nonce=nonce,
-                access_token=_access_token(tokens),
+            return await self._id_tokens.verify(
+                str(tokens["id_token"]), nonce=nonce, access_token=_access_token(tokens)
             )
         except TokenRefused as refused:
             raise LoginRefused(NOT_BELIEVED, cause=f"ID token: {refused}") from None

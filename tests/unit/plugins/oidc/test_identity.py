@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,57 +20,17 @@ from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.common.jwt.issuer import KEYS_SECONDS, METADATA_SECONDS, REFETCH_SECONDS
-from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.common.renewal import Renewal
 from ostiary.plugins.oidc.claims import ClaimNames
 from ostiary.plugins.oidc.identity import OidcIdentity
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, Issuer, ec_key, public, rsa_key
 from tests.support.oauth_server import Reply
+from tests.unit.plugins.oidc.conftest import Make
 
 CALLBACK = "https://gateway.example.com/auth/provider"
 VISIT = LoginRequest("GET", "/auth", callback_url=CALLBACK)
 WELL_KNOWN = "/.well-known/openid-configuration"
-
-Make = Callable[..., OidcIdentity]
-
-
-@pytest.fixture
-def issuer(ca: trustme.CA, clock: FakeClock) -> Iterator[Issuer]:
-    with Issuer(ca, clock).running() as server:
-        yield server
-
-
-@pytest.fixture
-def ca_file(ca: trustme.CA, tmp_path: Path) -> Path:
-    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    return tmp_path / "ca.pem"
-
-
-@pytest.fixture
-async def make(issuer: Issuer, ca_file: Path, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Make]:
-    made: list[OidcIdentity] = []
-    (tmp_path / "secret").write_text(f"{issuer.client_secret}\n")
-
-    def make(seconds: float = 8.0, **settings: Any) -> OidcIdentity:
-        given: dict[str, Any] = {
-            "issuer": issuer.url,
-            "client_id": issuer.client_id,
-            "client_secret_file": tmp_path / "secret",
-            "outbound": Outbound("the issuer", ca=ca_file, seconds=seconds),
-            "clock": clock,
-        }
-        made.append(OidcIdentity(**{**given, **settings}))
-        return made[-1]
-
-    yield make
-    for provider in made:
-        await provider.close()
-
-
-@pytest.fixture
-def provider(make: Make) -> OidcIdentity:
-    return make()
 
 
 async def sign_in(provider: OidcIdentity, issuer: Issuer) -> UserInfo:

@@ -14,7 +14,9 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.applications.sign_ins import LONGEST_TARGET, ApplicationSignIns
 from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.visit import AddressLimit
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.request.browsers.pages import PageAnswer
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.upstream.applications import Applications
@@ -34,17 +36,20 @@ class ApplicationPages:
         sign_ins: ApplicationSignIns,
         starts: Buckets,
         trusted_proxies: Sequence[Network] = (),
+        *,
+        look: Look = DEFAULT_LOOK,
     ) -> None:
         self._applications = applications
         self._sign_ins = sign_ins
         self._starts = AddressLimit(starts)
+        self._readers = Readers(look, secure=applications.secure)
         self._trusted = trusted_proxies
 
     async def begin_sign_in(self, passage: Passage, upstream: Upstream, *, target: str) -> PageAnswer:
         host = passage.exchange.request.host.decode("latin-1")
         request = self._request(passage)
         if wait := self._starts.wait(request):
-            return self._page(answers.too_many(wait), passage.audit_id, upstream.settings.prefix)
+            return self._page(request, passage, answers.too_many(wait), upstream.settings.prefix)
         if len(target) > LONGEST_TARGET:
             target = upstream.settings.prefix
         try:
@@ -52,15 +57,19 @@ class ApplicationPages:
                 request, application=upstream.name, origin=self._applications.origin(host), target=target
             )
         except OstiaryError:
-            return self._page(answers.outage(503), passage.audit_id, upstream.settings.prefix)
+            return self._page(request, passage, answers.outage(503), upstream.settings.prefix)
         url = f"{self._applications.external_url}/auth/application?request={request_id}"
         return _encode(answers.redirect(url, 303).with_headers(cookie, ("Vary", "Accept, Cookie, Sec-Fetch-Mode")))
 
-    def refusal(self, code: int, message: str, request_id: str, front: str, advice: str = "") -> PageAnswer:
-        return self._page(answers.error(code, message), request_id, front, advice)
+    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
+        return self._page(self._request(passage), passage, answers.error(code, message), front, advice)
 
-    def _page(self, answer: LoginAnswer, request_id: str, front: str, advice: str = "") -> PageAnswer:
-        return _encode(views.application_error(answer, request_id, front=front, advice=advice))
+    def _page(
+        self, request: LoginRequest, passage: Passage, answer: LoginAnswer, front: str, advice: str = ""
+    ) -> PageAnswer:
+        # The address is the application's own: a parameter for the language would go to it.
+        with self._readers.reading(request, linked=False):
+            return _encode(views.application_error(answer, passage.audit_id, front=front, advice=advice))
 
     def _request(self, passage: Passage) -> LoginRequest:
         headers = tuple(

@@ -24,6 +24,7 @@ from ostiary.gateway.login.applications.sign_ins import ApplicationSignIns, Rede
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
+from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.sessions.browser import BrowserSessions, form_token
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal
@@ -172,10 +173,9 @@ class ApplicationVisits:
 
     def _signed_out_page(self, host: str) -> LoginAnswer:
         return views.message(
-            "You are signed out",
-            "This browser is signed out of the application, and of everything else that you opened with the same"
-            " sign-in. You can close this page.",
-            link=(self._applications.at(host)[0].settings.prefix, "Open the application again"),
+            say("sign_out.done_title"),
+            say("application.signed_out"),
+            link=(self._applications.at(host)[0].settings.prefix, say("application.open_again")),
             headers=[self._cookie(each.name).forget() for each in self._applications.at(host)],
         )
 

@@ -17,9 +17,13 @@ from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.gateway.authorize.token_scope import explain_with_scope
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
+from ostiary.gateway.login.pages.messages import counted, say
+from ostiary.gateway.login.pages.page import page
+from ostiary.gateway.login.pages.pieces import navigation, problem_note, shown_time, time_text
 from ostiary.gateway.login.pages.replicas import replicas_body
-from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
-from ostiary.gateway.login.pages.views import navigation, session_row, shown_time, time_text
+from ostiary.gateway.login.pages.templates import fill
+from ostiary.gateway.login.pages.views import session_row
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.visit import field, only
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
@@ -34,10 +38,10 @@ from ostiary.wire.request.request_info import request_info
 MOST_SESSIONS = 200
 MOST_REFUSALS = 50
 _LINKS = {
-    "/auth/admin": "All sessions",
-    "/auth/admin/refusals": "Denied requests",
-    "/auth/admin/who-can": "Who can?",
-    "/auth/admin/replicas": "Replicas",
+    "/auth/admin": "admin.sessions",
+    "/auth/admin/refusals": "admin.refusals",
+    "/auth/admin/who-can": "admin.who_can",
+    "/auth/admin/replicas": "admin.replicas",
 }
 _ENTRANCES = (("sessions", "GET"), ("decisions/x", "GET"), ("subjectsearches", "POST"), ("replicas", "GET"))
 _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
@@ -112,9 +116,11 @@ class AdminPages:
             session_row(session, visitor, action="/auth/admin", owner=True, here=session.id == visitor.session.id)
             for session in sessions
         )
-        count = _count(len(sessions), "session") + (" (the newest)" if len(sessions) == MOST_SESSIONS else "")
-        body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "", said=NOTHING)
-        return _page("All sessions", "/auth/admin", body, visitor)
+        count = counted("admin.session_count", len(sessions))
+        if len(sessions) == MOST_SESSIONS:
+            count = say("admin.newest", count=count)
+        body = fill("admin_sessions.html", rows=rows, count=count, user=user or "", group=group or "")
+        return _page(say("admin.sessions"), "/auth/admin", body, visitor)
 
     async def _refusals(self, decision: str, visitor: Visitor) -> LoginAnswer:
         if decision:
@@ -133,18 +139,18 @@ class AdminPages:
                 user=printable(refusal.attributes.user.username),
                 asked=describe(refusal.attributes.request),
                 at=shown_time(refusal.at),
-                reason=printable(refusal.decision.reason) or "no rule allows it",
+                reason=printable(refusal.decision.reason) or say("admin.no_rule"),
                 url=f"/auth/admin/refusals?id={quote(refusal.id, safe='')}",
             )
             for refusal in latest
         )
-        body = fill("admin_refusals.html", rows=rows, count=_count(len(latest), "refusal"))
-        return _page("Denied requests", "/auth/admin/refusals", body, visitor)
+        body = fill("admin_refusals.html", rows=rows, count=counted("admin.refusal_count", len(latest)))
+        return _page(say("admin.refusals"), "/auth/admin/refusals", body, visitor)
 
     async def _replicas(self, visitor: Visitor) -> LoginAnswer:
         replicas = [] if self._all_replicas is None else await self._all_replicas.all()
-        body = replicas_body(replicas, _count(len(replicas), "replica"))
-        return _page("Replicas", "/auth/admin/replicas", body, visitor)
+        body = replicas_body(replicas, counted("admin.replica_count", len(replicas)))
+        return _page(say("admin.replicas"), "/auth/admin/replicas", body, visitor)
 
     def _who_can(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         values = {name: only(request.query, name) or "" for name in _ASKED}
@@ -155,9 +161,9 @@ class AdminPages:
                     self._authorizer.who_can(Attributes(UserInfo(""), decode_subject_search(values)))
                 )
             except ValueError as error:
-                problem = fill("problem.html", text=str(error))
+                problem = problem_note(str(error))
         body = fill("admin_who_can.html", problem=problem, found=result, **values)
-        return _page("Who can?", "/auth/admin/who-can", body, visitor)
+        return _page(say("admin.who_can"), "/auth/admin/who-can", body, visitor)
 
 
 def describe(info: RequestInfo) -> str:
@@ -178,43 +184,44 @@ def _explanation_page(refusal: Refusal, now: ChainExplanation, visitor: Visitor)
         "admin_explanation.html",
         id=refusal.id,
         user=printable(attributes.user.username),
-        groups=printable(", ".join(attributes.user.groups)) or "none",
+        groups=printable(", ".join(attributes.user.groups)) or say("common.none"),
         asked=describe(attributes.request),
         at=shown_time(refusal.at),
         then=_outcome(refusal.decision),
         now=decided,
         steps=join(_step(step) for step in now.steps),
     )
-    return _page("Permission denied: why", "/auth/admin/refusals", body, visitor)
+    return _page(say("admin.explanation"), "/auth/admin/refusals", body, visitor)
 
 
 def _ended_page(ended: EndedRequest, visitor: Visitor) -> LoginAnswer:
     """A request without a decision: a sign-in that failed, or nobody was identified."""
     facts = {
-        "Number": ended.id,
-        "At": time_text(ended.at),
-        "User": ended.username,
-        "From": ended.address,
-        "Asked": f"{ended.method} {ended.path}",
-        "Sign-in": f"{ended.login} ({ended.provider})" if ended.provider else ended.login,
-        "Answered": f"status {ended.status}",
-        "Reason": ended.reason,
+        "admin.ended_id": printable(ended.id),
+        "admin.ended_at": time_text(ended.at),
+        "admin.user": printable(ended.username),
+        "admin.ended_from": printable(ended.address),
+        "admin.ended_request": printable(f"{ended.method} {ended.path}"),
+        "admin.ended_sign_in": printable(f"{ended.login} ({ended.provider})" if ended.provider else ended.login),
+        "admin.ended_status": say("admin.ended_status_text", status=str(ended.status)),
+        "admin.ended_reason": printable(ended.reason),
     }
-    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
-    return _page("Request details", "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
+    rows = (fill("fact.html", name=say(name), value=value) for name, value in facts.items() if value)
+    return _page(say("admin.ended"), "/auth/admin/refusals", fill("admin_ended.html", facts=join(rows)), visitor)
 
 
 def _step(step: Step) -> Markup:
     facts: dict[str, str] = {}
     if step.error:
-        facts["Unavailable"] = step.error
+        facts["admin.unavailable"] = printable(step.error)
     elif step.explanation is None:
-        facts["Not evaluated"] = "an earlier provider decided"
+        facts["admin.not_evaluated"] = say("admin.decided_earlier")
     else:
         explanation = step.explanation
-        facts["Says"] = _decision(explanation.decision.verdict.value, explanation.decision.reason)
-        facts |= {"Closest": explanation.closest, "What failed": explanation.failed}
-    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in facts.items() if value)
+        facts["admin.says"] = _decision(explanation.decision.verdict.value, explanation.decision.reason)
+        facts["admin.closest"] = printable(explanation.closest)
+        facts["admin.failed"] = printable(explanation.failed)
+    rows = (fill("fact.html", name=say(name), value=value) for name, value in facts.items() if value)
     remedy = step.explanation.remedy if step.explanation is not None else ""
     remedy_row = fill("admin_remedy.html", remedy=printable(remedy)) if remedy else NOTHING
     return fill("admin_step.html", provider=step.name, facts=join(rows), remedy=remedy_row)
@@ -232,29 +239,28 @@ def _search_result(search: WhoCan) -> Markup:
     )
     unknown = NOTHING
     if search.unknown:
-        text = f"These providers cannot list whom they allow: {', '.join(search.unknown)}"
+        text = say("admin.cannot_list", names=", ".join(search.unknown))
         unknown = fill("problem.html", text=text)
-    return fill("admin_found.html", rows=rows, count=_count(len(search.subjects), "subject"), unknown=unknown)
+    return fill(
+        "admin_found.html", rows=rows, count=counted("admin.subject_count", len(search.subjects)), unknown=unknown
+    )
 
 
 def _outcome(decision: Decision) -> str:
     """Of the whole chain, where no opinion means denied."""
-    outcome = "allowed" if decision.allowed else "denied, and hidden" if decision.hidden else "refused"
-    return printable(f"{outcome}: {decision.reason}" if decision.reason else outcome)
+    outcome = say("admin.allowed" if decision.allowed else "admin.hidden" if decision.hidden else "admin.denied")
+    reason = printable(decision.reason)
+    return say("admin.with_reason", outcome=outcome, reason=reason) if reason else outcome
 
 
 def _decision(verdict: str, reason: str) -> str:
     return printable(f"{verdict}: {reason}" if reason else verdict)
 
 
-def _count(number: int, what: str) -> str:
-    return {0: f"No {what}s", 1: f"One {what}"}.get(number, f"{number} {what}s")
-
-
 def _page(title: str, here: str, body: Markup, visitor: Visitor) -> LoginAnswer:
     links = join(
-        fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=text)
-        for url, text in _LINKS.items()
+        fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=say(message))
+        for url, message in _LINKS.items()
     )
     tabs = fill("admin_links.html", links=links)
     return page(

@@ -18,8 +18,11 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
-from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
-from ostiary.gateway.login.pages.views import described_problem, navigation, shown_time, time_text
+from ostiary.gateway.login.pages.markup import Markup, join
+from ostiary.gateway.login.pages.messages import say, translated
+from ostiary.gateway.login.pages.page import page
+from ostiary.gateway.login.pages.pieces import described_problem, form_title, navigation, shown_time, time_text
+from ostiary.gateway.login.pages.templates import fill
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.visit import client_text, field
 from ostiary.interfaces.attributes import RequestLine
@@ -80,7 +83,7 @@ class ApiTokenPages:
             token=issued.token.reveal(),
             until=shown_time(issued.expires_at),
         )
-        return page("Your API token", body, private=True)
+        return page(say("api_tokens.made_title"), body, private=True)
 
     async def revoke(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         user, session = visitor.session.user, field(request, "session")
@@ -122,7 +125,7 @@ class ApiTokenPages:
             form_token=visitor.form_token,
         )
         return page(
-            f"{'Error: ' if problem else ''}API tokens",
+            form_title(say("api_tokens.title"), problem),
             body,
             status=status,
             navigation=navigation(PATH, admin=admin, tokens=True, form_token=visitor.form_token),
@@ -134,15 +137,15 @@ class ApiTokenPages:
 
 
 def _row(session: Session, visitor: Visitor) -> Markup:
-    last_used = NOTHING if session.last_used_at is None else shown_time(session.last_used_at)
+    last_used = say("common.never") if session.last_used_at is None else shown_time(session.last_used_at)
     return fill(
         "api_token.html",
         name=printable(session.name),
         created=shown_time(session.created_at),
         created_text=time_text(session.created_at),
-        used=last_used or "never",
+        used=last_used,
         until=shown_time(session.expires_at),
-        scope=printable(scope_of(session)) or "everything you may do",
+        scope=printable(scope_of(session)) or say("api_tokens.scope_all"),
         id=session.id,
         form_token=visitor.form_token,
     )
@@ -158,7 +161,7 @@ def _days(text: str | None) -> timedelta | None:
 
 def _problem_text(refusal: AccountRefusal | ScopeError) -> str:
     """What is wrong, and for a scope how it is written."""
-    return ": ".join(filter(None, (refusal.summary, refusal.cause, refusal.hint)))
+    return ": ".join(translated(text) for text in (refusal.summary, refusal.cause, refusal.hint) if text)
 
 
 def _not_allowed() -> LoginAnswer:

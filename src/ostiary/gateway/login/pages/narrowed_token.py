@@ -16,8 +16,11 @@ from ostiary.errors import ScopeError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
-from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
+from ostiary.gateway.login.pages.messages import say, translated
+from ostiary.gateway.login.pages.page import page
+from ostiary.gateway.login.pages.pieces import described_problem, form_title, navigation, shown_time, span_text
+from ostiary.gateway.login.pages.templates import fill
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.providers import SignedIn
@@ -47,7 +50,7 @@ class NarrowedTokenPage:
             scope = parse_scope(text)
             delegation = narrow(None, with_discovery(scope) if discovery else scope, actor)
         except ScopeError as error:
-            problem = f"{error.summary}: {error.cause}"
+            problem = ": ".join(translated(text) for text in (error.summary, error.cause) if text)
             return self._form(
                 visitor, admin=admin, scope=text, actor=actor, lifetime=lifetime, discovery=discovery, problem=problem
             )
@@ -85,12 +88,12 @@ class NarrowedTokenPage:
         lifetime: timedelta = LIFETIMES[0],
         problem: str = "",
     ) -> LoginAnswer:
-        problem_row, described = views.described_problem(problem)
+        problem_row, described = described_problem(problem)
         options = join(
             fill(
                 "option.html",
                 value=_seconds(each),
-                text=_text(each),
+                text=span_text(each),
                 selected=_SELECTED if each == lifetime else NOTHING,
             )
             for each in self._choices(visitor)
@@ -105,33 +108,30 @@ class NarrowedTokenPage:
             discovery=_CHECKED if discovery else NOTHING,
             form_token=visitor.form_token,
         )
-        title = f"{'Error: ' if problem else ''}A token with less power"
-        links = views.navigation(
-            "/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token
-        )
+        title = form_title(say("narrow.title"), problem)
+        links = navigation("/auth/token", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token)
         return page(title, body, status=400 if problem else 200, navigation=links)
 
 
 def _token_page(issued: IssuedToken, delegation: Delegation, lifetime: timedelta) -> LoginAnswer:
     """Like the page of an ordinary token it has no form, and tells nobody where its visitor comes from."""
-    actor = fill("fact.html", name="Used by", value=printable(delegation.actor)) if delegation.actor else NOTHING
-    notes = join(fill("note.html", kind="plain", text=note) for note in scope_notes(delegation.scopes[-1]))
+    actor = (
+        fill("fact.html", name=say("narrow.used_by"), value=printable(delegation.actor))
+        if delegation.actor
+        else NOTHING
+    )
+    notes = join(fill("note.html", kind="plain", text=translated(note)) for note in scope_notes(delegation.scopes[-1]))
     body = fill(
         "narrowed.html",
         token=issued.token.reveal(),
-        until=views.shown_time(issued.expires_at),
-        lifetime=_text(lifetime),
+        until=shown_time(issued.expires_at),
+        lifetime=span_text(lifetime),
         scope=printable(str(delegation)),
         actor=actor,
         notes=notes,
         user=printable(issued.session.user.username),
     )
-    return page("The token", body, private=True)
-
-
-def _text(lifetime: timedelta) -> str:
-    minutes = int(lifetime.total_seconds()) // 60
-    return "one hour" if minutes == 60 else f"{minutes} minutes"
+    return page(say("narrow.made_title"), body, private=True)
 
 
 def _seconds(lifetime: timedelta) -> str:

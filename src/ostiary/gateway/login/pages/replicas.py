@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostiary.core.text import age_text, printable
-from ostiary.gateway.login.pages.templates import Markup, fill, join
+from ostiary.gateway.login.pages.markup import Markup, join
+from ostiary.gateway.login.pages.messages import counted, say
+from ostiary.gateway.login.pages.templates import fill
 from ostiary.gateway.replicas.comparison import Configuration, SeenReplica
 
 _COMPARED = {
-    Configuration.SAME: "the same as most",
-    Configuration.OTHER: "not that of most replicas",
-    Configuration.UNKNOWN: "not compared yet",
+    Configuration.SAME: "replicas.same",
+    Configuration.OTHER: "replicas.other",
+    Configuration.UNKNOWN: "replicas.not_compared",
 }
 
 
@@ -27,12 +29,12 @@ def _summary(replicas: Sequence[SeenReplica]) -> Markup:
     others = [each.name for each in replicas if each.configuration is Configuration.OTHER]
     notes = []
     if unready:
-        notes.append(fill("problem.html", text=printable(f"Not ready: {', '.join(unready)}.")))
+        notes.append(fill("problem.html", text=say("replicas.not_ready", names=printable(", ".join(unready)))))
     if others:
-        text = f"Another configuration than most: {', '.join(others)}. During an update this is normal."
-        notes.append(fill("note.html", kind="plain", text=printable(text)))
+        text = say("replicas.others", names=printable(", ".join(others)))
+        notes.append(fill("note.html", kind="plain", text=text))
     if not notes:
-        notes.append(fill("note.html", kind="good", text="All replicas are ready and have the same configuration."))
+        notes.append(fill("note.html", kind="good", text=say("replicas.good")))
     return join(notes)
 
 
@@ -40,36 +42,44 @@ def _row(seen: SeenReplica) -> Markup:
     replica = seen.replica
     tags = [fill("tag.html", text=printable(replica.version))]
     if seen.trouble:
-        tags.append(fill("tag_bad.html", text="not ready"))
+        tags.append(fill("tag_bad.html", text=say("replicas.tag_not_ready")))
     if seen.configuration is Configuration.OTHER:
-        tags.append(fill("tag_bad.html", text="another configuration"))
-    rows = (fill("fact.html", name=name, value=printable(value)) for name, value in _facts(seen).items() if value)
+        tags.append(fill("tag_bad.html", text=say("replicas.tag_other")))
+    rows = (fill("fact.html", name=say(name), value=value) for name, value in _facts(seen).items() if value)
     return fill("admin_replica.html", name=printable(seen.name), tags=join(tags), facts=join(rows))
 
 
 def _facts(seen: SeenReplica) -> dict[str, str]:
     replica = seen.replica
-    loaded = f"loaded {age_text(replica.configured_seconds)} ago"
-    configuration_facts = (
-        [replica.configuration, _COMPARED[seen.configuration], loaded] if replica.configuration else []
-    )
-    workers = "1 worker" if replica.workers == 1 else f"{replica.workers} workers"
+    loaded = say("replicas.loaded", age=age_text(replica.configured_seconds))
+    compared = say(_COMPARED[seen.configuration])
+    configuration = ", ".join((printable(replica.configuration), compared, loaded)) if replica.configuration else ""
     return {
-        "Problem": seen.trouble,
-        "Configuration": ", ".join(configuration_facts),
-        "Revocations": _revocations(seen),
-        "Load": (
-            f"{replica.requests_per_second:g} requests/s, {replica.in_flight} in flight,"
-            f" {replica.open_streams} open streams; tokens in use: {replica.tokens}"
+        "replicas.problem": printable(seen.trouble),
+        "replicas.configuration": configuration,
+        "replicas.revocations": _revocations(seen),
+        "replicas.load": say(
+            "replicas.load_text",
+            rate=f"{replica.requests_per_second:g}",
+            in_flight=str(replica.in_flight),
+            streams=str(replica.open_streams),
+            tokens=str(replica.tokens),
         ),
-        "Running": f"for {age_text(replica.up_seconds)}, {workers}, process {replica.pid}",
+        "replicas.running": say(
+            "replicas.running_text",
+            age=age_text(replica.up_seconds),
+            workers=counted("replicas.workers", replica.workers),
+            pid=str(replica.pid),
+        ),
     }
 
 
 def _revocations(seen: SeenReplica) -> str:
     replica = seen.replica
     if replica.revocation is None:
-        return "not confirmed yet"
+        return say("replicas.unconfirmed")
     behind = (replica.head or 0) - replica.revocation
-    missing = f", {behind} behind" if behind > 0 else ""
-    return f"up to number {replica.revocation}{missing}, confirmed {replica.confirmed_seconds:g} s ago"
+    number, seconds = str(replica.revocation), f"{replica.confirmed_seconds:g}"
+    if behind > 0:
+        return say("replicas.confirmed_behind", number=number, behind=str(behind), seconds=seconds)
+    return say("replicas.confirmed", number=number, seconds=seconds)

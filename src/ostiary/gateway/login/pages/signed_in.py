@@ -17,8 +17,9 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
+from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.narrowed_token import NarrowedTokenPage
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.programs.command_line import Codes, callback
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
@@ -182,15 +183,13 @@ class Pages:
     async def _device(self, request: LoginRequest, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         typed = only(request.query, "code")
         if typed is None:
-            return views.device_code(admin=admin, tokens=visitor.has_api_tokens, signed_in=True)
+            return views.device_code(visitor, admin=admin)
         if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
         code = normal_code(typed)
         device = await self._devices.find(code) if code else None
         if device is None:
-            return views.device_code(
-                problem=_NO_SUCH_CODE, status=404, admin=admin, tokens=visitor.has_api_tokens, signed_in=True
-            )
+            return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404, admin=admin)
         return views.device_confirm(visitor, device)
 
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
@@ -202,16 +201,12 @@ class Pages:
         signed = await self._hand_over(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None
         if device is None:
-            return views.device_code(problem=_NO_SUCH_CODE, status=404, signed_in=True)
+            return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404)
         if signed is None:
-            answer = views.message(
-                "Denied", "The device is not signed in. If you did not start this sign-in, you did the right thing."
-            )
+            answer = views.message(say("device.denied_title"), say("device.denied"))
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, answer)
-        return views.message(
-            "The device is signed in", "Go back to the device: it continues by itself. You can close this page."
-        )
+        return views.message(say("device.approved_title"), say("device.approved"))
 
     # --- command lines ---
 

@@ -1,85 +1,46 @@
-"""Fills the HTML templates of ``assets/`` and makes whole pages of them. Pure.
+"""Fills the HTML templates of ``assets/``. Pure.
 
-Called by the views and the administration pages. A template is a file with ``{{name}}`` in it. Every value is escaped
-unless it is a `Markup`, which only this package makes. There are no loops: a row is a template of its own, and `join`
-puts rows together.
+Called by the views and the pages. In a template ``{{name}}`` is a value and ``[[home.title]]`` a text of the catalogue
+(`ostiary.gateway.login.pages.messages`) in the language of the request, with the values of the template. Every value is
+escaped unless it is a `Markup`, which only this package makes. There are no loops: a row is a template of its own, and
+`join` puts rows together.
 """
 
 from __future__ import annotations
 
-import html
 import re
-import secrets
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.pages.markup import Markup, escape
+from ostiary.gateway.login.pages.messages import catalogue, fill_values, spoken, values_in
+from ostiary.gateway.look.languages import LANGUAGES
 
 _NAME = re.compile(r"\{\{([a-z_]+)\}\}")
-
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
+_MESSAGE = re.compile(r"\[\[([a-z0-9_.]+)\]\]")
+_PLACE = re.compile(f"{_NAME.pattern}|{_MESSAGE.pattern}")
 
 
 def fill(template: str, **values: str) -> Markup:
     """The template with its values. Each name in it must be given, and each that is given must be in it."""
-    text = _template(template)
-    names = set(_NAME.findall(text))
+    names = _names(template)
     assert names == set(values), f"{template}: {sorted(names ^ set(values))}"
+    texts = catalogue(spoken())
+
+    def put(place: re.Match[str]) -> str:
+        return escape(values[place[1]]) if place[1] else fill_values(texts[place[2]], values)
+
     # In one pass: what is put in is never looked at again.
-    return Markup(_NAME.sub(lambda match: _escape(values[match[1]]), text))
-
-
-def join(parts: Iterable[Markup]) -> Markup:
-    return Markup("".join(parts))
-
-
-NOTHING = Markup("")
-
-
-def page(
-    title: str,
-    body: Markup,
-    *,
-    status: int = 200,
-    navigation: Markup = NOTHING,
-    headers: Iterable[tuple[str, str]] = (),
-    forms_lead_to: str = "",
-    private: bool = False,
-) -> LoginAnswer:
-    """A whole page. *forms_lead_to* is an address besides ours that its forms may end at.
-
-    A *private* page tells nobody where its links come from. The others tell ourselves: a form must be able to say so.
-    """
-    nonce = secrets.token_urlsafe(16)
-    style, script = Markup(_template("style.css")), Markup(_template("copy.js"))
-    whole = fill("layout.html", title=title, body=body, navigation=navigation, nonce=nonce, style=style, script=script)
-    policy = (
-        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
-        f"form-action 'self'{' ' + forms_lead_to if forms_lead_to else ''}; frame-ancestors 'none'"
-    )
-    fixed = (
-        ("Content-Type", "text/html; charset=utf-8"),
-        ("Cache-Control", "no-store"),
-        ("Pragma", "no-cache"),
-        ("Referrer-Policy", "no-referrer" if private else "same-origin"),
-        ("X-Content-Type-Options", "nosniff"),
-        ("X-Frame-Options", "DENY"),
-        ("Cross-Origin-Opener-Policy", "same-origin"),
-        ("Cross-Origin-Resource-Policy", "same-origin"),
-        ("Content-Security-Policy", policy),
-    )
-    return LoginAnswer(status, (*fixed, *headers), whole.encode("utf-8", "replace"))
-
-
-def _escape(value: str) -> str:
-    return value if isinstance(value, Markup) else html.escape(value, quote=True)
+    return Markup(_PLACE.sub(put, asset(template)))
 
 
 @cache
-def _template(name: str) -> str:
+def _names(template: str) -> set[str]:
+    """The values that *template* needs, for itself and for its texts."""
+    text, texts = asset(template), catalogue(LANGUAGES[0])
+    return set(_NAME.findall(text)).union(*(values_in(texts[message]) for message in _MESSAGE.findall(text)))
+
+
+@cache
+def asset(name: str) -> str:
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")

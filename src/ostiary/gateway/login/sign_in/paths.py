@@ -23,7 +23,7 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.views import Site
+from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns

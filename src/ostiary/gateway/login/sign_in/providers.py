@@ -345,13 +345,15 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
 
 
 def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL."""
+    """Checks a redirect: it must lead to a web page. The state that must come back stands in it, or in its URL."""
     checked_url(redirect.url, flow.identity)
     remember = checked_pairs(redirect.remember, flow.identity)
     name: object = redirect.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
-    state = state_of(redirect.url, name)
+    state: object = redirect.state or state_of(redirect.url, name)
+    if state is not None and not isinstance(state, str):
+        raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state is not a text")
     return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
 
 

@@ -161,7 +161,7 @@ class BrowserGate:
             self._tasks.start_for(passage, self._begin_sign_in(passage, upstream, target))
         elif browser.shows_page:
             message = "you are not signed in any more, and what you sent was not forwarded"
-            page = self._pages.refusal(401, message, passage.audit_id, upstream.settings.prefix)
+            page = self._pages.refusal(passage, 401, message, upstream.settings.prefix)
             self._answers.send_page(passage, page.code, page.headers, page.body, reason="a form without a session")
         else:
             self._answers.send_sign_in_required(passage, attempted=attempted)
@@ -172,7 +172,7 @@ class BrowserGate:
 
     def _refuse(self, passage: Passage, upstream: Upstream, browser: BrowserRequest, reason: str) -> None:
         if browser.shows_page:
-            page = self._pages.refusal(403, reason, passage.audit_id, upstream.settings.prefix, _DO_IT_THERE)
+            page = self._pages.refusal(passage, 403, reason, upstream.settings.prefix, _DO_IT_THERE)
             self._answers.send_page(passage, page.code, page.headers, page.body, reason=reason)
         else:
             self._answers.send_cross_site(passage, reason)

@@ -24,7 +24,7 @@ class BrowserPages(Protocol):
     async def begin_sign_in(self, passage: Passage, upstream: Upstream, *, target: str) -> PageAnswer:
         """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host."""
 
-    def refusal(self, code: int, message: str, request_id: str, front: str, advice: str = "") -> PageAnswer:
+    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
         """A page that says why there is nothing to see, and leads to *front*, where the application begins.
 
         *advice* says what to do about it, where the permissions of the person are not the reason.

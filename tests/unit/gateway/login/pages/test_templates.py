@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.gateway.login.pages.templates import NOTHING, Markup, fill, join, page
+from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
+from ostiary.gateway.login.pages.page import page
+from ostiary.gateway.login.pages.templates import fill
 
 
 def test_a_value_is_escaped_and_markup_is_not() -> None:

@@ -95,9 +95,8 @@ async def test_everything_that_came_from_the_sign_in_ends(make: Make) -> None:
     await browser.sign_in()
     form = {"form_token": await browser.form_token()}
     shown = text_of(await browser.post("/auth/token", form))
-    narrowed = text_of(
-        await browser.post("/auth/token/narrow", {**form, "scope": "get,list pods -n shop", "lifetime": "600"})
-    )
+    narrower = {**form, "scope": "get,list pods -n shop", "lifetime": "600"}
+    narrowed = text_of(await browser.post("/auth/token/narrow", narrower))
     device = body(await gateway.post("/auth/device", client="a box"))
     await browser.post("/auth/device", {**form, "code": device["user_code"], "decision": "approve"})
     approved = body(await gateway.post("/auth/device/token", device_code=device["device_code"]))
@@ -218,9 +217,9 @@ async def test_a_logout_between_the_page_and_the_token_leaves_no_token(make: Mak
     form = {"form_token": await browser.form_token()}
     (session,) = await store.sessions()
     # After the browser's session was found, and before anything is made of it.
-    store.ends = Revocation(RevocationKind.ORIGIN, session.origins[0])
+    store.ends.append(Revocation(RevocationKind.ORIGIN, session.origins[0]))
     answer = await browser.post("/auth/token", form)
-    assert store.ends is None
+    assert store.ends == []
     assert answer.status == 403
     assert await gateway.tokens_kept() == 0
 
@@ -228,16 +227,14 @@ async def test_a_logout_between_the_page_and_the_token_leaves_no_token(make: Mak
 class EndsMeanwhile(MemoryTokenStore):
     """Carries out a revocation right after somebody has asked for the number of the last one."""
 
-    ends: Revocation | None = None
-
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
+        self.ends: list[Revocation] = []
 
     async def revocations_after(self, sequence: int | None) -> Any:
         batch = await super().revocations_after(sequence)
-        if self.ends is not None:
-            ends, self.ends = self.ends, None
-            await self.revoke(ends)
+        while self.ends:
+            await self.revoke(self.ends.pop())
         return batch
 
 

@@ -1,0 +1,52 @@
+"""The pages that approve a device or a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ostiary.core.text import printable
+from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.pages.markup import NOTHING
+from ostiary.gateway.login.pages.messages import say
+from ostiary.gateway.login.pages.page import page
+from ostiary.gateway.login.pages.pieces import DESCRIBED, form_title, navigation, problem_note, shown_time
+from ostiary.gateway.login.pages.templates import fill
+from ostiary.gateway.login.pages.views.sign_in import leads_to
+from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
+from ostiary.gateway.login.sessions.browser import Visitor
+from ostiary.gateway.login.sign_in.flows import CliGoal
+
+
+def device_code(
+    visitor: Visitor | None = None, *, problem: str = "", status: int = 200, admin: bool = False
+) -> LoginAnswer:
+    """The form for a device's code. *visitor* is None if nobody is signed in."""
+    body = fill("device_code.html", problem=problem_note(problem), described=DESCRIBED if problem else NOTHING)
+    links = NOTHING
+    if visitor is not None:
+        links = navigation("/auth/device", admin=admin, tokens=visitor.has_api_tokens, form_token=visitor.form_token)
+    return page(form_title(say("device.title"), problem), body, status=status, navigation=links)
+
+
+def device_confirm(visitor: Visitor, device: DeviceRequest) -> LoginAnswer:
+    body = fill(
+        "device_confirm.html",
+        user=printable(visitor.session.user.username),
+        code=shown_code(device.user_code),
+        client=printable(device.client),
+        address=device.address,
+        at=shown_time(device.at),
+        form_token=visitor.form_token,
+    )
+    return page(say("device.confirm_title"), body)
+
+
+def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
+    body = fill(
+        "cli_confirm.html",
+        user=printable(visitor.session.user.username),
+        client=printable(goal.client) or say("common.unnamed"),
+        port=str(goal.port),
+        form_token=visitor.form_token,
+    )
+    return page(say("command_line.title"), body, headers=headers, forms_lead_to=leads_to(goal))

@@ -1,0 +1,79 @@
+"""Which language a page is in: chosen on a page, asked for by the browser, or the first that is offered."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostiary.gateway.login.pages.messages import spoken
+from ostiary.gateway.login.pages.readers import LONGEST_ACCEPT, Readers, preferred
+from ostiary.gateway.login.visit import Visit
+from ostiary.interfaces.identity import LoginRequest
+
+READERS = Readers(secure=True)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("", "en"),
+        ("de", "de"),
+        ("de-AT,de;q=0.9,en;q=0.8", "de"),
+        ("en;q=0.8, de;q=0.9", "de"),
+        ("fr, de;q=0.5", "de"),
+        ("fr", "en"),
+        ("*", "en"),
+        ("de;q=0", "en"),
+        ("de;q=2, en;q=0.1", "en"),
+        ("de;q=x", "en"),
+        ("de;q=nan", "en"),
+        (" DE ; Q=0.7 ", "de"),
+        (";;;,,,=", "en"),
+        ("fr," * LONGEST_ACCEPT + "de", "en"),
+    ],
+)
+def test_the_browser_asks_for_a_language(accepted: str, language: str) -> None:
+    assert preferred(accepted, ("en", "de")) == language
+
+
+def test_the_first_that_is_offered_is_for_everybody_else() -> None:
+    assert preferred("fr", ("de", "en")) == "de"
+    assert preferred("en", ("de",)) == "de"
+
+
+def test_what_a_person_has_chosen_goes_before_what_the_browser_asks_for() -> None:
+    headers = (("cookie", "__Host-ostiary-language=de"), ("accept-language", "en"))
+    assert READERS.language(LoginRequest("GET", "/auth", headers=headers)) == "de"
+    unknown = (("cookie", "__Host-ostiary-language=../../x"), ("accept-language", "de"))
+    assert READERS.language(LoginRequest("GET", "/auth", headers=unknown)) == "de"
+
+
+def test_a_link_sets_the_cookie_and_leads_to_the_same_page() -> None:
+    request = LoginRequest("GET", "/auth/cli", query=(("port", "8000"), ("language", "de"), ("client", "a&b")))
+    answer = READERS.choice(Visit(request, html=True))
+    assert answer is not None
+    assert (answer.status, answer.header("Location")) == (303, "/auth/cli?port=8000&client=a%26b")
+    cookie = answer.header("Set-Cookie") or ""
+    assert cookie.startswith("__Host-ostiary-language=de; Max-Age=31536000; ")
+    assert "HttpOnly" in cookie
+
+
+@pytest.mark.parametrize(
+    ("method", "language", "html"), [("POST", "de", True), ("GET", "xx", True), ("GET", "de", False)]
+)
+def test_nothing_else_is_a_choice(method: str, language: str, html: bool) -> None:
+    request = LoginRequest(method, "/auth", query=(("language", language),))
+    assert READERS.choice(Visit(request, html=html)) is None
+
+
+@pytest.mark.parametrize("path", ["/auth/staff/provider", "/auth/staff/logout"])
+def test_what_an_identity_system_sent_is_not_sent_again(path: str) -> None:
+    request = LoginRequest("GET", path, query=(("code", "secret"), ("language", "de")))
+    answer = READERS.choice(Visit(request, html=True))
+    assert answer is not None
+    assert answer.header("Location") == "/auth"
+
+
+def test_the_language_holds_until_the_block_ends() -> None:
+    with READERS.reading(LoginRequest("GET", "/auth", headers=(("accept-language", "de"),))):
+        assert spoken() == "de"
+    assert spoken() == "en"
