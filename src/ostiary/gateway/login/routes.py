@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets

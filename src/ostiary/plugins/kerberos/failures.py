@@ -21,18 +21,24 @@ _BAD_KEY_VERSION, _NO_KEY = 44, 45
 _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND = 181, 230
 _OTHER_KEY = (_BAD_INTEGRITY, _MODIFIED, _BAD_KEY_VERSION, _NO_KEY, _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND)
 
-_AGAIN = "get a new one with kinit, or sign in to the domain again, and try once more"
 _SENTENCES = {
-    _EXPIRED: (f"your Kerberos ticket has expired: {_AGAIN}", "the ticket has expired"),
-    _NOT_YET_VALID: (f"your Kerberos ticket is not valid yet: {_AGAIN}", "the ticket is not valid yet"),
+    _EXPIRED: (
+        "your Kerberos ticket has expired: get a new one with kinit, or sign in to the domain again, and try once more",
+        "the ticket has expired",
+    ),
+    _NOT_YET_VALID: (
+        "your Kerberos ticket is not valid yet: get a new one with kinit, or sign in to the domain again, and try once"
+        " more",
+        "the ticket is not valid yet",
+    ),
     _SKEW: (
         "the clock of your computer differs too much from the gateway's: correct it, and try again",
         "the clocks differ by more than Kerberos allows (clockskew)",
     ),
 }
 _UNREADABLE = (
-    f"the gateway cannot read your Kerberos ticket: {_AGAIN}; if that does not help, tell the administrator of this"
-    " gateway"
+    "the gateway cannot read your Kerberos ticket: get a new one with kinit, or sign in to the domain again, and try"
+    " once more; if that does not help, tell the administrator of this gateway"
 )
 
 

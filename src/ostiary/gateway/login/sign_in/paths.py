@@ -23,14 +23,14 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.views.site import Site
+from ostiary.gateway.login.pages.views.site import Site, sign_in_kind
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
-from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post, signs_in_unseen
+from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
 from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
-from ostiary.interfaces.identity import Challenge, LoginRequest
+from ostiary.interfaces.identity import Challenge, LoginRequest, SignIn
 
 
 class SignInPaths:
@@ -109,7 +109,7 @@ class SignInPaths:
             except Exception as error:
                 return self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
-        if isinstance(goal, CliGoal) and visit.html and signs_in_unseen(provider):
+        if isinstance(goal, CliGoal) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
             # The person does nothing there that another site could not make their browser do. So they sign in first,
             # and are then asked for consent, as whoever is signed in already.
             answer = await self._visit(_as_provider_visit(visit, provider), provider, None)

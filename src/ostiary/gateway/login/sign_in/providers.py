@@ -291,12 +291,6 @@ def returns_by_post(provider: Identity) -> bool:
     return has_trait(provider.instance, ReturnsByPost)
 
 
-def signs_in_unseen(provider: Identity) -> bool:
-    """Whether a browser proves who its person is without showing them anything."""
-    telling = ability(provider.instance, TellsSignIn)
-    return telling is not None and telling.sign_in is SignIn.NEGOTIATE
-
-
 @contextmanager
 def _about(username: str) -> Iterator[None]:
     """Errors raised inside name this user in the operator's log."""

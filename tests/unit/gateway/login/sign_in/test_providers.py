@@ -107,8 +107,8 @@ async def test_a_proof_that_is_good_once_signs_in_once(make: Make, clock: FakeCl
 
 async def test_the_gateway_proves_itself_with_the_answer_to_a_sign_in(make: Make) -> None:
     gateway = make(Says(Identified(UserInfo("alice"), www_authenticate="Negotiate cHJvb2Y=")))
-    for parts in ({}, {"headers": (("accept", "text/html"),)}):
-        assert (await gateway.get(**parts)).header("WWW-Authenticate") == "Negotiate cHJvb2Y="
+    for headers in ((), (("accept", "text/html"),)):
+        assert (await gateway.get(headers=headers)).header("WWW-Authenticate") == "Negotiate cHJvb2Y="
 
 
 async def test_a_person_who_cannot_answer_a_challenge_is_advised(make: Make) -> None:

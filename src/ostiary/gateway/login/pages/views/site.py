@@ -13,7 +13,13 @@ from ostiary.interfaces.identity import SignIn, TellsSignIn
 from ostiary.wire.kubeconfig import context_name, gateway_kubeconfig
 
 # Where the operator has named no icon.
-_ICONS = {SignIn.REDIRECT: "building", SignIn.PASSWORD: "person", SignIn.AMBIENT: "certificate", SignIn.PROGRAM: "code"}
+_ICONS = {
+    SignIn.REDIRECT: "building",
+    SignIn.PASSWORD: "person",
+    SignIn.NEGOTIATE: "key",
+    SignIn.AMBIENT: "certificate",
+    SignIn.PROGRAM: "code",
+}
 
 
 @dataclass(frozen=True, slots=True)
