@@ -29,6 +29,8 @@ from tests.support.cluster import Cluster
 from tests.support.collector import collecting
 from tests.support.google import Google
 from tests.support.issuer import ec_key, public
+from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
+from tests.support.kdc import running_kdc
 from tests.support.kubectl import find_kubectl
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
@@ -123,6 +125,20 @@ def server_of_spire(world: World) -> None:
     """The trust bundle, as SPIRE's server shows it."""
     credential_for_a_cluster(world)
     (world.folder / "bundle.json").write_text(json.dumps({"keys": [public(ec_key("svid"), use="jwt-svid")]}))
+
+
+def administrator_of_a_realm(world: World) -> None:
+    """A keytab, as the KDC's administrator hands it out."""
+    if lacking := [program for program in KDC_PROGRAMS if shutil.which(program) is None]:
+        missing(*lacking)
+    credential_for_a_cluster(world)
+    folder = world.folder.parent / "kdc"
+    folder.mkdir()
+    with running_kdc(folder) as kdc:
+        kdc.add_service("HTTP/gateway.example.com")
+        keytab = kdc.keytab("HTTP/gateway.example.com")
+    keytab.chmod(0o600)
+    keytab.rename(world.folder / "gateway.keytab")
 
 
 def administrator_of_google(world: World) -> None:
@@ -224,6 +240,7 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/sign-in-with-github.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-gitlab.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-google.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-with-kerberos.md": administrator_of_a_realm,
     "docs/how-to/sign-in-with-keycloak.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-microsoft.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-okta.md": credential_for_a_cluster,

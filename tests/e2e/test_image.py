@@ -16,6 +16,9 @@ from tests.support import image
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Site, role
 from tests.support.image import CONFIG, ROOT, STATE, USER, ContainerGateway
+from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
+from tests.support.kdc import REALM, running_kdc
+from tests.support.ports import free_port
 from tests.support.slow_api import slow_api
 
 pytestmark = [
@@ -114,7 +117,8 @@ for each in distributions():
     assert installed == locked
     # The versions that everything else is tested with.
     tested = dict(re.findall(r"^([\w.-]+)==([^ ]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    assert locked.items() - tested.items() <= {("python-ldap", locked["python-ldap"])}
+    # What has no wheels is in no lock that pip alone can install.
+    assert locked.items() - tested.items() <= {(name, locked[name]) for name in ("python-ldap", "gssapi")}
 
 
 def test_every_provider_that_a_gateway_can_be_configured_with_is_usable() -> None:
@@ -195,6 +199,26 @@ def test_it_serves_as_a_user_without_rights_on_a_root_that_is_read_only(
     # Another container with the same state: nobody is signed out by an update of the image.
     with ContainerGateway(site, state, **sections) as gateway:
         assert gateway.get(PODS, token).status_code == 200
+
+
+@pytest.mark.needs(*KDC_PROGRAMS)
+def test_it_signs_people_in_with_kerberos_and_a_keytab_alone(site: Site, state: Path, tmp_path: Path) -> None:
+    """No krb5.conf and no KDC is needed to judge a ticket, and no file is written for it."""
+    (tmp_path / "kdc").mkdir()
+    port = free_port()
+    with running_kdc(tmp_path / "kdc") as kdc:
+        kdc.add_person("alice")
+        kdc.add_service("HTTP/localhost")
+        keytab = site.folder / "gateway.keytab"
+        keytab.write_bytes(kdc.keytab("HTTP/localhost").read_bytes())
+        staff = {"name": "staff", "type": "kerberos", "keytab": keytab.name, "realms": [{"name": REALM}]}
+        sections = {"listen": {"address": f"127.0.0.1:{port}"}, "externalURL": f"https://localhost:{port}"}
+        with ContainerGateway(
+            site, state, store=STORE, audit={"stdout": True}, identity=[staff], **sections
+        ) as gateway:
+            header = kdc.negotiate(kdc.kinit("alice"), "localhost")
+            answer = gateway.get("/auth/staff", headers={"Authorization": header})
+    assert (answer.status_code, answer.json()["user"]) == (200, "alice")
 
 
 def test_sigterm_lets_a_request_end_and_the_container_exits_with_0(site: Site, state: Path) -> None:

@@ -2,7 +2,7 @@
 
 Real processes throughout: ``ostiary serve`` before a cluster, kubectl at a terminal, the plugin that kubectl runs, the
 browser that the plugin opens, and whoever knows the people: a certified OpenID Connect issuer, SimpleSAMLphp, slapd,
-and a stand-in of GitHub.
+a KDC, and a stand-in of GitHub.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.github import GitHub
+from tests.support.kdc import PASSWORD as KDC_PASSWORD
+from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
+from tests.support.kdc import REALM, running_kdc
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.oidc_provider import OidcProvider, installed
 from tests.support.opened_browser import OpenedBrowser
@@ -58,15 +61,26 @@ class Office:
             self.port: int = free.getsockname()[1]
         self.url = f"https://localhost:{self.port}"
 
-    def serving(self, identity: dict[str, Any], group: str) -> ServedGateway:
-        """A gateway with one way to sign in, which lets *group* see the pods of its team."""
+    def serving(
+        self,
+        identity: dict[str, Any],
+        group: str,
+        *,
+        groups: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> ServedGateway:
+        """A gateway with one way to sign in, which lets *group* see the pods of its team.
+
+        *groups* is a group provider; without it the identity provider knows them.
+        """
         self.site.policy(role("team", "pods", Group=group), role("", OPERATOR, Group="operators"))
         return self.site.serving(
             upstreams=[self.site.impersonating(self.cluster)],
             listen={"address": f"127.0.0.1:{self.port}"},
             externalURL=self.url,
             identity=[identity],
-            groups=[{"name": "teams", "provider": identity["name"]}],
+            groups=[groups or {"name": "teams", "provider": identity["name"]}],
+            environment=environment,
         )
 
     def write(self, name: str, text: str) -> str:
@@ -409,3 +423,72 @@ def test_a_new_machine_signs_in_with_a_password_of_the_directory_at_the_terminal
         assert fifth.has_pods
         assert machine.shown.count("password: ") == 3
     machine.nothing_got_out("alice", PASSWORD, ACCOUNT_PASSWORD)
+
+
+# --- with a ticket, and without a word ---
+
+
+@pytest.mark.needs("slapd", "slapadd", *KDC_PROGRAMS)
+def test_a_new_machine_signs_in_with_the_ticket_that_its_person_has_and_asks_nobody(
+    office: Office, tmp_path: Path, ca: trustme.CA
+) -> None:
+    """S10, S19, S30, S39, L6."""
+    pytest.importorskip("gssapi", reason="gssapi is not installed")
+    for name in ("slapd", "kdc"):
+        (tmp_path / name).mkdir()
+
+    def watch(_: AtTerminal) -> None:
+        while machine.terminal.process.poll() is None and not any("get-token" in line for line in machine.processes):
+            machine.look_around()
+
+    with running_kdc(tmp_path / "kdc") as kdc, slapd(tmp_path / "slapd", ca) as directory:
+        kdc.add_person("alice")
+        kdc.add_service("HTTP/localhost")
+        staff = {
+            "name": "staff",
+            "type": "kerberos",
+            "keytab": str(kdc.keytab("HTTP/localhost")),
+            "realms": [{"name": REALM}],
+            "channelBinding": "required",
+        }
+        teams = {
+            "name": "teams",
+            "type": "ldap",
+            "url": directory.ldaps,
+            "ca": str(directory.ca),
+            "bindDN": ACCOUNT,
+            "bindPasswordFile": office.write("ldap-password", ACCOUNT_PASSWORD),
+            "userSearch": {"baseDN": PEOPLE_BASE},
+            "groupSearch": {"baseDN": GROUPS_BASE},
+            "requireUser": True,
+        }
+        with office.serving(staff, "developers", groups=teams, environment=kdc.environment) as gateway:
+            machine = Machine(tmp_path / "home", gateway)
+            machine.environment |= {**kdc.environment, "KRB5CCNAME": kdc.kinit("alice")}
+            machine.set_up()
+            for first in (machine.get_pods(watch), machine.get_pods()):
+                assert first.has_pods, first
+                # The ticket is all that it takes.
+                assert first.shown == "", "nothing is asked, and nothing is said"
+
+            office.revoke("alice")
+            machine.until_refused()
+            assert "you are signed in again" in machine.get_pods().shown
+            after = machine.get_pods()
+            assert (after.has_pods, after.shown) == (True, "")
+
+            office.revoke("alice")
+            machine.until_refused()
+            refused, again = machine.get_pods_in_a_script(), machine.get_pods_in_a_script()
+            assert "Unauthorized" in refused.stderr
+            # Where no person is, either.
+            assert (again.returncode, again.stderr) == (0, "")
+
+            office.revoke("alice")
+            machine.until_refused()
+            machine.environment["KRB5CCNAME"] = kdc.environment["KRB5CCNAME"]
+            machine.get_pods()
+            without = machine.get_pods()
+            assert without.code != 0
+            assert "get a ticket with kinit" in without.shown
+        machine.nothing_got_out("alice", KDC_PASSWORD, ACCOUNT_PASSWORD)

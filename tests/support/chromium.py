@@ -9,9 +9,10 @@ Chromium is Debian's. What drives it (Playwright), and what judges the pages (ax
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -32,14 +33,22 @@ class Chromium:
 
     @classmethod
     @contextmanager
-    def running(cls, config: pytest.Config) -> Iterator[Self]:
-        found = shutil.which("chromium")
+    def running(
+        cls,
+        config: pytest.Config,
+        *arguments: str,
+        program: str = "chromium",
+        environment: Mapping[str, str] | None = None,
+    ) -> Iterator[Self]:
+        """*arguments* and *environment* are Chromium's own, besides what all tests need; *program* may start it."""
+        found = shutil.which(program)
         assert found is not None, "a test that comes here needs chromium"
         with subprocess.Popen(
-            ["node", "driver.js", found],
+            ["node", "driver.js", found, *arguments],
             cwd=installed(config, SOURCE, what="what drives the browser"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
             text=True,
         ) as process:
             yield cls(process)

@@ -37,12 +37,17 @@ _CERTIFICATE_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`fields` is empty where the answer is no JSON object, or too large. `time` is what the gateway's clock said."""
+    """`fields` is empty where the answer is no JSON object, or too large. `time` is what the gateway's clock said.
+
+    `certificate` (DER) is what the gateway showed; None without TLS.
+    """
 
     status: int
     fields: Mapping[str, object] = field(repr=False)
     time: datetime | None = None
     retry_after: str = ""
+    www_authenticate: str = field(default="", repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
 
 
 class GatewayHttp:
@@ -67,7 +72,14 @@ class GatewayHttp:
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
         fields = _object(reply.body) if reply.is_whole else {}
-        return Reply(reply.status, fields, _time(reply.headers["Date"]), reply.headers["Retry-After"] or "")
+        return Reply(
+            reply.status,
+            fields,
+            _time(reply.headers["Date"]),
+            reply.headers["Retry-After"] or "",
+            reply.headers["WWW-Authenticate"] or "",
+            reply.certificate,
+        )
 
     def not_understood(self, cause: str = "it sent an invalid response") -> ProviderError:
         return ProviderError(

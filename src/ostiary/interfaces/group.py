@@ -61,6 +61,19 @@ class ListsGroups(Protocol):
 
 
 @runtime_checkable
+class ChecksUsers(Protocol):
+    """A group provider whose source knows the users' accounts as well, and refuses who has none any more.
+
+    Called before `groups_of`, at each sign-in and each renewal, whether or not any of its groups matter. Raise
+    `LoginRefused` for a user who is unknown or disabled there: nobody is signed in, and a session ends. So users of an
+    identity provider that cannot ask its own identity system again are checked at renewals all the same, and their
+    sessions last as long as others.
+    """
+
+    async def check_user(self, user: UserInfo) -> None: ...
+
+
+@runtime_checkable
 class KeepsGroups(Protocol):
     """A group provider that hears of groups only while the person is there: from a claim, a header, a certificate.
 

@@ -4,7 +4,7 @@ import { chromium } from "playwright-core";
 import axe from "axe-core";
 
 const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync"];
+  "--disable-component-update", "--disable-sync", ...process.argv.slice(3)];
 const browser = await chromium.launch({ executablePath: process.argv[2], args });
 let context, page, problems;
 

@@ -30,7 +30,7 @@ SKEW = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An identity provider of the gateway. `kind` is ``redirect``, ``password`` or ``ambient``."""
+    """An identity provider of the gateway. `kind` is ``redirect``, ``password``, ``negotiate`` or ``ambient``."""
 
     name: str
     kind: str
@@ -94,6 +94,8 @@ class GatewayClient:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=seconds)
         self.server = self._http.server
         self.authorities_pem = authorities_pem
+        # What the gateway showed with its last answer; None before that, and without TLS.
+        self.certificate: bytes | None = None
         self._clock = clock
 
     # --- signing in ---
@@ -120,6 +122,12 @@ class GatewayClient:
             return None
         self._expect(reply, "the gateway refused the sign-in")
         return self._grant(reply)
+
+    def sign_in_by_ticket(self, provider: str, authorization: str) -> tuple[SignInGrant, str]:
+        """By a Kerberos ticket; also what the gateway proves itself with in turn."""
+        reply = self._ask("GET", f"/auth/{quote(provider, safe='')}", headers={"Authorization": authorization})
+        self._expect(reply, "the gateway refused the sign-in")
+        return self._grant(reply), reply.www_authenticate
 
     def browser_address(
         self, *, challenge: str, port: int, state: str, client: str, provider: str | None, step_up: str = ""
@@ -314,7 +322,9 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         body = None if form is None else urlencode(form).encode()
-        return self._http.ask(method, path, body, headers=headers or {})
+        reply = self._http.ask(method, path, body, headers=headers or {})
+        self.certificate = reply.certificate
+        return reply
 
     def _expect(
         self, reply: Reply, summary: str, *, hint: str | None = None, words: Mapping[str, str] | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +21,15 @@ from datetime import datetime, timedelta
 from ostiary.cli.signin import files
 from ostiary.cli.signin.gateway import GatewayClient, RenewedElsewhere
 from ostiary.cli.signin.person.terminal import Person, Wishes
-from ostiary.cli.signin.sessions import FILE, FailedSignIn, GatewayAccount, SavedSession, Sessions, check_store
+from ostiary.cli.signin.sessions import (
+    FILE,
+    FailedSignIn,
+    GatewayAccount,
+    SavedSession,
+    Sessions,
+    SignInGrant,
+    check_store,
+)
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
@@ -149,22 +157,37 @@ class Turn:
         failure = sessions.failure()
         if failure is not None and (failure.at >= began or self.clock.now() < failure.until):
             raise self._failed_before(failure)
-        if self.person is None:
+        answer = self._sign_in_unattended(sessions) if self.person is None else self._ask_person(sessions)
+        if answer is None:
             raise self._sign_in_needed("you are not signed in, and this client does not allow interactive sign-in")
-        return self._ask_person(sessions)
+        return answer
 
     def _ask_person(self, sessions: Sessions) -> ExecAnswer:
         assert self.person is not None
         # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
         from ostiary.cli.signin.person.ways import sign_in
 
+        person = self.person
+        answer = self._begin_session(sessions, lambda gateway: sign_in(gateway, self.account, person, self.wishes))
+        assert answer is not None
+        return answer
+
+    def _sign_in_unattended(self, sessions: Sessions) -> ExecAnswer | None:
+        """By what the person has on this machine anyway; None if they would have to be asked."""
+        from ostiary.cli.signin.person.ways import sign_in_unattended
+
+        return self._begin_session(sessions, lambda gateway: sign_in_unattended(gateway, self.wishes))
+
+    def _begin_session(
+        self, sessions: Sessions, sign_in: Callable[[GatewayClient], SignInGrant | None]
+    ) -> ExecAnswer | None:
         before = _session_before(sessions)
         authorities_pem = self._authorities(before)
         gateway = self._gateway(authorities_pem)
         store = self.store or (before.store if before is not None else FILE)
         check_store(store)
         try:
-            grant = sign_in(gateway, self.account, self.person, self.wishes)
+            grant = sign_in(gateway)
         except OstiaryError as error:
             self._note(sessions, error.summary, error.cause, error.code, self._rest(error))
             raise
@@ -172,6 +195,8 @@ class Turn:
             # The others that wait for this one are not to open one tab each.
             self._note(sessions, "sign-in timed out", "interrupted", "sign-in-unanswered", timedelta(0))
             raise
+        if grant is None:
+            return None
         try:
             return sessions.save(grant, store=store, authorities_pem=authorities_pem)
         except ConfigurationError:

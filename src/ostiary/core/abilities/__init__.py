@@ -35,7 +35,7 @@ from ostiary.interfaces.authorization import (
     TellsRights,
 )
 from ostiary.interfaces.closing import Closes
-from ostiary.interfaces.group import GroupProvider, KeepsGroups, ListsGroups
+from ostiary.interfaces.group import ChecksUsers, GroupProvider, KeepsGroups, ListsGroups
 from ostiary.interfaces.identity import (
     AsksAgain,
     BoundToCluster,
@@ -91,7 +91,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
             PublishesMetadata,
             *_OUTSIDE,
         ),
-        "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
+        "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
             *(TellsRights, NamesSubjects, LintsPolicy, ServesResources),

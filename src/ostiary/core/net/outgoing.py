@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.message import Message
-from typing import cast
+from typing import Any, cast
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 
@@ -28,12 +28,16 @@ NO_REPLY = (OSError, http.client.HTTPException, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What the server sent, whatever its status. `is_whole` is False if it sent more than allowed; the rest is cut."""
+    """What the server sent, whatever its status. `is_whole` is False if it sent more than allowed; the rest is cut.
+
+    `certificate` (DER) is the server's, which was verified; None without TLS.
+    """
 
     status: int
     headers: Message = field(repr=False)
     body: bytes = field(repr=False)
     is_whole: bool = True
+    certificate: bytes | None = field(default=None, repr=False)
 
 
 class OutgoingHttp:
@@ -60,7 +64,7 @@ class OutgoingHttp:
         handlers: list[urllib.request.BaseHandler] = [
             urllib.request.ProxyHandler(None if proxies is None else dict(proxies)),
             urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(context=context),
+            _NotingHandler(context),
         ]
         if follow_redirects:
             handlers += [urllib.request.HTTPErrorProcessor(), urllib.request.HTTPRedirectHandler(), _EveryStatus()]
@@ -74,7 +78,7 @@ class OutgoingHttp:
 
         The exceptions hold the request, and so its secrets: raise your own outside of the handler.
         """
-        request = urllib.request.Request(url, body, dict(headers or {}), method=method)  # noqa: S310
+        request = _Request(url, body, dict(headers or {}), method=method)
         deadline = self._clock.monotonic() + self._seconds
         try:
             opened = self._opener.open(request, timeout=self._seconds)
@@ -83,7 +87,7 @@ class OutgoingHttp:
             opened = refusal
         with opened as reply:
             body, is_whole = self._read(cast("http.client.HTTPResponse", reply), deadline)
-            return HttpReply(reply.status, reply.headers, body, is_whole)
+            return HttpReply(reply.status, reply.headers, body, is_whole, request.certificate)
 
     def _read(self, reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, bool]:
         received = bytearray()
@@ -95,6 +99,37 @@ class OutgoingHttp:
             if self._clock.monotonic() > deadline:
                 raise TimeoutError("timed out")
         return bytes(received), True
+
+
+class _Request(urllib.request.Request):
+    """`certificate` is what the server shows when it is connected to."""
+
+    certificate: bytes | None = None
+
+
+class _Connection(http.client.HTTPSConnection):
+    noted_in: urllib.request.Request
+
+    def connect(self) -> None:
+        super().connect()
+        if isinstance(self.noted_in, _Request):
+            self.noted_in.certificate = self.sock.getpeercert(binary_form=True)
+
+
+class _NotingHandler(urllib.request.HTTPSHandler):
+    """Notes in each request which certificate the server showed."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._tls = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> _Connection:
+            opened = _Connection(host, context=self._tls, **options)
+            opened.noted_in = req
+            return opened
+
+        return self.do_open(connection, req)
 
 
 class _EveryStatus(urllib.request.BaseHandler):

@@ -146,7 +146,7 @@ def warnings(config: GatewayConfig) -> list[str]:
     messages += _warnings_of_policies(config)
     if not config.upstreams and not config.webhooks.enabled and config.issuer is None:
         messages.append("there is no upstream and no webhook: this gateway can only sign users in")
-    messages += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity)]
+    messages += [_renewal_note(identity, config) for identity in config.identity if _asks_nobody(identity, config)]
     messages += _warnings_about_programs(config)
     if not has_trait(config.store.instance, SurvivesRestart):
         messages.append("sessions are kept in memory: a restart ends them all")
@@ -166,7 +166,7 @@ def _warnings_about_programs(config: GatewayConfig) -> list[str]:
             f'identity "{identity.name}" cannot check users again: their API tokens live for {span} at most'
             " (apiTokens.uncheckedLifetime), and until then nobody notices a disabled account"
             for identity in config.identity
-            if renewal_check(identity.instance) is not RenewalCheck.ASKED
+            if renewal_check(identity, config.groups) is not RenewalCheck.ASKED
         ]
     if ability(config.store.instance, ObjectStore) is None:
         messages.append(
@@ -176,15 +176,15 @@ def _warnings_about_programs(config: GatewayConfig) -> list[str]:
     return messages
 
 
-def _asks_nobody(identity: Identity) -> bool:
+def _asks_nobody(identity: Identity, config: GatewayConfig) -> bool:
     checks = (RenewalCheck.NOBODY, RenewalCheck.WITH_KEPT, RenewalCheck.ACCEPTED)
-    return renewal_check(identity.instance) in checks
+    return renewal_check(identity, config.groups) in checks
 
 
 def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
     """Whoever is disabled at the identity system should not be in for longer than the operator knows."""
     shorter, session = short_duration(config.tokens.unchecked_session), short_duration(config.tokens.session)
-    match renewal_check(identity.instance):
+    match renewal_check(identity, config.groups):
         case RenewalCheck.ACCEPTED:
             return (
                 f'identity "{identity.name}" has renewal: session: somebody whose account is disabled stays signed in'

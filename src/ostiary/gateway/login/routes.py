@@ -129,7 +129,7 @@ class Login:
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
-        lengths = SessionLengths(self._identity, unchecked=unchecked_session)
+        lengths = SessionLengths(self._identity, groups, unchecked=unchecked_session)
         objects = ability(tokens.store, ObjectStore)
         providers = self._providers = ProviderCalls(
             self._identity,

@@ -11,8 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import gssapi
-from gssapi.raw import ChannelBindings, RequirementFlag, set_neg_mechs
+from gssapi.raw import (
+    ChannelBindings,
+    RequirementFlag,
+    accept_sec_context,
+    display_name,
+    set_neg_mechs,
+)
+from gssapi.raw.exceptions import BadChannelBindingsError
 from gssapi.raw.misc import GSSError
+from gssapi.raw.named_tuples import AcceptSecContextResult
 
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.plugins.kerberos.failures import refusal_of, text_of
@@ -47,34 +55,19 @@ class Acceptor:
         """Raises `LoginRefused`, and `ProviderError` if the keytab cannot be used."""
         services = self._usable_services()
         if ticket.service not in services:
+            ours = ", ".join(map(str, services)) or "none"
             raise LoginRefused(
                 "your Kerberos ticket is for another service: use the URL of the gateway that its administrator gave"
                 " you, and try again",
-                cause=f"it is for {str(ticket.service)!a}, and the gateway is {', '.join(map(str, services)) or 'none'}",
+                cause=f"it is for {str(ticket.service)!a}, and the gateway is {ours}",
             )
-        context = self._context(ticket, binding)
         try:
-            reply = context.step(ticket.token)
-        except gssapi.exceptions.BadChannelBindingsError:
+            result = self._judge(ticket, ticket.token, binding)
+        except BadChannelBindingsError:
             raise _bound_elsewhere() from None
         except GSSError as error:
             raise self._why_refused(error, ticket) from None
-        return self._accepted(context, reply or b"")
-
-    def _accepted(self, context: gssapi.SecurityContext, reply: bytes) -> Accepted:
-        if not context.complete or context.mech != KRB5:
-            # A second leg, or a mechanism that came in by the negotiation.
-            raise LoginRefused(
-                "this program cannot sign in with Kerberos here: use another one, or another way to sign in",
-                cause="the negotiation needs more than one request, or did not end with Kerberos",
-            )
-        flags = context.actual_flags
-        principal = parse_principal(str(context.initiator_name))
-        if principal is None or RequirementFlag.anonymity in flags:
-            raise LoginRefused(
-                "your Kerberos ticket has no name in it: get one with kinit", cause="the ticket is anonymous"
-            )
-        return Accepted(principal, RequirementFlag.channel_bound in flags, reply)
+        return _accepted(result)
 
     def _usable_services(self) -> tuple[Principal, ...]:
         try:
@@ -82,7 +75,8 @@ class Acceptor:
         except ConfigurationError as error:
             raise ProviderError("the keytab cannot be read", cause=error.cause, where=self._keytab) from None
 
-    def _context(self, ticket: SentTicket, binding: bytes | None) -> gssapi.SecurityContext:
+    def _judge(self, ticket: SentTicket, token: bytes, binding: bytes | None) -> AcceptSecContextResult:
+        """Raises `GSSError` if the library does not accept *token*."""
         name = gssapi.Name(str(ticket.service), gssapi.NameType.kerberos_principal)
         store: dict[str | bytes, str | bytes] = {"keytab": f"FILE:{self._keytab}", "rcache": "none:"}
         try:
@@ -94,16 +88,32 @@ class Acceptor:
             cause = text_of(error)
             raise ProviderError("the keytab cannot be used", cause=cause, where=self._keytab) from None
         bindings = None if binding is None else ChannelBindings(application_data=binding)
-        return gssapi.SecurityContext(creds=credential, usage="accept", channel_bindings=bindings)
+        return accept_sec_context(token, credential, channel_bindings=bindings)
 
     def _why_refused(self, error: GSSError, ticket: SentTicket) -> LoginRefused:
         """SPNEGO gives its own numbers to errors: Kerberos alone tells which it is."""
         try:
-            self._context(ticket, None).step(ticket.mechanism_token)
+            self._judge(ticket, ticket.mechanism_token, None)
         except GSSError as inner:
             error = inner
         versions = sorted({entry.key_version for entry in self._entries() if entry.service == ticket.service})
         return refusal_of(error, ticket, tuple(versions))
+
+
+def _accepted(result: AcceptSecContextResult) -> Accepted:
+    if result.more_steps or result.mech != KRB5:
+        # A second leg, or a mechanism that came in by the negotiation.
+        raise LoginRefused(
+            "this program cannot sign in with Kerberos here: use another one, or another way to sign in",
+            cause="the negotiation needs more than one request, or did not end with Kerberos",
+        )
+    # The library makes up no name, but for a ticket that is anonymous.
+    principal = parse_principal(display_name(result.initiator_name).name.decode())
+    if principal is None or int(result.flags) & RequirementFlag.anonymity:
+        raise LoginRefused(
+            "your Kerberos ticket has no name in it: get one with kinit", cause="the ticket is anonymous"
+        )
+    return Accepted(principal, bool(int(result.flags) & RequirementFlag.channel_bound), result.token or b"")
 
 
 def _bound_elsewhere() -> LoginRefused:
@@ -111,5 +121,5 @@ def _bound_elsewhere() -> LoginRefused:
         "your Kerberos ticket belongs to another connection: somebody may be in between, so tell the administrator of"
         " this gateway",
         cause="the channel binding is that of another certificate; where a proxy in front of the gateway ends TLS, set"
-        " channelBinding: off",
+        " channelBinding: none",
     )

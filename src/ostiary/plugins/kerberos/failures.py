@@ -15,22 +15,30 @@ from ostiary.plugins.kerberos.negotiate import SentTicket
 _BASE = -1765328384
 # RFC 4120, section 7.5.9.
 CLIENT_EXPIRED, CLIENT_UNKNOWN, CLIENT_REVOKED = 1, 6, 18
-_BAD_INTEGRITY, _EXPIRED, _NOT_YET_VALID, _REPEAT, _SKEW, _MODIFIED, _NO_KEY = 31, 32, 33, 34, 37, 41, 45
+_BAD_INTEGRITY, _EXPIRED, _NOT_YET_VALID, _SKEW, _MODIFIED = 31, 32, 33, 37, 41
+_BAD_KEY_VERSION, _NO_KEY = 44, 45
 # Of the library itself.
 _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND = 181, 230
+_OTHER_KEY = (_BAD_INTEGRITY, _MODIFIED, _BAD_KEY_VERSION, _NO_KEY, _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND)
 
-_AGAIN = "get a new one with kinit, or sign in to the domain again, and try once more"
 _SENTENCES = {
-    _EXPIRED: (f"your Kerberos ticket has expired: {_AGAIN}", "the ticket has expired"),
-    _NOT_YET_VALID: (f"your Kerberos ticket is not valid yet: {_AGAIN}", "the ticket is not valid yet"),
+    _EXPIRED: (
+        "your Kerberos ticket has expired: get a new one with kinit, or sign in to the domain again, and try once more",
+        "the ticket has expired",
+    ),
+    _NOT_YET_VALID: (
+        "your Kerberos ticket is not valid yet: get a new one with kinit, or sign in to the domain again, and try once"
+        " more",
+        "the ticket is not valid yet",
+    ),
     _SKEW: (
         "the clock of your computer differs too much from the gateway's: correct it, and try again",
         "the clocks differ by more than Kerberos allows (clockskew)",
     ),
 }
 _UNREADABLE = (
-    f"the gateway cannot read your Kerberos ticket: {_AGAIN}; if that does not help, tell the administrator of this"
-    " gateway"
+    "the gateway cannot read your Kerberos ticket: get a new one with kinit, or sign in to the domain again, and try"
+    " once more; if that does not help, tell the administrator of this gateway"
 )
 
 
@@ -49,7 +57,7 @@ def refusal_of(error: GSSError, ticket: SentTicket, key_versions: tuple[int, ...
     """The refusal of a ticket that the library did not accept."""
     number = number_of(error)
     summary, cause = _SENTENCES.get(number, (_UNREADABLE, ""))
-    if number in (_BAD_INTEGRITY, _MODIFIED, _NO_KEY, _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND):
+    if number in _OTHER_KEY:
         versions = ", ".join(map(str, key_versions)) or "none"
         cause = (
             f"the ticket for {ticket.service} is encrypted with key version {ticket.key_version}, which the keytab does"

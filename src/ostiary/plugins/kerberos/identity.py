@@ -182,7 +182,7 @@ class KerberosIdentity:
     # --- the connection ---
 
     def _expected_binding(self, request: LoginRequest) -> bytes | None:
-        if self._binding is ChannelBinding.OFF or request.server_certificate is None:
+        if self._binding is ChannelBinding.NONE or request.server_certificate is None:
             return None
         return server_end_point(request.server_certificate)
 

@@ -2,8 +2,8 @@
 
     keytab -> ticket for the gateway itself -> a ticket from the person to the gateway, which only the gateway could use
 
-Called at renewals, with ``renewal: kdc``. The KDC refuses the second ticket for a principal that is unknown, disabled or
-has expired. It is thrown away: nothing is done in the person's name.
+Called at renewals, with ``renewal: kdc``. The KDC refuses the second ticket for a principal that is unknown, disabled
+or has expired. It is thrown away: nothing is done in the person's name.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     SPNEGO (RFC 4178) around Kerberos, or Kerberos alone (RFC 4121)  ->  AP-REQ (RFC 4120)  ->  `SentTicket`
 
-Called by the identity provider before any key is used: so a ticket for another host is told apart from a forged one, and
-what is not Kerberos is refused by name. NTLM is never accepted, nor is a second leg: nothing is kept between requests.
+Called by the identity provider before any key is used: so a ticket for another host is told apart from a forged one,
+and what is not Kerberos is refused by name. NTLM is never accepted, nor is a second leg: nothing is kept in between.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LARGEST = 128 * 1024
 class SentTicket:
     """`token` is what came, `mechanism_token` the part of it that is Kerberos.
 
-    `service` is the principal that the ticket says it is for, `key_version` which of its keys it is encrypted with (0 if
-    it does not say). `proof_id` is the digest of the authenticator: whoever sends the same one again, however wrapped,
+    `service` is the principal that the ticket says it is for, `key_version` which of its keys it is encrypted with (0
+    if it does not say). `proof_id` is the digest of the authenticator: whoever sends it again, however it is wrapped,
     sends a copy.
     """
 

@@ -4,7 +4,8 @@
     alice@PARTNER.COM        alice@PARTNER.COM      (realms: [..., {name: PARTNER.COM, suffix: "@PARTNER.COM"}])
     alice/admin@EXAMPLE.COM  refused                (alice/admin, with instances: [admin])
 
-Two principals never become one username, and each username leads back to its principal: that is asked about at renewals.
+Two principals never become one username, and each username leads back to its principal, which is asked about at
+renewals.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class ChannelBinding(Enum):
 
     OFFERED = "offered"  # where the client binds its ticket to a connection, it must be this one
     REQUIRED = "required"
-    OFF = "off"
+    NONE = "none"
 
 
 class KerberosRenewal(Enum):
@@ -108,7 +108,7 @@ class KerberosSettings:
         ChannelBinding,
         OneOf(
             "`offered`: a client that binds its ticket to a TLS connection must have bound it to this one; `required`:"
-            " every client must; `off`: for a proxy in front that ends TLS",
+            " every client must; `none`: for a proxy in front that ends TLS",
             ChannelBinding,
         ),
     ] = ChannelBinding.OFFERED

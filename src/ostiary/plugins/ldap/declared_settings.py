@@ -121,3 +121,10 @@ class LdapGroupSettings(DirectorySettings):
         OptionalSection("how groups are found", GroupSearchSettings, missing=NO_GROUPS),
     ]
     user_prefix: Annotated[str, AnyText("what the usernames begin with that are the directory's", unset="none")] = ""
+    require_user: Annotated[
+        bool,
+        Flag(
+            "users whom the directory does not know, or whose account is disabled or has expired there, are refused: at"
+            " sign-in and at each renewal"
+        ),
+    ] = False

@@ -1,4 +1,4 @@
-"""The ways to sign in, and which one is taken: browser, device code, password, or nothing that anybody must do.
+"""The ways to sign in, and which one is taken: Kerberos ticket, browser, device code, password, or what comes anyway.
 
 Called by `turn`, which sees to it that only one process of a person is here at a time.
 """
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.signin.gateway import Device, GatewayClient, Method, sign_in_timeout
-from ostiary.cli.signin.person import browser
+from ostiary.cli.signin.person import browser, ticket
 from ostiary.cli.signin.person.terminal import Person, Wishes
 from ostiary.cli.signin.sessions import GatewayAccount, SignInGrant
 from ostiary.core.text import printable
@@ -34,7 +34,10 @@ def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wis
     """Sign in, however the gateway and this machine allow it."""
     if wishes.device:
         return by_device(gateway, person, wishes.seconds)
-    method = _method(gateway.methods(), wishes.provider)
+    methods = gateway.methods()
+    method = _method(methods, wishes.provider)
+    if (grant := _by_ticket(gateway, methods, method)) is not None:
+        return grant
     if method is not None and method.kind == "ambient":
         # The request itself may be proof: its address, its certificate, a proxy that knows the person.
         grant = gateway.sign_in_directly(method.name)
@@ -52,6 +55,27 @@ def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wis
         seconds=wishes.seconds,
         show=None if wishes.no_browser else webbrowser.open,
     )
+
+
+def sign_in_unattended(gateway: GatewayClient, wishes: Wishes) -> SignInGrant | None:
+    """Sign in without a person, by what they have on this machine: a Kerberos ticket. None if that is no way here."""
+    if wishes.device or not ticket.has_ticket():
+        return None
+    methods = gateway.methods()
+    return _by_ticket(gateway, methods, _method(methods, wishes.provider))
+
+
+def _by_ticket(gateway: GatewayClient, methods: Sequence[Method], method: Method | None) -> SignInGrant | None:
+    """With the provider that was chosen; or with any, if the person has a ticket and did not choose.
+
+    None if there is no such provider, or tickets cannot be used here; then a browser may still have one.
+    """
+    if not ticket.has_library() or not gateway.server.startswith("https://"):
+        return None
+    if method is not None:
+        return ticket.by_ticket(gateway, method.name) if method.kind == ticket.KIND else None
+    offered = next((each for each in methods if each.kind == ticket.KIND), None)
+    return None if offered is None or not ticket.has_ticket() else ticket.by_ticket(gateway, offered.name)
 
 
 def has_browser(environ: Mapping[str, str]) -> bool:

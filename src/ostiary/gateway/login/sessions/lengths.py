@@ -5,19 +5,22 @@ Called for each session that begins. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from ostiary.gateway.config.renewal_check import renewal_check
-from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.interfaces.identity import RenewalCheck
 
 
 class SessionLengths:
     """How long sessions last. *unchecked* is for sessions whose user cannot be checked again."""
 
-    def __init__(self, identity: Mapping[str, Identity], *, unchecked: timedelta) -> None:
+    def __init__(
+        self, identity: Mapping[str, Identity], groups: Sequence[Groups] = (), *, unchecked: timedelta
+    ) -> None:
         self._identity = identity
+        self._groups = groups
         self._unchecked = unchecked
 
     def of(self, provider: str, *, kept: bool) -> timedelta | None:
@@ -32,4 +35,4 @@ class SessionLengths:
 
     def _check(self, provider: str) -> RenewalCheck:
         configured = self._identity.get(provider)
-        return RenewalCheck.NOBODY if configured is None else renewal_check(configured.instance)
+        return RenewalCheck.NOBODY if configured is None else renewal_check(configured, self._groups)

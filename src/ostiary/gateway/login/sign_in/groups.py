@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from ostiary.core.abilities import ability
 from ostiary.core.account_names import OWN_NAMES
 from ostiary.errors import ProviderError
+from ostiary.gateway.config.renewal_check import serves
 from ostiary.gateway.config.settings import Groups
-from ostiary.interfaces.group import KeepsGroups, Membership
+from ostiary.interfaces.group import ChecksUsers, KeepsGroups, Membership
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 
@@ -68,10 +69,15 @@ class GroupChecks:
         relevant = _checked_relevant(await self._relevant_groups())
         for index in range(position, len(self._groups)):
             provider = self._groups[index]
-            wanted_groups = _relevant_to(provider, relevant)
-            if not wanted_groups or not _serves(provider, provider_user.identity):
+            if not serves(provider, provider_user.identity):
                 continue
             user = provider_user.own if provider.own else provider_user.user
+            checking = ability(provider.instance, ChecksUsers)
+            if checking is not None and not (returning and index == position):
+                await checking.check_user(user)
+            wanted_groups = _relevant_to(provider, relevant)
+            if not wanted_groups:
+                continue
             if returning and index == position:
                 answer: object = await provider.instance.groups_from_provider(user, wanted_groups, request)
             elif before is not None and (keeping := ability(provider.instance, KeepsGroups)) is not None:
@@ -96,10 +102,6 @@ def _checked_relevant(relevant: object) -> frozenset[str]:
     if not isinstance(relevant, AbstractSet) or not all(isinstance(group, str) for group in relevant):
         raise ContractBroken("the relevant groups are unknown", cause="relevant_groups did not return a set")
     return frozenset(group for group in relevant if not group.startswith((SYSTEM, OWN_NAMES)))
-
-
-def _serves(provider: Groups, identity: str) -> bool:
-    return not provider.identities or identity in provider.identities
 
 
 def _relevant_to(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:

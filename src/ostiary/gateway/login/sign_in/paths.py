@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import urlencode
 
 from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused, OstiaryError
@@ -24,14 +25,14 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.views.site import Site
+from ostiary.gateway.login.pages.views.site import Site, sign_in_kind
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
 from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
-from ostiary.interfaces.identity import Challenge, LoginRequest, PublishesMetadata
+from ostiary.interfaces.identity import Challenge, LoginRequest, PublishesMetadata, SignIn
 
 
 class SignInPaths:
@@ -120,6 +121,11 @@ class SignInPaths:
             except Exception as error:
                 return self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
+        if isinstance(goal, CliGoal) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
+            # The person does nothing there that another site could not make their browser do. So they sign in first,
+            # and are then asked for consent, as whoever is signed in already.
+            answer = await self._visit(_as_provider_visit(visit, provider), provider, None)
+            return _leading_back(answer, visit.request)
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
 
     async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal) -> LoginAnswer:
@@ -247,6 +253,14 @@ class SignInPaths:
 def _as_provider_visit(visit: Visit, provider: Identity) -> Visit:
     """A provider sees the same path however the browser came to it."""
     return replace(visit, request=replace(visit.request, path=f"/auth/{provider.name}", query=()))
+
+
+def _leading_back(answer: LoginAnswer, request: LoginRequest) -> LoginAnswer:
+    """*answer*, but a browser that it signs in comes back to *request*."""
+    if answer.status != 303:
+        return answer
+    headers = tuple(header for header in answer.headers if header[0] != "Location")
+    return replace(answer, headers=(("Location", f"{request.path}?{urlencode(request.query)}"), *headers))
 
 
 def _as_basic(request: LoginRequest) -> LoginRequest:

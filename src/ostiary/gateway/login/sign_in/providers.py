@@ -159,13 +159,16 @@ class ProviderCalls:
         """Raises `LoginRefused` if what proves this identity is good for one sign-in, and was used."""
         if identified.once_until is None:
             return
-        if not isinstance(identified.token_id, str) or not identified.token_id:
-            raise contract_broken(provider, "it returned a proof that is good once, without its name")
+        until, token_id = identified.once_until, identified.token_id
+        if not isinstance(token_id, str) or not token_id or until.tzinfo is None:
+            raise contract_broken(provider, "it does not say which proof is good once, or until when")
         if self._used is None:
             cause = "the token store keeps no objects, so nobody knows which proofs were used"
             raise ProviderError("the sign-in cannot be completed", cause=cause, hint="use another token store")
-        if not await self._used.use_up(provider.name, identified.token_id, until=identified.once_until):
-            raise LoginRefused("this sign-in cannot be completed: start again", cause="its proof was used before")
+        if not await self._used.use_up(provider.name, token_id, until=until):
+            raise LoginRefused(
+                "this proof of identity was used before: try again", cause="a replay of a proof that is good once"
+            )
 
     async def metadata(self, provider: Identity, publishing: PublishesMetadata) -> PublishedDocument:
         """What *provider* publishes about itself."""

@@ -44,7 +44,9 @@ class Programs:
         self._clock = clock
         self.accounts = ServiceAccounts(tokens, config.service_accounts, clock=clock)
         checked = {
-            identity.name for identity in config.identity if renewal_check(identity.instance) is RenewalCheck.ASKED
+            identity.name
+            for identity in config.identity
+            if renewal_check(identity, config.groups) is RenewalCheck.ASKED
         }
         self.api_tokens = ApiTokens(tokens, config.api_tokens, is_checked=checked.__contains__)
         self._use = TokenUse(tokens, clock)

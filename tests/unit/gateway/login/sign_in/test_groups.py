@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ostiary.errors import ProviderError
+from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.config.settings import Groups
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import Challenge
@@ -19,6 +20,7 @@ from tests.unit.gateway.signing_in import (
     body,
     members,
     nobody_came_in,
+    session_of,
 )
 
 
@@ -49,6 +51,43 @@ async def test_where_nothing_is_relevant_nobody_is_asked(make: Make) -> None:
     gateway = make(Says(UserInfo("alice")), groups=[asked], relevant=frozenset())
     assert body(await gateway.get())["groups"] == []
     assert asked.asked == []
+
+
+class ChecksAccounts(SaysGroups):
+    """Knows accounts as well."""
+
+    said: Exception | None = None
+
+    async def check_user(self, user: UserInfo) -> None:
+        if self.said is not None:
+            raise self.said
+
+
+@pytest.mark.parametrize("relevant", [frozenset({"developers"}), frozenset()])
+async def test_whoever_has_no_account_at_the_group_provider_is_refused_whatever_matters(
+    make: Make, relevant: frozenset[str]
+) -> None:
+    """S64."""
+    directory = ChecksAccounts(members("developers"))
+    gateway = make(Says(UserInfo("alice")), groups=[directory], relevant=relevant)
+    issued = body(await gateway.get())
+    session = await session_of(gateway, issued)
+    assert session.expires_at - session.created_at == timedelta(hours=24), "somebody is asked, so it need not be short"
+    directory.said = LoginRefused("this account is disabled or has expired")
+    renewal = gateway.post("/auth/renew", renewal_token=issued["renewal_token"])
+    for answer, status in ((await gateway.get(), 403), (await renewal, 401)):
+        assert (answer.status, answer.message) == (status, "this account is disabled or has expired")
+    directory.said = ProviderError("the directory does not answer")
+    assert (await gateway.get()).status == 503
+
+
+async def test_a_group_provider_checks_only_users_of_its_identities(make: Make) -> None:
+    directory = ChecksAccounts(members("developers"))
+    directory.said = LoginRefused("no")
+    elsewhere = Groups("g1", "test", directory, identities=("another",))
+    gateway = make(Says(UserInfo("alice")), groups=[elsewhere])
+    session = await session_of(gateway, body(await gateway.get()))
+    assert session.expires_at - session.created_at == timedelta(hours=1)
 
 
 async def test_several_group_providers_add_up_and_say_how_they_know(make: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
-from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
+from ostiary.interfaces.identity import Challenge, Identified, LoginRequest, Redirect, SignIn
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import (
+    SESSION,
     URL,
     Gateway,
     Make,
@@ -49,6 +51,7 @@ NOTHING: Any = None
 NUMBER: Any = 7
 
 
+LATER = datetime(2999, 1, 1, tzinfo=UTC)
 BROKEN: list[Any] = [
     None,
     "alice",
@@ -65,6 +68,9 @@ BROKEN: list[Any] = [
     Redirect("https://idp.test/\r\nX: y"),
     Challenge(""),
     Challenge("Basic\r\nX: y"),
+    Identified(UserInfo("alice"), www_authenticate="Negotiate x\r\nX: y"),
+    Identified(UserInfo("alice"), token_id="", once_until=LATER),
+    Identified(UserInfo("alice"), token_id="x", once_until=LATER.replace(tzinfo=None)),
 ]
 
 
@@ -86,6 +92,48 @@ async def test_a_return_must_give_a_user(make: Make, said: Any) -> None:
     answer = await gateway.get("/auth/provider", cookie=cookie_of(away))
     assert answer.status == 500
     await nobody_came_in(gateway, answer)
+
+
+async def test_a_proof_that_is_good_once_signs_in_once(make: Make, clock: FakeClock) -> None:
+    """S30."""
+    until = clock.now() + timedelta(minutes=10)
+    gateway = make(Says(Identified(UserInfo("alice"), token_id="digest-of-the-proof", once_until=until)))
+    answers = await asyncio.gather(*(gateway.get() for _ in range(5)))
+    assert sorted(answer.status for answer in answers) == [200, 403, 403, 403, 403]
+    assert "used before" in next(answer.message for answer in answers if answer.status == 403)
+    clock.advance(minutes=10)
+    assert (await gateway.get()).status == 200, "from then on the provider itself refuses it"
+
+
+async def test_the_gateway_proves_itself_with_the_answer_to_a_sign_in(make: Make) -> None:
+    gateway = make(Says(Identified(UserInfo("alice"), www_authenticate="Negotiate cHJvb2Y=")))
+    for headers in ((), (("accept", "text/html"),)):
+        assert (await gateway.get(headers=headers)).header("WWW-Authenticate") == "Negotiate cHJvb2Y="
+
+
+async def test_a_person_who_cannot_answer_a_challenge_is_advised(make: Make) -> None:
+    gateway = make(Says(Challenge("Negotiate", "get a ticket")))
+    assert "get a ticket" in body(await gateway.get())["message"]
+    page = await gateway.get(headers=(("accept", "text/html"),))
+    assert (page.status, page.header("WWW-Authenticate")) == (401, "Negotiate")
+    assert b"Get a ticket." in page.body
+
+
+async def test_whoever_signs_in_unseen_is_asked_before_a_command_line_gets_a_session(make: Make) -> None:
+    """A page of another site can lead a browser to any address: the ticket comes along by itself."""
+
+    class Ticket(Says):
+        sign_in = SignIn.NEGOTIATE
+
+    gateway = make(Ticket(UserInfo("alice")))
+    target = f"/auth/cli?challenge={'A' * 43}&port=40000&state=abc&client=kubectl"
+    html = (("accept", "text/html"),)
+    answer = await gateway.get(target, headers=html)
+    assert (answer.status, answer.header("Location")) == (303, target)
+    cookie = next(value.partition(";")[0] for name, value in answer.headers if value.startswith(SESSION))
+    page = await gateway.get(target, headers=html, cookie=cookie)
+    assert page.status == 200
+    assert b"Sign in on the command line?" in page.body
 
 
 async def test_a_provider_that_does_not_answer_is_an_outage(make: Make) -> None:
