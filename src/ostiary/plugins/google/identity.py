@@ -57,6 +57,8 @@ class GoogleClaims:
 
 class GoogleIdentity(NamedIssuerIdentity):
     ISSUER = "https://accounts.google.com"
+    # Google knows neither `prompt=login` nor `max_age`, and does not say when somebody signed in.
+    steps_up = False
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:

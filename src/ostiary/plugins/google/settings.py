@@ -38,6 +38,8 @@ class GoogleIdentitySettings(NamedIssuerSettings):
     refresh_tokens: Annotated[bool, refresh_tokens("Google then asks for consent at each sign-in")] = True
 
     def check(self, fields: Fields) -> None:
+        if self.prompt == "login":
+            fields.problem("Google does not know it", "prompt", "it knows consent and select_account")
         if not fields.is_right("hostedDomains", "anyAccount"):
             return
         if not self.hosted_domains and not self.any_account:

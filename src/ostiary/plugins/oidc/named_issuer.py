@@ -55,6 +55,8 @@ class NamedIssuerIdentity(OidcIdentity):
             prompt=prompt or settings.prompt,
             response_mode=settings.response_mode,
             pushed_authorization=settings.pushed_authorization,
+            front_channel_logout=settings.front_channel_logout,
+            ends_session=settings.end_session,
             parameters=parameters,
             announced_issuer=announced_issuer,
             id_tokens=id_tokens,

@@ -116,7 +116,9 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
-  prompt: login
+  endSession: true
+  frontChannelLogout: true
+  prompt: consent
   clockSkew: 10s
   ca: clients.pem
   renewal: session
@@ -129,6 +131,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -145,6 +149,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -159,6 +165,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -175,6 +183,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem
@@ -190,6 +200,8 @@ identity:
   clientSecretFile: secret
   responseMode: form_post
   pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
   prompt: login
   clockSkew: 10s
   ca: clients.pem

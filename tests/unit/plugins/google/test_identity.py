@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ostiary.core.abilities import has_trait
+from ostiary.interfaces.identity import StepsUp
 from ostiary.model import UserInfo
 from ostiary.plugins.google.identity import GoogleIdentity
 from tests.support.issuer import ABSENT
@@ -100,6 +102,11 @@ async def test_a_refresh_token_needs_offline_access_and_consent(
         assert not asked.keys() & {"access_type", "prompt"}
 
 
+def test_it_cannot_step_up(party: RelyingParty) -> None:
+    """Nothing that Google sends says that somebody has just signed in again."""
+    assert not has_trait(party.make(GoogleIdentity, anyAccount=True), StepsUp)
+
+
 async def test_somebody_who_has_left_the_domain_is_refused_at_a_renewal(
     google: type[GoogleIdentity], party: RelyingParty
 ) -> None:
@@ -118,6 +125,7 @@ async def test_somebody_who_has_left_the_domain_is_refused_at_a_renewal(
         ({"hostedDomains": []}, "hostedDomains: an empty list lets nobody in"),
         ({"hostedDomains": ["@example.com"]}, "hostedDomains: it is not a domain"),
         ({"hostedDomains": ["example.com"], "anyAccount": True}, "anyAccount: it contradicts hostedDomains"),
+        ({"anyAccount": True, "prompt": "login"}, "prompt: Google does not know it (it knows consent"),
         ({"anyAccount": True, "clientID": None}, "clientID: it is missing"),
         ({"anyAccount": True, "clientSecretFile": "no-such-file"}, "clientSecretFile: "),
     ],

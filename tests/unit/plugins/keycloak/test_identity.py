@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ostiary.errors import ProviderError
+from ostiary.interfaces.logout import SignOut
 from ostiary.model import UserInfo
 from ostiary.plugins.keycloak.identity import KeycloakIdentity
 from tests.support.issuer import ABSENT
@@ -110,6 +111,15 @@ async def test_offline_tokens_are_the_operators_choice(keycloak: RelyingParty) -
     assert (await keycloak.asked(make(keycloak, offlineAccess=True)))["scope"] == "openid profile offline_access"
     identified = await keycloak.keep(make(keycloak))
     assert identified.kept is not None
+
+
+async def test_signing_out_here_may_end_the_session_there(keycloak: RelyingParty) -> None:
+    keycloak.issuer.metadata["end_session_endpoint"] = f"{keycloak.issuer.name}/protocol/openid-connect/logout"
+    here = "https://gateway.example.com/auth"
+    assert await make(keycloak).sign_out(SignOut(None, here)) is None
+    away = await make(keycloak, endSession=True).sign_out(SignOut(None, here))
+    assert away is not None
+    assert away.url.startswith(f"{keycloak.issuer.name}/protocol/openid-connect/logout?")
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,16 @@ async def test_one_allowed_tenant_cannot_speak_for_another(party: RelyingParty, 
     assert "no key of the issuer has signed it" in str((await party.refusal(provider)).cause)
 
 
+async def test_where_tenants_share_a_key_issuer_and_tenant_must_still_agree(party: RelyingParty, entra: Entra) -> None:
+    """As in Microsoft's own cloud, where the same keys sign for many tenants."""
+    entra.tenants = dict.fromkeys(entra.tenants, entra.tenants[ACME])
+    provider = make_for_many(party)
+    assert await party.sign_in(provider)
+    for issuer in (STRANGER, OTHER, "{tenantid}"):
+        entra.claims["iss"] = f"{entra.url}/{issuer}/v2.0"
+        assert "another issuer" in str((await party.refusal(provider)).cause)
+
+
 async def test_a_renewal_asks_the_tenant_again(party: RelyingParty, entra: Entra) -> None:
     provider = make_for_many(party)
     identified = await party.keep(provider)
