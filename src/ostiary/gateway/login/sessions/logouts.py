@@ -109,6 +109,8 @@ class Logouts:
             return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
             answer = self._events.record_failure(error, request, provider.name)
+        if any(ended):
+            ended.pop("", None)
         for username, count in ended.items():
             self._events.record_logout(
                 request, provider=provider.name, username=username, sessions=count, status=answer.status
