@@ -16,9 +16,9 @@ from ostiary.cli.signin.sessions import GatewayAccount, Sessions, check_store
 from ostiary.cli.signin.turn import Turn
 
 DESCRIPTION = """\
-Sign in at a gateway: with your browser; without one, as over SSH, with a short code and a browser on another machine;
-or with a password, if the gateway asks for one. kubectl then needs no sign-in until the session ends, and
-runs `ostiary get-token` (see `ostiary kubeconfig`).
+Sign in at a gateway: with the Kerberos ticket that you have, if the gateway takes it; with your browser; without one,
+as over SSH, with a short code and a browser on another machine; or with a password, if the gateway asks for one.
+kubectl then needs no sign-in until the session ends, and runs `ostiary get-token` (see `ostiary kubeconfig`).
 
 With --from, a script signs in as the CI job or pod that it runs in, by the token that the platform gives it.
 """
