@@ -135,6 +135,7 @@ def read_sections(
         log=file.log,
         service_accounts=file.service_accounts,
         api_tokens=file.api_tokens,
+        pages=file.pages,
         tracing=file.tracing,
         issuer=file.issuer,
         directory=directory,

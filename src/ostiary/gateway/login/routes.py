@@ -2,6 +2,7 @@
 
     /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
     /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
+    /auth/cli/ended                                                pages.views: the end of a command line's sign-in
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
@@ -276,6 +277,8 @@ class Login:
                 return await self._token_requests.poll_device(request)
             case ["device"] if request.method == "POST" and not visit.html:
                 return await self._token_requests.begin_device(request)
+            case ["cli", "ended"] if visit.html and request.method in ("GET", "HEAD"):
+                return views.cli_ended(only(request.query, "error") or "")
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
             case [first, *_] if first in _PAGES or first in ("logout", "cli"):

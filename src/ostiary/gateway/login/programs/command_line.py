@@ -54,8 +54,12 @@ def goal_of(request: LoginRequest) -> CliGoal:
 
 
 def callback(goal: CliGoal, **answer: str) -> str:
-    """Where the browser goes. Host and path are ours to say."""
-    return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'state': goal.state})}"
+    """Where the browser goes. Host and path are ours to say.
+
+    ``page`` says that /auth/cli/ended is here: the command line then leads the browser there, away from the address
+    that holds the code.
+    """
+    return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'page': '1', 'state': goal.state})}"
 
 
 class Codes:

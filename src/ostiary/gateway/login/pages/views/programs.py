@@ -6,15 +6,23 @@ from collections.abc import Iterable
 
 from ostiary.core.text import printable
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.markup import NOTHING
+from ostiary.gateway.login.pages.markup import NOTHING, Markup
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.page import page
 from ostiary.gateway.login.pages.pieces import DESCRIBED, form_title, navigation, problem_note, shown_time
 from ostiary.gateway.login.pages.templates import fill
+from ostiary.gateway.login.pages.views.errors import message
 from ostiary.gateway.login.pages.views.sign_in import leads_to
 from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.flows import CliGoal
+
+# What `callback` tells a command line, and it brings back.
+_ENDED = {
+    "access_denied": "command_line.failed_denied",
+    "login-refused": "command_line.failed_refused",
+    "provider-failed": "command_line.failed_unavailable",
+}
 
 
 def device_code(
@@ -39,6 +47,15 @@ def device_confirm(visitor: Visitor, device: DeviceRequest) -> LoginAnswer:
         form_token=visitor.form_token,
     )
     return page(say("device.confirm_title"), body)
+
+
+def cli_ended(error: str) -> LoginAnswer:
+    """The last page of a sign-in that a command line began, which leads here. *error* is a code of ours, or empty."""
+    if not error:
+        return message(say("command_line.ended_title"), say("command_line.ended"))
+    reason = _ENDED.get(error)
+    text = say(reason) if reason else say("command_line.failed")
+    return message(say("command_line.failed_title"), Markup(f"{text} {say('command_line.see_terminal')}"))
 
 
 def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
