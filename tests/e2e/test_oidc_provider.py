@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -12,9 +13,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import trustme
 
+from ostiary.core.authentication_context import context_of
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.interfaces.identity import Identified, LoginRequest, Redirect
 from ostiary.model import UserInfo
 from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
 from ostiary.plugins.oidc.claims import ClaimNames
@@ -24,7 +26,7 @@ from tests.support.oidc_provider import OidcProvider, installed
 
 CALLBACK = "https://gateway.example.com/auth/provider"
 SECRET = "s3cret:with+signs%"
-CLIENTS = [
+CLIENTS: list[dict[str, Any]] = [
     {"client_id": "gate:way", "client_secret": SECRET, "redirect_uris": [CALLBACK]},
     {
         "client_id": "post",
@@ -37,6 +39,14 @@ CLIENTS = [
         "client_secret": SECRET,
         "redirect_uris": [CALLBACK],
         "grant_types": ["authorization_code", "refresh_token"],
+    },
+    {
+        "client_id": "pushed",
+        "client_secret": SECRET,
+        "redirect_uris": [CALLBACK],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "require_pushed_authorization_requests": True,
+        "require_auth_time": True,
     },
     {"client_id": "public", "redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"},
 ]
@@ -101,8 +111,8 @@ async def come_back(provider: OidcIdentity, issuer: OidcProvider, login: str) ->
 async def test_a_person_signs_in(make: Callable[..., OidcIdentity], issuer: OidcProvider, settings: Any) -> None:
     """S1, S29, L2."""
     provider = make(**settings)
-    user = await provider.handle_provider(await come_back(provider, issuer, "alice"))
-    assert user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
+    identified = await provider.handle_provider(await come_back(provider, issuer, "alice"))
+    assert identified.user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
     await provider.close()
 
 
@@ -134,6 +144,24 @@ async def test_who_says_no_or_has_an_unverified_address_is_refused(
         await provider.handle_provider(returning(await issuer.decline(redirect.url), redirect))
     with pytest.raises(LoginRefused, match="not verified"):
         await provider.handle_provider(await come_back(provider, issuer, "mallory"))
+    await provider.close()
+
+
+async def test_when_the_person_signed_in_is_known_and_stays_so_through_a_renewal(
+    make: Callable[..., OidcIdentity], issuer: OidcProvider
+) -> None:
+    """The client takes pushed requests only, so this is what is sent."""
+    scopes = ("email", "groups", "offline_access")
+    provider = make(client_id="pushed", scopes=scopes, prompt="consent", response_mode="query")
+    before = datetime.now(UTC).replace(microsecond=0)
+    identified = await provider.handle_provider(await come_back(provider, issuer, "alice"))
+    assert isinstance(identified, Identified)
+    assert identified.kept is not None
+    signed_in = context_of(identified.user).auth_time
+    assert signed_in is not None
+    assert before <= signed_in <= datetime.now(UTC)
+    again = await provider.ask_again(identified.user, identified.kept)
+    assert context_of(again.user).auth_time == signed_in
     await provider.close()
 
 

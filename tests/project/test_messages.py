@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.gateway.login.pages.messages import LANGUAGES, catalogue, recognized, values_in
+from ostiary.gateway.login.pages.messages import catalogue, recognized, values_in
+from ostiary.gateway.look.languages import LANGUAGES
 
 PACKAGE = Path(__file__).parents[2] / "src" / "ostiary"
 ASSETS = PACKAGE / "gateway" / "login" / "pages" / "assets"

@@ -11,6 +11,8 @@ import base64
 import hashlib
 import hmac
 import json
+import secrets
+from dataclasses import replace
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
@@ -55,9 +57,20 @@ class Issuer(OAuthServer):
         self.key: Key = ec_key()
         self.published: list[Any] = [public(self.key)]
         self._nonces: dict[str, str] = {}
+        # What its name has after the host: a realm, a tenant, or a slash.
+        self.path = ""
+        self.pushed: dict[str, dict[str, str]] = {}
         self.gives_refresh_tokens = False
         self.refresh_tokens: set[str] = set()
         self._refreshed = 0
+
+    @property
+    def name(self) -> str:
+        """As it writes itself."""
+        return self.url + self.path
+
+    def offer_pushed_requests(self) -> None:
+        self.metadata["pushed_authorization_request_endpoint"] = f"{self.url}/par"
 
     def rotate(self, key: Key) -> None:
         self.key, self.published = key, [public(key)]
@@ -65,17 +78,21 @@ class Issuer(OAuthServer):
     def visit(self, redirect: Redirect) -> LoginRequest:
         """What a browser does: it opens the page, where a person signs in at once, and comes back."""
         query = dict(parse_qsl(urlsplit(redirect.url).query))
+        request = self._request_of(query)
         back = urlsplit(self._authorize(Asked("GET", "/authorize", query, {}, {})).headers["Location"])
+        pairs = tuple(parse_qsl(back.query, keep_blank_values=True))
+        by_post = request.get("response_mode") == "form_post"
         return LoginRequest(
-            "GET",
+            "POST" if by_post else "GET",
             back.path,
-            query=tuple(parse_qsl(back.query, keep_blank_values=True)),
+            query=() if by_post else pairs,
+            form=pairs if by_post else (),
             callback_url=back._replace(query="").geturl(),
             remembered=redirect.remember,
         )
 
     def answer(self, asked: Asked) -> Reply:
-        match asked.path:
+        match asked.path.removeprefix(self.path.rstrip("/")):
             case "/.well-known/openid-configuration":
                 return Reply(body=_changed(self._true_metadata(), self.metadata))
             case "/keys":
@@ -84,13 +101,15 @@ class Issuer(OAuthServer):
                 return self._authorize(asked)
             case "/token":
                 return self._token(asked)
+            case "/par" if asked.method == "POST":
+                return self._push(asked)
             case "/userinfo" if asked.bearer == "access-canary":
                 return Reply(body=_changed(self.person, self.user_info))
         return Reply(404)
 
     def id_token(self, nonce: str | None = None, access_token: str | None = None) -> str:
         now = int(self.clock.now().timestamp())
-        true = {"iss": self.url, "aud": self.client_id, "exp": now + LIFETIME, "iat": now, **self.person}
+        true = {"iss": self.name, "aud": self.client_id, "exp": now + LIFETIME, "iat": now, **self.person}
         if nonce is not None:
             true["nonce"] = nonce
         if access_token is not None:
@@ -99,22 +118,42 @@ class Issuer(OAuthServer):
         return token(_changed(true, self.claims), self.key, **self.header)
 
     def _true_metadata(self) -> dict[str, Any]:
+        base = self.name.rstrip("/")
         return {
-            "issuer": self.url,
-            "authorization_endpoint": f"{self.url}/authorize?tenant=a+b",
-            "token_endpoint": f"{self.url}/token",
-            "jwks_uri": f"{self.url}/keys",
-            "userinfo_endpoint": f"{self.url}/userinfo",
+            "issuer": self.name,
+            "authorization_endpoint": f"{base}/authorize?tenant=a+b",
+            "token_endpoint": f"{base}/token",
+            "jwks_uri": f"{base}/keys",
+            "userinfo_endpoint": f"{base}/userinfo",
         }
 
     def _authorize(self, asked: Asked) -> Reply:
         assert asked.query["tenant"] == "a b", "the issuer's own parameters stay"
+        request = self._request_of(asked.query)
+        self.pushed.pop(asked.query.get("request_uri", ""), None)
         before = set(self.codes)
-        reply = self.send_back(asked, "alice")
+        reply = self.send_back(replace(asked, query=request), "alice")
         for code in set(self.codes) - before:
-            self._nonces[code] = asked.query["nonce"]
+            self._nonces[code] = request["nonce"]
         more = "".join(f"&{name}={quote(value, safe='')}" for name, value in self.returns.items())
         return Reply(302, headers={"Location": reply.headers["Location"] + more})
+
+    def _request_of(self, query: dict[str, str]) -> dict[str, str]:
+        """What is asked for: in the address, or pushed beforehand, and then nowhere else (RFC 9101, 6.3)."""
+        uri = query.get("request_uri")
+        if uri is None:
+            return query
+        assert set(query) == {"tenant", "client_id", "request_uri"}, "nothing of a pushed request is in the address"
+        assert self.pushed[uri]["client_id"] == query["client_id"]
+        return self.pushed[uri]
+
+    def _push(self, asked: Asked) -> Reply:
+        name, secret = self._client(asked)
+        if (name, secret) not in ((self.client_id, self.client_secret), (self.client_id, None)):
+            return Reply(401, {"error": "invalid_client"})
+        uri = f"urn:ietf:params:oauth:request_uri:{len(self.pushed)}-{secrets.token_hex(8)}"
+        self.pushed[uri] = {key: value for key, value in asked.form.items() if key != "client_secret"}
+        return Reply(201, {"request_uri": uri, "expires_in": 60})
 
     def _token(self, asked: Asked) -> Reply:
         name, secret = self._client(asked)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from ostiary.model import Secret, UserInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAuthentication:
+    """How a person must have signed in, as the identity system says it: with one of the levels `acr_values`, by one of
+    the methods `amr_values`, and no longer ago than `max_age`. What is empty or None is not required."""
+
+    acr_values: tuple[str, ...] = ()
+    max_age: timedelta | None = None
+    amr_values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class LoginRequest:
     `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
     return of a browser that did not begin this login, or began it with another provider, or too long ago.
     `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
+    `required` is set where the person is signed in already and must prove more (a step-up): see `StepsUp`.
     """
 
     method: str
@@ -31,6 +42,7 @@ class LoginRequest:
     peer_certificate: bytes | None = field(default=None, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request_id: str = ""
+    required: RequiredAuthentication | None = None
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
@@ -45,12 +57,14 @@ class Redirect:
     The gateway keeps `remember` on the server until the browser returns (a PKCE verifier, a nonce), for one return and
     ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. The parameter
     `state_name` of the URL must come back unchanged under the same name; otherwise `LoginRequest.remembered` is empty.
-    In SAML it is called ``RelayState``.
+    In SAML it is called ``RelayState``. Where the URL has no such parameter because the identity system was given it
+    beforehand (a pushed request), `state` is its value.
     """
 
     url: str
     remember: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     state_name: str = "state"
+    state: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +76,23 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A user, and what the provider wants to have again when the session is renewed: a refresh token, say.
+    """A user, what the provider wants to have again when the session is renewed, and how the sign-in may end.
 
-    The gateway seals `kept` with a secret that only the client has, so a reader of its store cannot use it. It belongs
-    to one session: other sessions of the same sign-in have none.
+    The gateway seals `kept` (a refresh token, say) with a secret that only the client has, so a reader of its store
+    cannot use it. It belongs to one session: other sessions of the same sign-in have none.
+
+    `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
+    ``sub`` of OpenID Connect, SessionIndex and NameID of SAML. By them it may end the sign-in later, see
+    `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
+    `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
+    browser's session alone; one of more than 8 KiB is left out.
     """
 
     user: UserInfo
-    kept: Secret = field(repr=False)
+    kept: Secret | None = field(default=None, repr=False)
+    session_id: str = field(default="", repr=False)
+    subject: str = ""
+    sign_out_hint: Secret | None = field(default=None, repr=False)
 
 
 class IdentityProvider(Protocol):
@@ -187,6 +210,19 @@ class ReturnsByPost(Protocol):
     """
 
     returns_by_post: bool
+
+
+@runtime_checkable
+class StepsUp(Protocol):
+    """A trait: the provider asks its identity system for what `LoginRequest.required` says.
+
+    `handle_client` asks for it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
+    ``ForceAuthn`` of SAML). `handle_provider` writes what the identity system answers into the user, by
+    `ostiary.core.authentication_context`; whether that is enough, the gateway judges. At a gateway without such a
+    provider a step-up rule can never be met, and its configuration is refused.
+    """
+
+    steps_up: bool
 
 
 @runtime_checkable

@@ -42,6 +42,10 @@ class Session:
     kind: SessionKind = SessionKind.SIGN_IN
     name: str = ""
     last_used_at: datetime | None = field(default=None, compare=False)
+    # Digests that name the sign-in at the identity system that it came from: see `OriginStore`.
+    origins: tuple[str, ...] = ()
+    # What ends that sign-in there, sealed with the secret of the browser; empty for every other session.
+    sealed_hint: str = field(default="", repr=False)
 
 
 class TokenKind(Enum):
@@ -83,6 +87,7 @@ class RevocationKind(Enum):
     SESSION = "session"
     USER = "user"
     GROUP = "group"
+    ORIGIN = "origin"  # sessions with this digest among their `origins`
     BEFORE = "before"  # everything, or everything that began before `at`; the value is empty
 
 
@@ -247,6 +252,18 @@ class RecordStore(Protocol):
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
         """What is kept under this key, removed: of concurrent callers, exactly one gets it."""
+
+
+@runtime_checkable
+class OriginStore(Protocol):
+    """A token store that keeps `Session.origins`, and ends sessions by them (`RevocationKind.ORIGIN`).
+
+    An identity system that ends a sign-in names it as it knows it; the gateway makes a digest of that. A gateway whose
+    store cannot do this refuses such logouts, with an error that the identity system sees.
+    """
+
+    async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
+        """Living sessions with *origin* among their origins, the newest first."""
 
 
 @runtime_checkable

@@ -9,11 +9,18 @@ import pytest
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
-from ostiary.testing.token_store import ObjectStoreContract, RecordStoreContract, TokenStoreContract
+from ostiary.testing.token_store import (
+    ObjectStoreContract,
+    OriginStoreContract,
+    RecordStoreContract,
+    TokenStoreContract,
+)
 from tests.conformance.token_stores.full_kind import FullKindContract
 
 
-class TestMemoryTokenStore(TokenStoreContract, RecordStoreContract, ObjectStoreContract, FullKindContract):
+class TestMemoryTokenStore(
+    TokenStoreContract, RecordStoreContract, ObjectStoreContract, OriginStoreContract, FullKindContract
+):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[TokenStore]:
         store = MemoryTokenStore(clock=clock)

@@ -16,6 +16,7 @@ from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.shared_counts import SharedCountsContract
 from ostiary.testing.token_store import (
+    OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,
     SharedObjectStoreContract,
@@ -53,6 +54,7 @@ class PostgresqlContract(
     SharedRecordStoreContract,
     SharedObjectStoreContract,
     FullKindContract,
+    OriginStoreContract,
     ReplicaStoreContract,
     PortableStoreContract,
 ):

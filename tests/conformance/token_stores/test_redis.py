@@ -15,6 +15,7 @@ from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.shared_counts import SharedCountsContract
 from ostiary.testing.token_store import (
+    OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,
     SharedObjectStoreContract,
@@ -62,6 +63,7 @@ class RedisContract(
     SharedRecordStoreContract,
     SharedObjectStoreContract,
     FullKindContract,
+    OriginStoreContract,
     ReplicaStoreContract,
     PortableStoreContract,
 ):

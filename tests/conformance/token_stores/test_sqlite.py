@@ -11,6 +11,7 @@ from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import (
+    OriginStoreContract,
     PortableStoreContract,
     SharedObjectStoreContract,
     SharedRecordStoreContract,
@@ -24,6 +25,7 @@ class TestSqliteTokenStore(
     SharedRecordStoreContract,
     SharedObjectStoreContract,
     FullKindContract,
+    OriginStoreContract,
     PortableStoreContract,
 ):
     @pytest.fixture

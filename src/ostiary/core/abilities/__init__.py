@@ -44,11 +44,13 @@ from ostiary.interfaces.identity import (
     ProvesNothing,
     ReturnsByPost,
     Revalidates,
+    StepsUp,
     TellsRenewalCheck,
     TellsSignIn,
     TellsWhatItProduces,
     VerifiesTokens,
 )
+from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
@@ -57,6 +59,7 @@ from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, O
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
+    OriginStore,
     RecordStore,
     SharedBetweenProcesses,
     SurvivesRestart,
@@ -82,7 +85,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
-            *(VerifiesTokens, BoundToCluster, ServesResources),
+            *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
             *_OUTSIDE,
         ),
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
@@ -94,7 +97,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            Probes,
+            *(OriginStore, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
@@ -102,7 +105,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost),
+        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp),
         "group": (),
         "authorization": (AllowsEverything,),
         "admission": (),

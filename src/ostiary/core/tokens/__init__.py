@@ -21,7 +21,14 @@ from __future__ import annotations
 
 from ostiary.core.tokens.application_tokens import ApplicationTokens
 from ostiary.core.tokens.program_tokens import API_TOKENS_PER_USER, TOKENS_PER_USER, IssuedToken
-from ostiary.core.tokens.revocations import LARGEST_SKEW, check_revocation, ends, ends_token
+from ostiary.core.tokens.revocations import (
+    LARGEST_SKEW,
+    check_revocation,
+    ended_origins,
+    ends,
+    ends_token,
+    origins_of,
+)
 from ostiary.core.tokens.storable import (
     CLOCK_TOLERANCE,
     check_object,
@@ -56,6 +63,7 @@ from ostiary.core.tokens.tokens import (
     Recheck,
     Tokens,
     keeping_secret,
+    unseal_hint,
     unseal_kept,
 )
 
@@ -90,12 +98,15 @@ __all__ = [
     "check_use",
     "digest",
     "digest_hex",
+    "ended_origins",
     "ends",
     "ends_token",
     "keeping_secret",
     "later_of",
     "new_token",
+    "origins_of",
     "too_many_objects",
+    "unseal_hint",
     "unseal_kept",
     "well_formed",
 ]

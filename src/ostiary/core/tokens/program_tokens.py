@@ -58,6 +58,7 @@ class ProgramTokens:
         delegation: str = "",
         at: datetime | None = None,
         sequence: int | None = None,
+        origins: tuple[str, ...] = (),
     ) -> IssuedToken:
         """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
 
@@ -81,6 +82,7 @@ class ProgramTokens:
             sequence=sequence,
             kind=SessionKind.API_TOKEN if name else SessionKind.EXCHANGE,
             name=name,
+            origins=origins,
         )
         check_answer(session)
         if not await self._allowances[session.kind].take(user.username):

@@ -1,6 +1,7 @@
 """What a revocation ends: one place, for the stores and for the caches above them.
 
-Called by `tokens`, by the token stores and by the gateway's authenticator. `UnsavedRevocations` keeps those that a
+Called by `tokens`, by the token stores and by the gateway's authenticator. `origins_of` and `ended_origins` say by
+which digests an identity system's logout finds the sessions of a sign-in. `UnsavedRevocations` keeps revocations that a
 store could not write.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from hashlib import sha256
 
 from ostiary.core.tokens.storable import check_text
 from ostiary.core.tokens.token_format import is_digest_hex
@@ -30,6 +32,8 @@ def ends(revocation: Revocation, session: Session) -> bool:
         return False
     if kind is RevocationKind.USER:
         return session.user.username == value
+    if kind is RevocationKind.ORIGIN:
+        return value in session.origins
     return kind is RevocationKind.BEFORE or value in session.user.groups
 
 
@@ -45,6 +49,43 @@ def ends_token(revocation: Revocation, token_digest: bytes, session: Session) ->
     return ends(revocation, session)
 
 
+# --- where a session came from ---
+
+
+def origins_of(provider: str, *, session_id: str, subject: str) -> tuple[str, ...]:
+    """The digests that name a sign-in, for `Session.origins`; *session_id* and *subject* are the identity system's.
+
+    A reader of the store cannot find the session id, which nobody can guess. The provider is part of each: two issuers
+    may use the same names.
+    """
+    origins = []
+    if session_id:
+        origins.append(_origin("session", provider, session_id))
+    if subject:
+        origins.append(_origin("subject", provider, subject))
+    if subject and not session_id:
+        origins.append(_origin("subject without session", provider, subject))
+    return tuple(origins)
+
+
+def ended_origins(provider: str, *, session_id: str, subject: str) -> tuple[str, ...]:
+    """Which of these a logout ends: one sign-in, or all of a person's where it names no session.
+
+    A sign-in that came without a session id may be the one that is meant, so it ends with any of the person's.
+    """
+    if not session_id:
+        return (_origin("subject", provider, subject),) if subject else ()
+    unnamed = (_origin("subject without session", provider, subject),) if subject else ()
+    return (_origin("session", provider, session_id), *unnamed)
+
+
+def _origin(kind: str, provider: str, value: str) -> str:
+    # Lengths, so that no name can be read as the end of another.
+    parts = (kind, provider, value)
+    text = "".join(f"{len(part)}:{part}" for part in ("ostiary origin", *parts))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def check_revocation(revocation: Revocation, now: datetime) -> None:
     """Raise `ValueError` for a revocation that would match nothing, however it was meant, or that is not yet due."""
     check_text(revocation.value)
@@ -57,6 +98,8 @@ def check_revocation(revocation: Revocation, now: datetime) -> None:
             raise ValueError("the time is in the future: a revocation can only end sessions that have begun")
     if revocation.kind is RevocationKind.TOKEN and not is_digest_hex(revocation.value):
         raise ValueError("a token is revoked by the 64 hex digits of its digest")
+    if revocation.kind is RevocationKind.ORIGIN and not is_digest_hex(revocation.value):
+        raise ValueError("sessions are revoked by the 64 hex digits of an origin's digest")
 
 
 class UnsavedRevocations:
@@ -93,6 +136,7 @@ class UnsavedRevocations:
             (RevocationKind.SESSION, session.id),
             (RevocationKind.USER, session.user.username),
             (RevocationKind.BEFORE, ""),
+            *((RevocationKind.ORIGIN, origin) for origin in session.origins),
             *((RevocationKind.GROUP, group) for group in session.user.groups),
         ]
         candidates = [self._kept[key] for key in keys if key in self._kept]

@@ -91,6 +91,7 @@ def check_text(text: str) -> None:
 def _texts(session: Session) -> Iterator[str]:
     user = session.user
     yield from (session.id, session.provider, session.client, session.name, user.username, user.uid, *user.groups)
+    yield from session.origins
     for key, values in user.extra:
         yield from (key, *values)
     for group, source in session.sources:

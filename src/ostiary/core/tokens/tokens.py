@@ -75,17 +75,23 @@ class BrowserSession:
 class Attested:
     """What the providers say of a user: who it is, and for each group how it is known.
 
-    `kept` is what the identity provider wants to have again when the session is renewed.
+    `kept` is what the identity provider wants to have again when the session is renewed, `origins` name the sign-in at
+    the identity system, and `sign_out_hint` is what ends that there.
     """
 
     user: UserInfo
     sources: tuple[tuple[str, str], ...] = ()
     kept: Secret | None = None
+    origins: tuple[str, ...] = ()
+    sign_out_hint: Secret | None = None
 
 
 Recheck = Callable[[Session], Awaitable[Attested]]
 Keep = Callable[[Issued], Awaitable[None]]
 _KEPT = b"kept by an identity provider"
+_HINT = b"sign-out hint of an identity provider"
+# A longer one is left out: sessions are read with every token that is looked up.
+LARGEST_HINT = 8 * 1024
 
 
 class Tokens(ProgramTokens):
@@ -122,6 +128,7 @@ class Tokens(ProgramTokens):
         sequence: int | None = None,
         kept: Secret | None = None,
         session_lifetime: timedelta | None = None,
+        origins: tuple[str, ...] = (),
     ) -> Issued:
         """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
 
@@ -134,7 +141,7 @@ class Tokens(ProgramTokens):
         session = self._session(user, provider, sources, client, start, session_lifetime)
         if sequence is None and at is None:
             sequence = await self.sequence()
-        session = replace(session, sequence=sequence)
+        session = replace(session, sequence=sequence, origins=origins)
         issued, records = self._pair(session, now, kept)
         await self.store.add(issued.session, records)
         await self._end_oldest(issued.session)
@@ -149,12 +156,19 @@ class Tokens(ProgramTokens):
         client: str = "",
         kept: Secret | None = None,
         session_lifetime: timedelta | None = None,
+        sequence: int | None = None,
+        origins: tuple[str, ...] = (),
+        sign_out_hint: Secret | None = None,
     ) -> BrowserSession:
-        """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins."""
+        """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins.
+
+        *sequence* is as in `issue`.
+        """
         now = self._clock.now()
         session = self._session(user, provider, sources, client, now, session_lifetime)
-        session = replace(session, sequence=await self.sequence())
+        sequence = await self.sequence() if sequence is None else sequence
         secret = new_token(BROWSER_PREFIX)
+        session = replace(session, sequence=sequence, origins=origins, sealed_hint=_sealed_hint(sign_out_hint, secret))
         session = _with_kept(session, kept, keeping_secret(secret))
         record = TokenRecord(digest(secret.reveal()), session.id, now, session.expires_at, TokenKind.BROWSER)
         await self.store.add(session, [record])
@@ -346,6 +360,18 @@ def unseal_kept(session: Session, secret: str | bytes) -> Secret | None:
     text = secret if isinstance(secret, str) else secret.decode("ascii", "replace")
     unsealed = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
     return None if unsealed is None else Secret(unsealed)
+
+
+def unseal_hint(session: Session, secret: Secret) -> Secret | None:
+    """What ends the sign-in of *session* at its identity system, for the browser that has *secret*."""
+    unsealed = unseal_text(session.sealed_hint, _HINT, secret.reveal()) if session.sealed_hint else None
+    return None if unsealed is None else Secret(unsealed)
+
+
+def _sealed_hint(hint: Secret | None, secret: Secret) -> str:
+    if hint is None or len(hint.reveal().encode()) > LARGEST_HINT:
+        return ""
+    return seal_text(hint.reveal(), _HINT, secret.reveal())
 
 
 def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session:

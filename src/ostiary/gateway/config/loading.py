@@ -108,6 +108,7 @@ def read_sections(
     parts = {
         "external_url": external_url,
         "authorities_pem": sections.authorities_pem(file),
+        "look": sections.look(file, root, identities),
         "groups": sections.groups(file, builder, identities),
         "authorization": sections.authorization(file.authorization, builder, identities),
         "upstreams": served,

@@ -41,6 +41,8 @@ from ostiary.gateway.config.settings.gateway_file import (
     UpstreamEntry,
 )
 from ostiary.gateway.config.settings.listen import Listen
+from ostiary.gateway.look.images import MOST_ENCODED, image_or_none
+from ostiary.gateway.look.look import Look
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.audit import AuditProvider
 from ostiary.interfaces.identity import NeedsClientCertificate
@@ -96,6 +98,16 @@ def authorities_pem(file: GatewayFile) -> str | None:
     return None if file.listen.tls is None else own_authorities(file.listen.tls.certificate)
 
 
+def look(file: GatewayFile, root: Fields, known: IdentitiesByName) -> Look:
+    """How the pages look. All images on a page count, because each is part of it."""
+    look = file.pages.look()
+    images = [look.logo, look.favicon, *(provider.image for provider in known.values() if provider is not None)]
+    if sum(map(len, images)) > MOST_ENCODED:
+        mistake = f"the images of logo, favicon and iconFile have more than {MOST_ENCODED * 3 // 4096} KiB together"
+        root.problem(mistake, "pages", "use smaller ones: each page holds them")
+    return look
+
+
 # --- providers ---
 
 
@@ -120,7 +132,16 @@ def identities(file: GatewayFile, builder: Builder) -> IdentitiesByName:
         if has_trait(provider.instance, NeedsClientCertificate) and lacks_client_certificates(file.listen, fields):
             fields.problem(NO_CLIENT_CERTIFICATES, "type")
         prefix = default if entry.prefix is None else entry.prefix
-        by_name.setdefault(name, Identity(*_parts(provider), prefix=prefix, display_name=entry.display_name))
+        by_name.setdefault(
+            name,
+            Identity(
+                *_parts(provider),
+                prefix=prefix,
+                display_name=entry.display_name,
+                icon=entry.icon,
+                image=image_or_none(entry.icon_file),
+            ),
+        )
     return by_name
 
 

@@ -58,8 +58,9 @@ def marks_json(marks: Iterable[Revocation]) -> dict[str, object]:
 
 
 def _mark_json(mark: Revocation) -> dict[str, object]:
-    # Enough to recognise a token by. The whole digest is not shown.
-    value = mark.value[:8] if mark.kind is RevocationKind.TOKEN else mark.value
+    # Enough to recognise a token, or the origin of a sign-in, by. The whole digest is not shown.
+    is_digest = mark.kind in (RevocationKind.TOKEN, RevocationKind.ORIGIN)
+    value = mark.value[:8] if is_digest else mark.value
     times = {"before": mark.at, "recorded": mark.recorded_at}
     row: dict[str, object] = {"type": mark.kind.value, "value": value, "by": mark.by, "sequence": mark.sequence}
     return row | {key: time.astimezone(UTC).isoformat() for key, time in times.items() if time is not None}

@@ -2,7 +2,9 @@
 
 A revocation can concern a JWT only if that was signed before it, and a JWT lives 15 minutes at most. So a revocation
 stays on the list for that long, and a little for clocks that differ. Each kind has its claim: a token its ``jti``, a
-session its ``sid``, a user ``username``, a group ``groups``; ``sequence`` and ``auth_time`` say what began before.
+session its ``sid``, a user ``username``, a group ``groups``; ``sequence`` and ``auth_time`` say what began before. A
+JWT does not say which sign-in at an identity system it came from: when such a sign-in ends, all older JWTs of its user
+are refused. Whoever has another living session gets a new one.
 
 The list is bounded for each user and in all, because anybody can sign in and out again and again. Of a user with more
 revoked ids than the share, the newest stand there by id, and one rule (``username`` and ``iat``) stands for the others:
@@ -57,7 +59,7 @@ def revoked_credentials(
     If it would be longer though each user has one rule: all JWTs that are older than the last revocation.
     """
     recent = [each for each in revocations if each.recorded_at is None or now - each.recorded_at <= LISTED_FOR]
-    subjects = _subjects(recent)
+    subjects = [*_subjects(recent), *_of_ended_origins(recent, now)]
     by_owner = _by_owner(_ids(recent, now))
     listed = list(by_owner.pop("", ()))
     share = _share(by_owner, room=most - len(subjects) - len(listed), most_of_user=most_of_user)
@@ -130,7 +132,7 @@ def _subjects(revocations: Iterable[Revocation]) -> list[RevokedSubject]:
     """Without those that another one makes needless: who signs out everywhere ten times has one entry."""
     by_name: dict[tuple[str | None, str | None], list[RevokedSubject]] = {}
     for each in revocations:
-        if each.kind in (RevocationKind.TOKEN, RevocationKind.SESSION):
+        if each.kind in (RevocationKind.TOKEN, RevocationKind.SESSION, RevocationKind.ORIGIN):
             continue
         subject = _subject(each)
         kept = by_name.setdefault((subject.username, subject.group), [])
@@ -148,6 +150,22 @@ def _subject(revocation: Revocation) -> RevokedSubject:
         # Whole seconds: what began within the same second is refused, too.
         began_until=None if revocation.at is None else int(revocation.at.timestamp()),
     )
+
+
+def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[RevokedSubject]:
+    """One for each user. Where no session came from an origin, it has no owner, and there is no JWT to refuse."""
+    last: dict[str, Revocation] = {}
+    for each in revocations:
+        if each.kind is RevocationKind.ORIGIN and each.owner:
+            last[each.owner] = each
+    return [
+        RevokedSubject(
+            username=owner,
+            sequence=each.sequence or None,
+            issued_until=_issued_until(each.recorded_at or now),
+        )
+        for owner, each in last.items()
+    ]
 
 
 def _covers(one: RevokedSubject, other: RevokedSubject) -> bool:

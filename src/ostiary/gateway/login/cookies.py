@@ -51,6 +51,10 @@ def without_ours(request: LoginRequest) -> LoginRequest:
     return replace(request, headers=tuple(headers))
 
 
+def without_cookies(request: LoginRequest) -> LoginRequest:
+    return replace(request, headers=tuple(header for header in request.headers if header[0] != "cookie"))
+
+
 def _cookies(request: LoginRequest) -> list[tuple[str, str]]:
     # Not the standard library's reader, which drops all cookies if one of them is odd.
     parts = [part for name, value in request.headers if name == "cookie" for part in value.split(";")]

@@ -40,6 +40,12 @@ class LoginEvents:
             reason=reason,
         )
 
+    def record_logout(self, request: LoginRequest, *, provider: str, username: str, sessions: int, status: int) -> None:
+        """An identity system has ended a sign-in, and so many sessions of this user ended with it."""
+        ended = f"{sessions} session{'' if sessions == 1 else 's'} ended"
+        reason = f"logout by the identity system: {ended}"
+        self._emit(LoginEventKind.ENDED, request, status, provider=provider, username=username, reason=reason)
+
     def record_refusal(
         self, error: OstiaryError, request: LoginRequest, answer: LoginAnswer, provider: str = ""
     ) -> LoginAnswer:

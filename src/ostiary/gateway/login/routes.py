@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
@@ -42,9 +41,9 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.admin import AdminPages
 from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
-from ostiary.gateway.login.pages.languages import Languages
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.pages.signed_in import Pages
-from ostiary.gateway.login.pages.views.site import Site
+from ostiary.gateway.login.pages.views.site import Site, provider_look, sign_in_kind
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
@@ -54,16 +53,19 @@ from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sessions.logouts import Logouts
+from ostiary.gateway.login.sessions.sign_outs import SignOuts
 from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, ParkedReturns
 from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.upstream.applications import Applications
-from ostiary.interfaces.identity import LoginRequest, SignIn, TellsSignIn
+from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
@@ -87,6 +89,7 @@ class Login:
         tokens: Tokens,
         external_url: str,
         authorities_pem: str | None = None,
+        look: Look = DEFAULT_LOOK,
         authorizer: Authorizer | None = None,
         ended: EveryEndedRequest | None = None,
         refusals: EveryRefusal | None = None,
@@ -109,14 +112,20 @@ class Login:
         checks = GroupChecks(groups, relevant_groups)
         self._identity = {provider.name: provider for provider in identity}
         self._people = for_people(self._identity)
-        self._site = Site(url, authorities_pem, tuple((each.name, each.label) for each in identity))
-        self._languages = Languages(secure=secure)
+        self._site = Site(url, authorities_pem, {each.name: provider_look(each) for each in identity})
+        self._readers = Readers(look, secure=secure)
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
         lengths = SessionLengths(self._identity, unchecked=unchecked_session)
         providers = self._providers = ProviderCalls(
-            self._identity, checks, store, external_url=url, provider_seconds=provider_seconds, clock=clock
+            self._identity,
+            checks,
+            store,
+            last_revocation=tokens.sequence,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
         codes = Codes(store, tokens, lengths, clock=clock)
@@ -146,6 +155,16 @@ class Login:
             lengths=lengths,
             starts=self._starts,
         )
+        logouts = Logouts(
+            self._identity,
+            tokens,
+            browsers=self._browsers,
+            events=self._events,
+            external_url=url,
+            provider_seconds=provider_seconds,
+            clock=clock,
+            counts=counts,
+        )
         self._sign_in = SignInPaths(
             self._identity,
             self._site,
@@ -156,6 +175,7 @@ class Login:
             events=self._events,
             starts=self._starts,
             exchange=self._exchange,
+            logouts=logouts,
         )
         self._application_sign_ins = ApplicationSignIns(store, secure=secure, clock=clock)
         self._visits = (
@@ -186,6 +206,9 @@ class Login:
             sessions=self._sessions,
             events=self._events,
             lengths=lengths,
+            sign_outs=SignOuts(
+                self._identity, events=self._events, return_url=logouts.at, provider_seconds=provider_seconds
+            ),
             admin=None if authorizer is None else AdminPages(tokens, authorizer, refusals, ended, replicas),
             api_tokens=None
             if authorizer is None or api_tokens is None
@@ -207,9 +230,9 @@ class Login:
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
         """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
         visit = Visit(replace(request, request_id=request_id), wants_html(request))
-        if (chosen := self._languages.choice(visit)) is not None:
+        if (chosen := self._readers.choice(visit)) is not None:
             return chosen
-        with self._languages.reading(visit.request):
+        with self._readers.reading(visit.request):
             answer = self._events.record_answer(visit.request, await self._answer(visit))
             return views.error(answer, request_id) if visit.html and answer.message else answer
 
@@ -245,7 +268,7 @@ class Login:
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:
-                kinds = {name: _sign_in_kind(provider) for name, provider in self._people.items()}
+                kinds = {name: sign_in_kind(provider).value for name, provider in self._people.items()}
                 programs = [name for name in self._identity if name not in self._people]
                 return answers.methods(kinds, programs, self._external_url)
             case ["kubeconfig"]:
@@ -350,8 +373,3 @@ class Login:
 
 
 _BEARER = ("WWW-Authenticate", answers.bearer_challenge().header("WWW-Authenticate") or "")
-
-
-def _sign_in_kind(provider: Identity) -> str:
-    telling = ability(provider.instance, TellsSignIn)
-    return SignIn.REDIRECT.value if telling is None else telling.sign_in.value

@@ -13,7 +13,7 @@ import hmac
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from ostiary.errors import LoginRefused
@@ -34,40 +34,64 @@ class Returned:
     verifier: Secret
 
 
-def begin(authorize_url: str, parameters: Mapping[str, str], request: LoginRequest) -> Redirect:
-    """The way to the identity system's page. *parameters* are added to those that every such flow has."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can be sent, through the browser or before it, and what is to be remembered of it."""
+
+    parameters: Mapping[str, str] = field(repr=False)
+    remember: tuple[tuple[str, str], ...] = field(repr=False)
+    state: str = field(repr=False)
+
+
+def prepare(parameters: Mapping[str, str], request: LoginRequest) -> Prepared:
+    """*parameters*, and those that every such flow has."""
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    query = {
-        **parameters,
+    every_flow_has = {
         "redirect_uri": request.callback_url,
         "state": state,
         "code_challenge": challenge,
         "code_challenge_method": "S256",
     }
-    return Redirect(f"{authorize_url}?{urlencode(query)}", remember=((STATE, state), (VERIFIER, verifier)))
+    return Prepared({**parameters, **every_flow_has}, ((STATE, state), (VERIFIER, verifier)), state)
 
 
-def parse_return(request: LoginRequest, system: str) -> Returned:
-    """The code that came back; raises `LoginRefused` unless it belongs to a login of this browser."""
+def begin(authorize_url: str, parameters: Mapping[str, str], request: LoginRequest) -> Redirect:
+    """The way to the identity system's page. *parameters* are added to those that every such flow has."""
+    prepared = prepare(parameters, request)
+    return Redirect(f"{authorize_url}?{urlencode(prepared.parameters)}", remember=prepared.remember)
+
+
+def returned_parameters(request: LoginRequest, *, by_post: bool = False) -> tuple[tuple[str, str], ...]:
+    """What the browser brought back: in the address, or with *by_post* in a form and nowhere else."""
+    return request.form if by_post else request.query
+
+
+def parse_return(request: LoginRequest, system: str, *, by_post: bool = False) -> Returned:
+    """The code that came back; raises `LoginRefused` unless it belongs to a login of this browser.
+
+    With *by_post* it comes in a form, and only so: otherwise it was not answered as it was asked.
+    """
     remembered = dict(request.remembered)
     expected, verifier = remembered.get(STATE, ""), remembered.get(VERIFIER, "")
-    if request.method != "GET":
-        raise LoginRefused(_AGAIN, cause="the return is not a GET")
-    states = [value for name, value in request.query if name == "state"]
+    method = "POST" if by_post else "GET"
+    if request.method != method:
+        raise LoginRefused(_AGAIN, cause=f"the return is not a {method}")
+    parameters = returned_parameters(request, by_post=by_post)
+    states = [value for name, value in parameters if name == "state"]
     if len(states) != 1 or not expected or not verifier:
         raise LoginRefused(_AGAIN, cause="there is no state, or nothing is remembered of this login")
     if not hmac.compare_digest(states[0].encode("utf-8", "surrogatepass"), expected.encode()):
         raise LoginRefused(_AGAIN, cause="the returned state does not match")
-    _check_error(request, system)
-    codes = [value for name, value in request.query if name == "code"]
+    _check_error(parameters, system)
+    codes = [value for name, value in parameters if name == "code"]
     if len(codes) != 1 or not 0 < len(codes[0]) <= MAX_CODE:
         raise LoginRefused(f"{system} returned no code: start again", cause="there is not exactly one code")
     return Returned(Secret(codes[0]), Secret(verifier))
 
 
-def _check_error(request: LoginRequest, system: str) -> None:
-    errors = [value for name, value in request.query if name == "error"]
+def _check_error(parameters: tuple[tuple[str, str], ...], system: str) -> None:
+    errors = [value for name, value in parameters if name == "error"]
     if "access_denied" in errors:
         raise LoginRefused(
             f"{system} access was denied: you did not allow it to share your identity", cause="access_denied"

@@ -6,10 +6,11 @@ Called by the token stores. A session's user is compact JSON text; what is index
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from ostiary.interfaces.token_store import Session, SessionKind, TokenKind, TokenRecord
+from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, SessionKind, TokenKind, TokenRecord
 from ostiary.model import UserInfo
 
 KINDS = {
@@ -27,8 +28,12 @@ NARROWED = 4
 SESSION_KINDS = {SessionKind.SIGN_IN: 0, SessionKind.EXCHANGE: 1, SessionKind.API_TOKEN: 2}
 SESSION_KIND_OF = {number: kind for kind, number in SESSION_KINDS.items()}
 
-# How many parts the body of a session has.
-_PARTS = 8
+# What stands for each missing part at the end of a session's body: name, origins and sealed hint were added later.
+_PARTS: tuple[str | list[object], ...] = ("", [], [], "", [], "", "", "", [], "")
+# An origin is indexed among the groups of a session, and its revocation is one of such a group. So a version that knows
+# of no origins goes on with the store: it reads of a group that nobody is in.
+_ORIGIN = "ostiary.dev/sign-in:"
+_ORIGIN_NAME = re.compile(re.escape(_ORIGIN) + "([0-9a-f]{64})")
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,10 +82,8 @@ def decode_session(
     used_at: int | None,
 ) -> Session:
     parts = json.loads(body)
-    while len(parts) < _PARTS:
-        # The last two were added later: sessions of an earlier version have none.
-        parts.append("")
-    uid, groups, extra, provider, sources, client, sealed, name = parts[:_PARTS]
+    parts += _PARTS[len(parts) :]
+    uid, groups, extra, provider, sources, client, sealed, name, origins, hint = parts[: len(_PARTS)]
     return make_session(
         session_id,
         (username, uid, groups, extra),
@@ -91,6 +94,7 @@ def decode_session(
         SESSION_KIND_OF[kind],
         name,
         None if used_at is None else moment_of(used_at),
+        (origins, hint),
     )
 
 
@@ -104,8 +108,12 @@ def make_session(
     kind: SessionKind,
     name: str,
     last_used_at: datetime | None,
+    origin: tuple[Sequence[str], str] = ((), ""),
 ) -> Session:
-    """*user* is the name and what `user_parts` has made, *rest* what `rest_of` has made, decoded from JSON."""
+    """*user* is the name and what `user_parts` has made, *rest* what `rest_of` has made, decoded from JSON.
+
+    *origin* are `Session.origins` and `Session.sealed_hint`.
+    """
     username, uid, groups, extra = user
     provider, sources, client, sealed = rest
     return Session(
@@ -121,6 +129,8 @@ def make_session(
         kind,
         name,
         last_used_at,
+        tuple(origin[0]),
+        origin[1],
     )
 
 
@@ -135,13 +145,41 @@ def rest_of(of: Session) -> list[object]:
 
 def encode_body(of: Session) -> str:
     """All but the id, the kind, the username and the times. What is about the user comes first."""
-    return dump_parts([*user_parts(of), *rest_of(of), of.name])
+    return dump_parts([*user_parts(of), *rest_of(of), of.name, of.origins, of.sealed_hint])
 
 
 def dump_parts(parts: list[object]) -> str:
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
-def groups_in(body: str) -> list[str]:
-    groups: list[str] = json.loads(body)[1]
-    return groups
+# --- by which names a session is found: its groups, and its origins among them ---
+
+
+def index_names(of: Session) -> list[str]:
+    return [*of.user.groups, *map(origin_name, of.origins)]
+
+
+def index_names_in(body: str) -> list[str]:
+    parts = json.loads(body)
+    origins = parts[8] if len(parts) > 8 else ()
+    return [*parts[1], *map(origin_name, origins)]
+
+
+def origin_name(origin: str) -> str:
+    return _ORIGIN + origin
+
+
+def origin_in(name: str) -> str:
+    return name.removeprefix(_ORIGIN)
+
+
+def encode_kind(revocation: Revocation) -> tuple[RevocationKind, str]:
+    """Kind and value of a revocation as stores write them."""
+    if revocation.kind is RevocationKind.ORIGIN:
+        return RevocationKind.GROUP, origin_name(revocation.value)
+    return revocation.kind, revocation.value
+
+
+def decode_kind(kind: str, value: str) -> tuple[RevocationKind, str]:
+    origin = _ORIGIN_NAME.fullmatch(value) if kind == RevocationKind.GROUP.value else None
+    return (RevocationKind(kind), value) if origin is None else (RevocationKind.ORIGIN, origin[1])

@@ -133,6 +133,10 @@ class MemoryTokenStore(MemoryObjects):
         ]
         return sorted(living, key=lambda session: session.created_at, reverse=True)[:limit]
 
+    async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
+        listed = await self.sessions(limit=len(self._sessions))
+        return [session for session in listed if origin in session.origins][:limit]
+
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         return len(await self.sessions(username=username, kind=kind, limit=len(self._sessions)))
 

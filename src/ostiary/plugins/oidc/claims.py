@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from ostiary.core.config import Fields, Json
 from ostiary.core.settings.kinds import SettingKind, Text
@@ -24,7 +24,20 @@ EMAIL = "email"
 MAX_USERNAME = 256
 # As Kubernetes wants the keys of extra to be: a name of somebody's domain, and in small letters.
 EXTRA_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-_.a-z0-9/]{0,126}[a-z0-9])?")
-RESERVED = re.compile(r"(.*\.)?(kubernetes|k8s)\.io/.*")
+# Those of ostiary.dev are what the gateway itself vouches for.
+RESERVED = re.compile(r"(.*\.)?((kubernetes|k8s)\.io|ostiary\.dev)/.*")
+
+
+class ReadsClaims(Protocol):
+    """Makes a user of what an issuer says. Issuers with habits of their own have readers of their own."""
+
+    def user(self, claims: Mapping[str, object], id_token: Mapping[str, object]) -> UserInfo:
+        """Who *claims* are about; *id_token* is empty where none came, at a refresh.
+
+        Raises `LoginRefused` if the claims name nobody who may come in, and `ProviderError` if they cannot be read.
+        """
+
+    def produces(self) -> Produces: ...
 
 
 def claim(what: str, *, unset: str = "") -> Text:
@@ -68,13 +81,16 @@ class ClaimNames:
         tuple[tuple[str, str], ...], ExtraClaims("keys of one's own domain, each with its claim", unset="none")
     ] = ()
 
-    def user(self, claims: Mapping[str, object]) -> UserInfo:
-        """Raises `LoginRefused` if the claims name nobody, and `ProviderError` if they cannot be read."""
+    def user(self, claims: Mapping[str, object], id_token: Mapping[str, object] | None = None) -> UserInfo:
+        """Raises `LoginRefused` if the claims name nobody, and `ProviderError` if they cannot be read.
+
+        Nothing is taken from *id_token*, since *claims* may be from elsewhere on purpose.
+        """
         return UserInfo(
             username=_username(self.username, claims),
-            uid=_one(self.uid, claims) if self.uid else "",
+            uid=text_of(self.uid, claims) if self.uid else "",
             groups=self._groups(claims),
-            extra=tuple((key, values) for key, claim in sorted(self.extra) if (values := _many(claim, claims))),
+            extra=tuple((key, values) for key, claim in sorted(self.extra) if (values := texts_of(claim, claims))),
         )
 
     def produces(self) -> Produces:
@@ -89,12 +105,12 @@ class ClaimNames:
                 cause=f'the issuer leaves out the claim "{self.groups}", and has it elsewhere',
                 hint="let the issuer send only the groups that are assigned to this application",
             )
-        return tuple(dict.fromkeys(_many(self.groups, claims))) if self.groups else ()
+        return tuple(dict.fromkeys(texts_of(self.groups, claims))) if self.groups else ()
 
 
 def _username(claim: str, claims: Mapping[str, object]) -> str:
     try:
-        username = _one(claim, claims)
+        username = text_of(claim, claims)
     except ProviderError:
         # A number, say. The issuer is there, and says nothing that is a name: no outage.
         username = ""
@@ -103,14 +119,14 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
     return username
 
 
-def _one(claim: str, claims: Mapping[str, object]) -> str:
-    values = _many(claim, claims)
+def text_of(claim: str, claims: Mapping[str, object]) -> str:
+    values = texts_of(claim, claims)
     if len(values) > 1:
         raise _unreadable(claim)
     return values[0] if values else ""
 
 
-def _many(claim: str, claims: Mapping[str, object]) -> tuple[str, ...]:
+def texts_of(claim: str, claims: Mapping[str, object]) -> tuple[str, ...]:
     value = claims.get(claim)
     if value is None:
         return ()

@@ -2,6 +2,7 @@
 
     handle_client    discovery -> Redirect to the issuer; the gateway remembers state, nonce and verifier
     handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> user
+    handle_logout    what the issuer says has ended; sign_out: where a browser goes after a sign-out here (`logout`)
     ask_again        refresh token to the token endpoint -> ID token or UserInfo -> the user as of now
 
     identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
@@ -13,49 +14,38 @@ issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups come f
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import secrets
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from urllib.parse import parse_qsl, quote_plus, urlsplit, urlunsplit
+from types import MappingProxyType
 
+from ostiary.core.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import read_settings
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
+from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.claims.groups import ClaimedGroups
-from ostiary.plugins.common.authorization_code import Returned, begin, parse_return
+from ostiary.plugins.common.authorization_code import parse_return, returned_parameters
 from ostiary.plugins.common.jwt.algorithms import ALGORITHMS
 from ostiary.plugins.common.jwt.issuer import SYSTEM, Issuer, check_issuer, outbound_to_issuer
 from ostiary.plugins.common.jwt.settings import CLOCK_SKEW
-from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, TokenRules, verify_with
-from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
+from ostiary.plugins.common.jwt.tokens import TokenRules
+from ostiary.plugins.common.outbound import Outbound, SecretFile
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
-from ostiary.plugins.oidc.claims import ClaimNames
+from ostiary.plugins.oidc.authorization_request import NONCE, AuthorizationRequests
+from ostiary.plugins.oidc.claims import ClaimNames, ReadsClaims
+from ostiary.plugins.oidc.kept import Kept, refresh_token_of
+from ostiary.plugins.oidc.logout import OidcLogouts, session_id_of
 from ostiary.plugins.oidc.metadata import IssuerMetadata, read_metadata
-from ostiary.plugins.oidc.settings import BASIC, OidcSettings
-
-NONCE = "nonce"
-# How a client proves itself (OpenID Connect Core, 9). Issuers take the first one, unless they say otherwise.
-_ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-_AGAIN = "this sign-in cannot be completed: start again"
-_NOT_BELIEVED = "the response of the identity system is invalid"
-_ENDED = "this session has expired or was revoked: sign in again"
-# The texts for the person and for the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
-_REFUSED = {
-    "authorization_code": (_AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
-    "refresh_token": (
-        _ENDED,
-        "the issuer rejected the refresh token: the account is disabled or its session has ended",
-    ),
-}
+from ostiary.plugins.oidc.settings import AUTO, FORM_POST, QUERY, OidcSettings
+from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, sign_in_context
+from ostiary.plugins.oidc.token_endpoint import AGAIN, Client, TokenEndpoint
+from ostiary.plugins.oidc.verified_claims import ClaimsOfTokens, IdTokens, IdTokensOfIssuer, VerifiedClaims
 
 
 class OidcIdentity(ClaimedGroups):
@@ -64,10 +54,12 @@ class OidcIdentity(ClaimedGroups):
     *client_authentication* is for a client that is registered for the one way only; left out, the issuer tells.
     Further *audiences* may stand in an ID token beside the client. With *user_info* the claims about the person come
     from the issuer's UserInfo endpoint, and none of them from the ID token. A refresh token is kept if one is given;
-    *prompt* is for issuers that give one only after consent.
+    *prompt* is for issuers that give one only after consent. *parameters* are those that this issuer alone knows.
+    With *announced_issuer* the discovery document names that one, and *id_tokens* knows whom to believe in its place.
     """
 
     renewal_check: RenewalCheck
+    returns_by_post: bool
 
     def __init__(
         self,
@@ -77,34 +69,57 @@ class OidcIdentity(ClaimedGroups):
         client_secret_file: str | os.PathLike[str] | None = None,
         client_authentication: str = "",
         scopes: Iterable[str] = (),
-        claims: ClaimNames = ClaimNames(),  # noqa: B008  # frozen
+        claims: ReadsClaims = ClaimNames(),  # noqa: B008  # frozen
         audiences: Iterable[str] = (),
         algorithms: Iterable[str] = ALGORITHMS,
         user_info: bool = False,
         clock_skew: timedelta = CLOCK_SKEW,
         prompt: str = "",
+        response_mode: str = QUERY,
+        pushed_authorization: str = AUTO,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+        announced_issuer: str = "",
+        id_tokens: IdTokens | None = None,
+        front_channel_logout: bool = False,
+        ends_session: bool = False,
         renewal: Renewal = Renewal.DEFAULT,
         outbound: Outbound | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._outbound = outbound or Outbound(SYSTEM)
-        self._issuer = Issuer(issuer, self._outbound, clock=clock)
-        self._client_id = client_id
-        self._secret = None if client_secret_file is None else SecretFile(client_secret_file, "the client secret")
-        self._authentication = client_authentication
-        self._scope = " ".join(dict.fromkeys(("openid", *scopes)))
+        self._issuer = Issuer(issuer, self._outbound, announced=announced_issuer, clock=clock)
+        secret = None if client_secret_file is None else SecretFile(client_secret_file, "the client secret")
+        self._client = Client(client_id, secret=secret, authentication=client_authentication)
+        self._requests = AuthorizationRequests(
+            self._client, self._outbound, response_mode=response_mode, pushed=pushed_authorization
+        )
+        self._token_endpoint = TokenEndpoint(self._client, self._outbound)
+        self._parameters = {**parameters, "scope": " ".join(dict.fromkeys(("openid", *scopes)))}
+        if prompt:
+            self._parameters["prompt"] = prompt
         self._claims = claims
-        self._user_info = user_info
-        self._prompt = prompt
         self._renews = renewal is not Renewal.SIGN_IN
         self.renewal_check = renewal.check(with_kept=True)
-        self._clock = clock
-        self._rules = TokenRules(
+        self.returns_by_post = response_mode == FORM_POST
+        rules = TokenRules(
             issuer=issuer,
             audiences=frozenset((client_id, *audiences)),
             client_id=client_id,
             algorithms=frozenset(algorithms),
             skew=clock_skew,
+        )
+        self._claims_of_tokens = ClaimsOfTokens(
+            id_tokens or IdTokensOfIssuer(self._issuer, rules, clock=clock), self._outbound, user_info=user_info
+        )
+        self._ends_session = ends_session
+        self._logouts = OidcLogouts(
+            self._issuer,
+            rules,
+            self._outbound,
+            client_id=client_id,
+            front_channel=front_channel_logout,
+            ends_session=ends_session,
+            clock=clock,
         )
         if renewal is Renewal.SIGN_IN:
             self.revalidate = sign_in_again
@@ -125,59 +140,57 @@ class OidcIdentity(ClaimedGroups):
             user_info=settings.user_info,
             clock_skew=settings.clock_skew,
             prompt=settings.prompt,
+            response_mode=settings.response_mode,
+            pushed_authorization=settings.pushed_authorization,
+            front_channel_logout=settings.front_channel_logout,
+            ends_session=settings.end_session,
             renewal=settings.renewal,
             outbound=outbound_to_issuer(settings.ca, fields),
             clock=context.clock,
         )
-        if provider._secret is not None:
-            provider._secret.check(fields, "clientSecretFile")
+        provider._client.check(fields)
         return provider
 
     def produces(self) -> Produces:
-        return self._claims.produces()
+        produced = self._claims.produces()
+        return replace(produced, extra=tuple(sorted({*produced.extra, *KEYS})))
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
-        metadata = await self._metadata()
-        nonce = secrets.token_urlsafe(32)
-        endpoint = urlsplit(metadata.authorization_endpoint)
-        parameters = {
-            # Some issuers have parameters of their own in the address of the page.
-            **dict(parse_qsl(endpoint.query, keep_blank_values=True)),
-            "response_type": "code",
-            "client_id": self._client_id,
-            "scope": self._scope,
-            "nonce": nonce,
-            **({"prompt": self._prompt} if self._prompt else {}),
-        }
-        redirect = begin(urlunsplit(endpoint._replace(query="")), parameters, request)
-        return replace(redirect, remember=(*redirect.remember, (NONCE, nonce)))
+        return await self._requests.redirect(self._parameters, request, await self._metadata())
 
-    async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified:
-        came = parse_return(request, "the identity system")
+    async def handle_provider(self, request: LoginRequest) -> Identified:
+        came = parse_return(request, "the identity system", by_post=self.returns_by_post)
         nonce = dict(request.remembered).get(NONCE, "")
         if not nonce:
-            raise LoginRefused(_AGAIN, cause="the state of this sign-in is incomplete")
+            raise LoginRefused(AGAIN, cause="the state of this sign-in is incomplete")
         metadata = await self._metadata()
         self._check_sender(request, metadata)
-        tokens = await self._exchange(came, request.callback_url, metadata)
-        claims, subject = await self._claims_of(tokens, nonce, metadata)
-        user = self._claims.user(claims)
-        refresh_token = tokens.get("refresh_token")
-        if not self._renews or not isinstance(refresh_token, str) or not refresh_token:
-            return user
-        return Identified(user, _secret_to_keep(refresh_token, subject))
+        tokens = await self._token_endpoint.exchange(came, request.callback_url, metadata)
+        verified = await self._claims_of_tokens.at_sign_in(tokens, nonce, metadata)
+        user = self._user(verified)
+        refresh_token = refresh_token_of(tokens) if self._renews else ""
+        return Identified(
+            user,
+            Kept(refresh_token, verified.subject).seal() if refresh_token else None,
+            session_id=session_id_of(verified.id_token),
+            subject=verified.subject,
+            sign_out_hint=Secret(str(tokens["id_token"])) if self._ends_session else None,
+        )
 
     async def ask_again(self, user: UserInfo, kept: Secret) -> Identified:
-        refresh_token, subject = _read_kept(kept)
+        before = Kept.read(kept)
         metadata = await self._metadata()
-        tokens = await self._ask_tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, metadata)
-        claims = await self._claims_again(tokens, subject, metadata)
+        tokens = await self._token_endpoint.refresh(before.refresh_token, metadata)
+        verified = await self._claims_of_tokens.at_refresh(tokens, before.subject, metadata)
         # An issuer that rotates refresh tokens takes the old one for stolen from now on.
-        newer = tokens.get("refresh_token")
-        return Identified(
-            self._claims.user(claims),
-            _secret_to_keep(newer if isinstance(newer, str) and newer else refresh_token, subject),
-        )
+        refresh_token = refresh_token_of(tokens) or before.refresh_token
+        return Identified(self._user(verified, context_of(user)), Kept(refresh_token, before.subject).seal())
+
+    async def handle_logout(self, request: LoginRequest) -> Logout:
+        return await self._logouts.handle(request)
+
+    async def sign_out(self, signed_out: SignOut) -> Redirect | None:
+        return await self._logouts.sign_out(signed_out)
 
     async def close(self) -> None:
         await self._outbound.close()
@@ -196,120 +209,12 @@ class OidcIdentity(ClaimedGroups):
 
     def _check_sender(self, request: LoginRequest, metadata: IssuerMetadata) -> None:
         """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
-        issuers = [value for name, value in request.query if name == "iss"]
+        parameters = returned_parameters(request, by_post=self.returns_by_post)
+        issuers = [value for name, value in parameters if name == "iss"]
         if (issuers or metadata.announces_iss) and issuers != [self._issuer.url]:
-            raise LoginRefused(_AGAIN, cause="the answer in the browser is from another issuer (iss)")
+            raise LoginRefused(AGAIN, cause="the answer in the browser is from another issuer (iss)")
 
-    # --- the code for tokens ---
-
-    async def _exchange(self, came: Returned, redirect_uri: str, metadata: IssuerMetadata) -> Mapping[str, object]:
-        form = {
-            "grant_type": "authorization_code",
-            "code": came.code.reveal(),
-            "redirect_uri": redirect_uri,
-            "code_verifier": came.verifier.reveal(),
-        }
-        return await self._ask_tokens(form, metadata)
-
-    async def _ask_tokens(self, form: dict[str, str], metadata: IssuerMetadata) -> Mapping[str, object]:
-        headers: dict[str, str] = {}
-        secret = None if self._secret is None else self._secret.current()
-        if secret is not None and self._sends_basic(metadata):
-            # Each part is a form value first (RFC 6749, 2.3.1): a colon in the name would otherwise end it.
-            pair = f"{quote_plus(self._client_id)}:{quote_plus(secret.reveal())}"
-            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        else:
-            form["client_id"] = self._client_id
-            if secret is not None:
-                form["client_secret"] = secret.reveal()
-        url = metadata.token_endpoint
-        answer = await self._outbound.ask("POST", url, headers=headers, form=form)
-        return self._tokens(answer, url, refused=_REFUSED[form["grant_type"]])
-
-    def _sends_basic(self, metadata: IssuerMetadata) -> bool:
-        if self._authentication:
-            return self._authentication == BASIC
-        return BASIC in metadata.authentication_methods
-
-    def _tokens(self, answer: HttpAnswer, url: str, *, refused: tuple[str, str]) -> Mapping[str, object]:
-        if answer.status == 200 and isinstance(answer.body, dict):
-            return answer.body
-        error = answer.text("error")
-        if answer.status == 400 and error == "invalid_grant":
-            summary, cause = refused
-            raise LoginRefused(summary, cause=cause)
-        reported = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
-        hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
-        raise self._outbound.failure(url, f"it answered a code with status {answer.status}{reported}", hint)
-
-    # --- what the tokens say ---
-
-    async def _claims_of(
-        self, tokens: Mapping[str, object], nonce: str, metadata: IssuerMetadata
-    ) -> tuple[Claims, str]:
-        """What the issuer says of the person, and its name for them."""
-        if not isinstance(tokens.get("id_token"), str):
-            hint = "the scope openid must be allowed there"
-            raise self._outbound.failure(metadata.token_endpoint, "it gave no ID token", hint)
-        claims = await self._verify_claims(tokens, nonce)
-        subject = str(claims["sub"])
-        if self._user_info:
-            return await self._user_info_of(subject, tokens, metadata), subject
-        return claims, subject
-
-    async def _claims_again(self, tokens: Mapping[str, object], subject: str, metadata: IssuerMetadata) -> Claims:
-        """The same at a refresh, where an ID token need not come along (OpenID Connect Core, 12.2)."""
-        if isinstance(tokens.get("id_token"), str):
-            claims = await self._verify_claims(tokens, None)
-            if claims["sub"] != subject:
-                raise LoginRefused(_NOT_BELIEVED, cause="the ID token of the refresh is about another person")
-            if not self._user_info:
-                return claims
-        if not metadata.user_info_endpoint:
-            cause = "at a refresh the issuer gives no ID token, and it has no UserInfo endpoint"
-            raise LoginRefused(_ENDED, cause=cause)
-        return await self._user_info_of(subject, tokens, metadata)
-
-    async def _verify_claims(self, tokens: Mapping[str, object], nonce: str | None) -> Claims:
-        try:
-            return await verify_with(
-                self._issuer,
-                str(tokens["id_token"]),
-                self._rules,
-                now=self._clock.now(),
-                nonce=nonce,
-                access_token=_access_token(tokens),
-            )
-        except TokenRefused as refused:
-            raise LoginRefused(_NOT_BELIEVED, cause=f"ID token: {refused}") from None
-
-    async def _user_info_of(self, subject: str, tokens: Mapping[str, object], metadata: IssuerMetadata) -> Claims:
-        url, access_token = metadata.user_info_endpoint, _access_token(tokens)
-        if not url or access_token is None:
-            why = "it has no UserInfo endpoint, or gave no access token"
-            raise self._outbound.failure(metadata.token_endpoint, why, "leave out userInfo")
-        answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {access_token}"})
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise self._outbound.failure(url, f"its UserInfo is not a JSON object (status {answer.status})")
-        # OpenID Connect Core 5.3.2: else it may be about anybody.
-        if answer.body.get("sub") != subject:
-            raise LoginRefused(_NOT_BELIEVED, cause="UserInfo is about another person")
-        return answer.body
-
-
-def _access_token(tokens: Mapping[str, object]) -> str | None:
-    access = tokens.get("access_token")
-    return access if isinstance(access, str) else None
-
-
-def _secret_to_keep(refresh_token: str, subject: str) -> Secret:
-    return Secret(json.dumps([refresh_token, subject]))
-
-
-def _read_kept(kept: Secret) -> tuple[str, str]:
-    try:
-        refresh_token, subject = json.loads(kept.reveal())
-        return str(refresh_token), str(subject)
-    except (ValueError, TypeError):
-        pass
-    raise LoginRefused(_ENDED, cause="what was kept of the sign-in cannot be read")
+    def _user(self, verified: VerifiedClaims, before: AuthenticationContext = NOTHING_KNOWN) -> UserInfo:
+        """Who it is, and how they signed in; *before* is what was known of that."""
+        user = self._claims.user(verified.claims, verified.id_token)
+        return with_context(user, sign_in_context(verified.id_token, before))

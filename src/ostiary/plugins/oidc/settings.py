@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``oidc``, and those that ``sso_cookie`` shares with it."""
+"""The settings of the identity provider ``oidc``, and those that ``sso_cookie`` and named issuers share with it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ostiary.plugins.oidc.claims import ClaimNames
 
 BASIC, POST = "client_secret_basic", "client_secret_post"
 PROMPTS = ("consent", "login", "select_account")
+QUERY, FORM_POST = "query", "form_post"
+AUTO, ALWAYS, NEVER = "auto", "always", "never"
 EMPTY_NAME = "it contains an empty string"
 
 
@@ -41,8 +43,11 @@ class IssuerSettings:
     renewal: RenewalSetting = Renewal.DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OidcSettings(IssuerSettings):
+# Without slots, as a second base: two bases with slots cannot be combined.
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """What the gateway is at the issuer, and how people are sent there."""
+
     client_id: Annotated[
         str,
         Text(
@@ -61,30 +66,28 @@ class OidcSettings(IssuerSettings):
             unset="none: a public client, which PKCE alone protects",
         ),
     ] = None
-    client_authentication: Annotated[
+    response_mode: Annotated[
         str,
         Word(
-            "for a client that is registered for the one way only",
-            (BASIC, POST),
-            mistake=f"it must be {BASIC} or {POST}",
+            "how the issuer sends the browser back: with an address, or with a form that keeps the code out of"
+            " addresses and logs",
+            (QUERY, FORM_POST),
+            mistake=f"it must be {QUERY} or {FORM_POST}",
             hint="",
             empty="",
-            unset="what the issuer supports",
         ),
-    ] = ""
-    scopes: Annotated[
-        tuple[str, ...],
-        Texts(
-            "what to ask for, besides `openid`",
-            empty=EMPTY_NAME,
-            pattern=r"[!#-\[\]-~]+",
-            mistake="a scope is one word of ASCII, without quotes",
+    ] = QUERY
+    pushed_authorization: Annotated[
+        str,
+        Word(
+            "whether the request is sent to the issuer before the browser is (PAR, RFC 9126): `auto` where the issuer"
+            " offers it",
+            (AUTO, ALWAYS, NEVER),
+            mistake=f"it must be {AUTO}, {ALWAYS} or {NEVER}",
+            hint="",
+            empty="",
         ),
-    ] = ()
-    audiences: Annotated[
-        tuple[str, ...], Texts("audiences that may stand in an ID token beside the client", empty=EMPTY_NAME)
-    ] = ()
-    user_info: Annotated[bool, Flag("whether the claims come from the UserInfo endpoint")] = False
+    ] = AUTO
     prompt: Annotated[
         str,
         Word(
@@ -96,3 +99,53 @@ class OidcSettings(IssuerSettings):
             unset="what the issuer likes",
         ),
     ] = ""
+
+
+def scopes(doc: str) -> Texts:
+    return Texts(
+        doc,
+        empty=EMPTY_NAME,
+        pattern=r"[!#-\[\]-~]+",
+        mistake="a scope is one word of ASCII, without quotes",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings(IssuerSettings, ClientSettings):
+    client_authentication: Annotated[
+        str,
+        Word(
+            "for a client that is registered for the one way only",
+            (BASIC, POST),
+            mistake=f"it must be {BASIC} or {POST}",
+            hint="",
+            empty="",
+            unset="what the issuer supports",
+        ),
+    ] = ""
+    scopes: Annotated[tuple[str, ...], scopes("what to ask for, besides `openid`")] = ()
+    audiences: Annotated[
+        tuple[str, ...], Texts("audiences that may stand in an ID token beside the client", empty=EMPTY_NAME)
+    ] = ()
+    user_info: Annotated[bool, Flag("whether the claims come from the UserInfo endpoint")] = False
+    end_session: Annotated[
+        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
+    ] = False
+    front_channel_logout: Annotated[
+        bool,
+        Flag("whether a page of the issuer may end a sign-in by its `sid`, in a frame; back-channel logout always may"),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedIssuerSettings(ClientSettings):
+    """What the types for named issuers have in common: the rest they know themselves."""
+
+    clock_skew: Annotated[timedelta, ClockSkew("how far the clocks may differ; `5m` at most")] = CLOCK_SKEW
+    ca: Annotated[
+        Path | None,
+        FilePath(
+            "authorities (PEM) of the issuer", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
+        ),
+    ] = None
+    renewal: RenewalSetting = Renewal.DEFAULT

@@ -10,13 +10,21 @@ from datetime import datetime
 from ostiary.interfaces.token_store import (
     Found,
     Revocation,
-    RevocationKind,
     Session,
     SessionKind,
     TokenKind,
     TokenRecord,
 )
-from ostiary.plugins.common.stored_session import dump_parts, make_session, rest_of, user_parts
+from ostiary.plugins.common.stored_session import (
+    decode_kind,
+    dump_parts,
+    encode_kind,
+    make_session,
+    origin_in,
+    origin_name,
+    rest_of,
+    user_parts,
+)
 from ostiary.plugins.redis.connection.dialer import Argument, Reply
 
 # A number without a revocation: times were corrected, or revocations were lost.
@@ -36,6 +44,7 @@ def session_arguments(session: Session, encode: Encode) -> list[Argument]:
         session.kind.value,
         session.name,
         "" if session.last_used_at is None else encode(session.last_used_at),
+        dump_parts([[origin_name(origin) for origin in session.origins], session.sealed_hint]),
     ]
 
 
@@ -48,7 +57,9 @@ def token_arguments(tokens: Sequence[TokenRecord], encode: Encode) -> list[Argum
 
 
 def read_session(row: Reply, decode: Decode) -> Session:
-    session_id, user, rest, created_at, expires_at, sequence, kind, name, used_at = row
+    session_id, user, rest, created_at, expires_at, sequence, kind, name, used_at, origin = row
+    # A session of an earlier version has none.
+    origin_names, hint = json.loads(origin) if origin else ((), "")
     return make_session(
         session_id.decode(),
         json.loads(user),
@@ -59,6 +70,7 @@ def read_session(row: Reply, decode: Decode) -> Session:
         SessionKind(kind.decode()),
         name.decode(),
         decode(int(used_at)) if used_at else None,
+        ([origin_in(each) for each in origin_names], hint),
     )
 
 
@@ -98,7 +110,8 @@ def _read_entry(number: int, encoded: bytes, decode: Decode) -> LogEntry:
     if kind != GAP:
         moment = decode(int(at)) if at else None
         times = number, decode(int(recorded_at))
-        revocation = Revocation(RevocationKind(kind), value, moment, by, *times, owner[0] if owner else "")
+        what = decode_kind(kind, value)
+        revocation = Revocation(*what, moment, by, *times, owner[0] if owner else "")
     return LogEntry(number, entry_id, encoded, revocation, bool(undone))
 
 
@@ -106,5 +119,5 @@ def revocation_arguments(revocation: Revocation, encode: Encode, *, is_undone: b
     assert revocation.recorded_at is not None, "a revocation of a log was recorded"
     at = "" if revocation.at is None else encode(revocation.at)
     recorded_at = encode(revocation.recorded_at)
-    number, kind = revocation.sequence, revocation.kind.value
-    return [number, kind, revocation.value, at, revocation.by, recorded_at, int(is_undone), revocation.owner]
+    number, (kind, value) = revocation.sequence, encode_kind(revocation)
+    return [number, kind.value, value, at, revocation.by, recorded_at, int(is_undone), revocation.owner]

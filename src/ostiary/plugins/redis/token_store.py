@@ -24,6 +24,7 @@ from ostiary.core.settings.declare import read_settings
 from ostiary.core.tokens import check_revocation, check_storable, check_tokens, check_use
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
+from ostiary.plugins.common.stored_session import encode_kind, origin_name
 from ostiary.plugins.redis import rows
 from ostiary.plugins.redis.connection.dialer import Argument
 from ostiary.plugins.redis.connection.failures import Unusable
@@ -142,6 +143,9 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
             start += looked_at
         return list(listed.values())[:limit]
 
+    async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
+        return await self.sessions(group=origin_name(origin), limit=limit)
+
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         if kind is SessionKind.SIGN_IN:
             # Sessions of an earlier version are in no index by kind. There are never many of these.
@@ -182,7 +186,8 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
     async def revoke(self, revocation: Revocation) -> int:
         check_revocation(revocation, self._clock.now())
         at = "" if revocation.at is None else self._calls.to_server(revocation.at)
-        what = revocation.kind.value, revocation.value, at, revocation.by, revocation.owner
+        kind, value = encode_kind(revocation)
+        what = kind.value, value, at, revocation.by, revocation.owner
         answer = await self._calls.follow("revoke", *what, confirmed=True)
         ended, cursor, number, entry = answer.value
         self._calls.log.remember(self._calls.understand(rows.read_log, [number, entry], answer.time))

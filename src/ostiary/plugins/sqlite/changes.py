@@ -19,7 +19,15 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
-from ostiary.plugins.common.stored_session import SESSION_KINDS, encode_body, groups_in, kind_number, micros
+from ostiary.plugins.common.stored_session import (
+    SESSION_KINDS,
+    encode_body,
+    encode_kind,
+    index_names,
+    index_names_in,
+    kind_number,
+    micros,
+)
 from ostiary.plugins.sqlite import log
 from ostiary.plugins.sqlite.log import Row
 from ostiary.plugins.sqlite.schema import ACCESS, FIND, RECORD, SPENT, decode_token, is_alive
@@ -177,8 +185,8 @@ def _put_session(db: sqlite3.Connection, put: Session, sequence: int) -> int:
         _delete_groups(db, [old])
     if put.last_used_at is not None:
         note_use(db, {put.id: put.last_used_at})
-    groups = [(group, number) for group in put.user.groups]
-    db.executemany("INSERT OR IGNORE INTO session_groups (name, session) VALUES (?, ?)", groups)
+    names = [(name, number) for name in index_names(put)]
+    db.executemany("INSERT OR IGNORE INTO session_groups (name, session) VALUES (?, ?)", names)
     return number
 
 
@@ -202,10 +210,11 @@ def _condition_for(revoked: Revocation) -> tuple[str, tuple[str | int, ...]]:
     if revoked.kind is RevocationKind.SESSION:
         return "id = ?", (revoked.value,)
     condition, arguments = "1", list[str | int]()
-    if revoked.kind is RevocationKind.USER:
-        condition, arguments = "username = ?", [revoked.value]
-    elif revoked.kind is RevocationKind.GROUP:
-        condition, arguments = "number IN (SELECT session FROM session_groups WHERE name = ?)", [revoked.value]
+    kind, value = encode_kind(revoked)
+    if kind is RevocationKind.USER:
+        condition, arguments = "username = ?", [value]
+    elif kind is RevocationKind.GROUP:
+        condition, arguments = "number IN (SELECT session FROM session_groups WHERE name = ?)", [value]
     if revoked.at is not None:
         condition += " AND created_at <= ?"
         arguments.append(micros(revoked.at))
@@ -239,7 +248,7 @@ def _delete_sessions(db: sqlite3.Connection, rows: Sequence[Row]) -> int:
 
 
 def _delete_groups(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    pairs = [(group, row[0]) for row in rows for group in groups_in(row[1])]
+    pairs = [(name, row[0]) for row in rows for name in index_names_in(row[1])]
     db.executemany("DELETE FROM session_groups WHERE name = ? AND session = ?", pairs)
 
 

@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 
 from ostiary.core.tokens import CLOCK_TOLERANCE
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
-from ostiary.plugins.common.stored_session import MICROSECOND, micros, moment_of
+from ostiary.plugins.common.stored_session import (
+    MICROSECOND,
+    decode_kind,
+    encode_kind,
+    index_names,
+    micros,
+    moment_of,
+)
 
 # A row as sqlite3 returns it; its columns are those of the statement.
 Row: TypeAlias = Sequence[Any]
@@ -122,7 +129,8 @@ def last_before(db: sqlite3.Connection, moment: datetime) -> int:
 
 def record(db: sqlite3.Connection, revoked: Revocation, now: int) -> None:
     at = None if revoked.at is None else micros(revoked.at)
-    row = (revoked.kind.value, revoked.value, at, revoked.by, now, now + _REMEMBERED, revoked.owner)
+    kind, value = encode_kind(revoked)
+    row = (kind.value, value, at, revoked.by, now, now + _REMEMBERED, revoked.owner)
     columns = "kind, value, at, author, recorded_at, keep_until, owner"
     db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
@@ -132,7 +140,8 @@ def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
     assert recorded.recorded_at is not None, "another store has recorded it"
     at = None if recorded.at is None else micros(recorded.at)
     time = micros(recorded.recorded_at)
-    what = (recorded.sequence, recorded.kind.value, recorded.value, at, recorded.by, time, recorded.owner)
+    kind, value = encode_kind(recorded)
+    what = (recorded.sequence, kind.value, value, at, recorded.by, time, recorded.owner)
     columns = f"{_COLUMNS}, keep_until, undone"
     row = (*what, time + _REMEMBERED, undone)
     db.execute(f"INSERT INTO revocations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
@@ -147,7 +156,7 @@ def covers(db: sqlite3.Connection, new: Session, *, since: int) -> bool:
     if last_revocation(db) <= since:
         return False
     values = [(RevocationKind.BEFORE, ""), (RevocationKind.USER, new.user.username)]
-    values += [(RevocationKind.GROUP, group) for group in new.user.groups]
+    values += [(RevocationKind.GROUP, name) for name in index_names(new)]
     created_at = micros(new.created_at)
     return any(_is_kept(db, kind, value, since, created_at) for kind, value in values)
 
@@ -181,7 +190,7 @@ def forget(db: sqlite3.Connection, now: int) -> None:
 def decode_revocation(row: Row) -> Revocation:
     sequence, kind, value, at, author, recorded_at, owner = row
     moment = None if at is None else moment_of(at)
-    return Revocation(RevocationKind(kind), value, moment, author, sequence, moment_of(recorded_at), owner)
+    return Revocation(*decode_kind(kind, value), moment, author, sequence, moment_of(recorded_at), owner)
 
 
 def batch(rows: Iterable[Row], after: int) -> RevocationBatch:

@@ -38,7 +38,7 @@ from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
-from ostiary.plugins.common.stored_session import SESSION_KINDS, micros
+from ostiary.plugins.common.stored_session import SESSION_KINDS, micros, origin_name
 from ostiary.plugins.sqlite import changes, examination, log, moving, objects, schema
 from ostiary.plugins.sqlite.examination import OtherProcesses
 from ostiary.plugins.sqlite.file_watch import FileWatch
@@ -122,6 +122,9 @@ class SqliteTokenStore(StoreFile):
         query, arguments = schema.select_sessions(username, group, kind, now=self._clock.now(), limit=limit)
         rows = await self._read_aside(query, arguments)
         return [self._decode(schema.decode_session, row) for row in rows]
+
+    async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
+        return await self.sessions(group=origin_name(origin), limit=limit)
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         arguments = (username, SESSION_KINDS[kind], micros(self._clock.now()))

@@ -11,8 +11,8 @@ It needs pytest and pytest-asyncio. A store that several processes can share inh
 in its place, and gives with the fixture `other` a second one over the same data. Nothing here waits for time to pass.
 A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form. One
 for several replicas, which keeps notes and an owner, also inherits from `ReplicaStoreContract`, one that keeps objects
-from `ObjectStoreContract` or its shared form, and one whose contents can be moved to another store from
-`PortableStoreContract`.
+from `ObjectStoreContract` or its shared form, one whose contents can be moved to another store from
+`PortableStoreContract`, and one that ends sessions by the sign-in that they came from, from `OriginStoreContract`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ostiary.testing.clock import FakeClock
 from ostiary.testing.token_store.clock_set_back import ClockSetBackContract
 from ostiary.testing.token_store.moving import PortableStoreContract
 from ostiary.testing.token_store.objects import ObjectStoreContract, SharedObjectStoreContract
+from ostiary.testing.token_store.origins import OriginStoreContract
 from ostiary.testing.token_store.programs import ProgramsContract
 from ostiary.testing.token_store.records import RecordStoreContract, SharedRecordStoreContract
 from ostiary.testing.token_store.renewing import RenewingContract
@@ -47,6 +48,7 @@ from ostiary.testing.token_store.storing import StoringContract
 
 __all__ = [
     "ObjectStoreContract",
+    "OriginStoreContract",
     "PortableStoreContract",
     "RecordStoreContract",
     "ReplicaStoreContract",

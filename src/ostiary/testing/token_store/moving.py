@@ -11,10 +11,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from ostiary.core.abilities import ability
 from ostiary.core.tokens.moving import MovableStore
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.store_abilities.moving import PortableStore, StoredLog, StoredSession
 from ostiary.interfaces.token_store import (
+    OriginStore,
     Revocation,
     RevocationKind,
     Session,
@@ -75,7 +77,12 @@ async def fill(store: TokenStore, clock: FakeClock) -> None:
     clock.advance(1)
     # A fraction of a second is kept, too.
     clock.advance(0.123457)
-    await _begin(store, clock, "last", make_session(clock))
+    if ability(store, OriginStore) is not None:
+        await store.revoke(Revocation(RevocationKind.ORIGIN, digest_of("an ended sign-in").hex(), owner="somebody"))
+        last = make_session(clock, origins=(digest_of("a sign-in").hex(),), sealed_hint="\u00e9 hint")
+    else:
+        last = make_session(clock)
+    await _begin(store, clock, "last", last)
     await store.note_use({"last": clock.now()})
     program = make_session(clock, "program", kind=SessionKind.API_TOKEN, name="deploy \u00e9")
     await store.add(program, [])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ostiary.interfaces.token_store import SessionKind, TokenKind, TokenRecord
+from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind, TokenKind, TokenRecord
 from ostiary.plugins.common.stored_session import (
     KINDS,
     NARROWED,
     SESSION_KINDS,
+    decode_kind,
     decode_session,
     decode_token,
     encode_body,
-    groups_in,
+    encode_kind,
+    index_names,
+    index_names_in,
     kind_number,
     micros,
     moment_of,
@@ -40,12 +44,25 @@ def test_a_time_is_kept_to_the_microsecond(moment: datetime) -> None:
 
 def test_a_session_is_read_as_it_was_written(clock: FakeClock) -> None:
     session = make_session(clock, sequence=7, sealed="sealed", kind=SessionKind.API_TOKEN, name="deploy")
+    session = replace(session, origins=("0" * 64,), sealed_hint="hint")
     body = encode_body(session)
     times = micros(session.created_at), micros(session.expires_at)
     used_at = micros(clock.now())
     row = decode_session(session.id, session.user.username, *times, body, 7, SESSION_KINDS[session.kind], used_at)
     assert (row, row.sequence, row.last_used_at) == (session, 7, clock.now())
-    assert groups_in(body) == list(session.user.groups)
+    assert index_names_in(body) == index_names(session)
+    assert index_names(session) == [*session.user.groups, f"ostiary.dev/sign-in:{'0' * 64}"]
+
+
+def test_an_origin_is_revoked_as_a_group_that_nobody_is_in() -> None:
+    """So a version that knows of no origins can follow the same log."""
+    origin = Revocation(RevocationKind.ORIGIN, "0" * 64)
+    kind, value = encode_kind(origin)
+    assert kind is RevocationKind.GROUP
+    assert decode_kind(kind.value, value) == (origin.kind, origin.value)
+    for name in ("ops", "ostiary.dev/sign-in:", f"ostiary.dev/sign-in:{'0' * 63}", f"{value}\n"):
+        assert decode_kind("group", name) == (RevocationKind.GROUP, name)
+    assert decode_kind("user", value) == (RevocationKind.USER, value)
 
 
 @pytest.mark.parametrize(("rest", "sealed"), [("", ""), (',"sealed"', "sealed")])
@@ -53,6 +70,7 @@ def test_a_session_of_an_earlier_version_can_be_read(rest: str, sealed: str) -> 
     session = decode_session("s1", "ann", 0, 1, f'["u-1",["dev"],[],"staff",[],""{rest}]', 3, 0, None)
     assert (session.user.groups, session.sealed, session.name) == (("dev",), sealed, "")
     assert (session.kind, session.last_used_at) == (SessionKind.SIGN_IN, None)
+    assert (session.origins, session.sealed_hint) == ((), "")
 
 
 @pytest.mark.parametrize("kind", list(TokenKind))

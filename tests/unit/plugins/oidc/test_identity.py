@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,70 +20,33 @@ from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect, RenewalCheck
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.common.jwt.issuer import KEYS_SECONDS, METADATA_SECONDS, REFETCH_SECONDS
-from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.common.renewal import Renewal
 from ostiary.plugins.oidc.claims import ClaimNames
 from ostiary.plugins.oidc.identity import OidcIdentity
 from ostiary.testing import FakeClock
 from tests.support.issuer import ABSENT, Issuer, ec_key, public, rsa_key
 from tests.support.oauth_server import Reply
+from tests.unit.plugins.oidc.conftest import Make
 
 CALLBACK = "https://gateway.example.com/auth/provider"
 VISIT = LoginRequest("GET", "/auth", callback_url=CALLBACK)
 WELL_KNOWN = "/.well-known/openid-configuration"
 
-Make = Callable[..., OidcIdentity]
-
-
-@pytest.fixture
-def issuer(ca: trustme.CA, clock: FakeClock) -> Iterator[Issuer]:
-    with Issuer(ca, clock).running() as server:
-        yield server
-
-
-@pytest.fixture
-def ca_file(ca: trustme.CA, tmp_path: Path) -> Path:
-    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    return tmp_path / "ca.pem"
-
-
-@pytest.fixture
-async def make(issuer: Issuer, ca_file: Path, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Make]:
-    made: list[OidcIdentity] = []
-    (tmp_path / "secret").write_text(f"{issuer.client_secret}\n")
-
-    def make(seconds: float = 8.0, **settings: Any) -> OidcIdentity:
-        given: dict[str, Any] = {
-            "issuer": issuer.url,
-            "client_id": issuer.client_id,
-            "client_secret_file": tmp_path / "secret",
-            "outbound": Outbound("the issuer", ca=ca_file, seconds=seconds),
-            "clock": clock,
-        }
-        made.append(OidcIdentity(**{**given, **settings}))
-        return made[-1]
-
-    yield make
-    for provider in made:
-        await provider.close()
-
-
-@pytest.fixture
-def provider(make: Make) -> OidcIdentity:
-    return make()
-
 
 async def sign_in(provider: OidcIdentity, issuer: Issuer) -> UserInfo:
     identified = await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
-    assert isinstance(identified, UserInfo)
-    return identified
+    assert identified.kept is None
+    return identified.user
 
 
 async def sign_in_and_keep(provider: OidcIdentity, issuer: Issuer) -> Identified:
     issuer.gives_refresh_tokens = True
-    identified = await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
-    assert isinstance(identified, Identified)
-    return identified
+    return await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))
+
+
+def kept_of(identified: Identified) -> Secret:
+    assert identified.kept is not None
+    return identified.kept
 
 
 async def refusal(provider: OidcIdentity, request: LoginRequest) -> LoginRefused:
@@ -257,8 +220,8 @@ async def test_two_issuers_at_once_do_not_mix(make: Make, issuer: Issuer, ca: tr
         other.person = {"sub": "bob"}
         one, two = make(), make(issuer=other.url)
         back_one, back_two = [who.visit(await each.handle_client(VISIT)) for who, each in ((issuer, one), (other, two))]
-        assert await one.handle_provider(back_one) == UserInfo("7f3a")
-        assert await two.handle_provider(back_two) == UserInfo("bob")
+        assert (await one.handle_provider(back_one)).user == UserInfo("7f3a")
+        assert (await two.handle_provider(back_two)).user == UserInfo("bob")
         mixed = replace(issuer.visit(await one.handle_client(VISIT)), remembered=back_two.remembered)
         await refusal(two, mixed)
         assert len(other.paths("/token")) == 1
@@ -349,8 +312,8 @@ async def test_many_logins_while_the_keys_change_ask_once(provider: OidcIdentity
     await sign_in(provider, issuer)
     issuer.rotate(ec_key("ec-2"))
     backs = [issuer.visit(await provider.handle_client(VISIT)) for _ in range(10)]
-    users = await asyncio.gather(*(provider.handle_provider(back) for back in backs))
-    assert users == [UserInfo("7f3a")] * 10
+    identified = await asyncio.gather(*(provider.handle_provider(back) for back in backs))
+    assert [each.user for each in identified] == [UserInfo("7f3a")] * 10
     assert len(issuer.paths("/keys")) == 2
 
 
@@ -606,18 +569,18 @@ GROUPS = ClaimNames(username="email", groups="groups")
 async def test_at_renewal_the_issuer_is_asked_and_tells_name_and_groups_as_of_now(make: Make, issuer: Issuer) -> None:
     issuer.person["groups"] = ["developers", "operators"]
     provider = make(claims=GROUPS)
-    kept = (await sign_in_and_keep(provider, issuer)).kept
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
     issuer.person["groups"] = ["developers"]
     for _ in range(3):
         # A rotating issuer takes each refresh token once, so the newest one must be kept each time.
         again = await provider.ask_again(UserInfo("alice@example.com"), kept)
         assert again.user == UserInfo("alice@example.com", groups=("developers",))
-        kept = again.kept
+        kept = kept_of(again)
 
 
 async def test_somebody_whose_account_has_ended_is_refused_at_renewal(make: Make, issuer: Issuer) -> None:
     provider = make()
-    kept = (await sign_in_and_keep(provider, issuer)).kept
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
     issuer.refresh_tokens.clear()
     with pytest.raises(LoginRefused, match="sign in again") as refused:
         await provider.ask_again(UserInfo("7f3a"), kept)
@@ -629,7 +592,7 @@ async def test_an_issuer_that_cannot_be_asked_at_renewal_is_an_outage_and_no_ref
     make: Make, issuer: Issuer, status: int
 ) -> None:
     provider = make()
-    kept = (await sign_in_and_keep(provider, issuer)).kept
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
     issuer.failures["/token"] = Reply(status, {"error": "temporarily_unavailable"})
     with pytest.raises(ProviderError):
         await provider.ask_again(UserInfo("7f3a"), kept)
@@ -640,18 +603,18 @@ async def test_without_an_id_token_at_the_refresh_the_issuers_user_info_tells(
     make: Make, issuer: Issuer, user_info: bool
 ) -> None:
     provider = make(claims=GROUPS, user_info=user_info)
-    kept = (await sign_in_and_keep(provider, issuer)).kept
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
     issuer.tokens = {"id_token": ABSENT, "refresh_token": ABSENT}
     issuer.user_info = {"groups": ["new"]}
     again = await provider.ask_again(UserInfo("alice@example.com"), kept)
     assert again.user.groups == ("new",)
     # The old one stays good where no newer one comes.
-    assert again.kept.reveal() == kept.reveal()
+    assert kept_of(again).reveal() == kept.reveal()
 
 
 async def test_an_answer_about_another_person_is_not_believed_at_renewal(make: Make, issuer: Issuer) -> None:
     provider = make()
-    kept = (await sign_in_and_keep(provider, issuer)).kept
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
     issuer.person["sub"] = "another"
     with pytest.raises(LoginRefused, match="the response of the identity system is invalid"):
         await provider.ask_again(UserInfo("7f3a"), kept)

@@ -26,6 +26,7 @@ from ostiary.gateway.config.settings.tracing import Tracing
 from ostiary.gateway.config.settings.upstream import UpstreamConfig
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.issuer.settings import JwtIssuerSettings
+from ostiary.gateway.look.look import Look
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.audit import AuditProvider
@@ -185,6 +186,7 @@ class GatewayConfig:
     tracing: Tracing | None = None
     # None: no JWTs are signed.
     issuer: JwtIssuerSettings | None = None
+    look: Look = field(default=Look())
     # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
     authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 from ostiary.core.config import Fields
 from ostiary.core.net.loopback import is_loopback
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import AnyText, Constant, FilePath, Flag, Holds, Names, OneOf, Parsed, Text
+from ostiary.core.settings.kinds import AnyText, Constant, FilePath, Flag, Holds, Names, OneOf, Parsed, Text, Word
 from ostiary.core.settings.outgoing import bad_authorities, parse_origin
 from ostiary.core.settings.sections import OptionalSection, Section, Sections
 from ostiary.gateway.config.limit_settings import LimitSettings
@@ -35,6 +35,7 @@ from ostiary.gateway.config.settings.kinds import (
 from ostiary.gateway.config.settings.listen import HealthSettings, Listen
 from ostiary.gateway.config.settings.tracing import Tracing
 from ostiary.gateway.issuer.settings import JwtIssuerSettings
+from ostiary.gateway.look.settings import ICONS, PagesSettings, check_image
 
 API_VERSION = "ostiary.dev/v1"
 KIND = "Gateway"
@@ -68,6 +69,13 @@ class IdentityEntry:
     display_name: Annotated[
         str, Text("what people read on buttons and pages: `Acme single sign-on`", unset="the name")
     ] = ""
+    icon: Annotated[
+        str, Word("a bundled icon on its button", ICONS, unset="one for the way in which people sign in")
+    ] = ""
+    icon_file: Annotated[
+        Path | None,
+        FilePath("in place of `icon`: an image of your own, as `pages.logo`; a square one", unset="none"),
+    ] = None
     prefix: Annotated[
         str | None,
         AnyText(
@@ -78,6 +86,12 @@ class IdentityEntry:
         ),
     ] = None
     fields: Annotated[Fields, Itself] = field(compare=False)
+
+    def check(self, fields: Fields) -> None:
+        if self.icon and self.icon_file is not None:
+            fields.problem("there are two icons", "iconFile", "leave out icon or iconFile")
+        if self.icon_file is not None and fields.is_right("iconFile"):
+            check_image(self.icon_file, fields, "iconFile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +241,7 @@ class GatewayFile:
         tuple[GroupEntry, ...],
         ProviderEntries("who can say which groups somebody is in", GroupEntry, "One provider.", plugin_type="group"),
     ] = ()
+    pages: Annotated[PagesSettings, Section("how the pages look that people see", PagesSettings)]
     authorization: Annotated[AuthorizationFile, Section("who decides", AuthorizationFile)]
     upstreams: Annotated[tuple[UpstreamEntry, ...], Sections("where requests go", UpstreamEntry, "One upstream.")] = ()
     api_plugins: Annotated[

@@ -30,11 +30,14 @@ class Provider(Generic[T_co]):
 class Identity(Provider[IdentityProvider]):
     """`prefix` goes before each of its usernames, so that those of two providers are never the same.
 
-    `display_name` is what people read on buttons and pages in place of the name.
+    `display_name` is what people read on buttons and pages in place of the name. `icon` is a bundled icon, `image` one
+    of the operator's own, as a ``data:`` address.
     """
 
     prefix: str = ""
     display_name: str = ""
+    icon: str = ""
+    image: str = field(default="", repr=False)
 
     @property
     def label(self) -> str:

@@ -134,7 +134,10 @@ class RevokedCredentialList:
         )
         if listed.issued_until is not None:
             log.warning("too many revocations to list: verifiers refuse all JWTs that were issued before the last one")
-        summed_up = frozenset(each.username for each in listed.subjects if each.issued_until is not None)
+        # With a number it is a logout that came from an identity system, and nothing was too much.
+        summed_up = frozenset(
+            each.username for each in listed.subjects if each.issued_until is not None and each.sequence is None
+        )
         if summed_up - self._summed_up:
             # Once for each of them, and not for every revocation of a flood.
             log.warning(

@@ -14,8 +14,9 @@ from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.applications.sign_ins import LONGEST_TARGET, ApplicationSignIns
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.pages.languages import Languages
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.visit import AddressLimit
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.request.browsers.pages import PageAnswer
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.upstream.applications import Applications
@@ -35,11 +36,13 @@ class ApplicationPages:
         sign_ins: ApplicationSignIns,
         starts: Buckets,
         trusted_proxies: Sequence[Network] = (),
+        *,
+        look: Look = DEFAULT_LOOK,
     ) -> None:
         self._applications = applications
         self._sign_ins = sign_ins
         self._starts = AddressLimit(starts)
-        self._languages = Languages(secure=applications.secure)
+        self._readers = Readers(look, secure=applications.secure)
         self._trusted = trusted_proxies
 
     async def begin_sign_in(self, passage: Passage, upstream: Upstream, *, target: str) -> PageAnswer:
@@ -65,7 +68,7 @@ class ApplicationPages:
         self, request: LoginRequest, passage: Passage, answer: LoginAnswer, front: str, advice: str = ""
     ) -> PageAnswer:
         # The address is the application's own: a parameter for the language would go to it.
-        with self._languages.reading(request, linked=False):
+        with self._readers.reading(request, linked=False):
             return _encode(views.application_error(answer, passage.audit_id, front=front, advice=advice))
 
     def _request(self, passage: Passage) -> LoginRequest:

@@ -25,9 +25,8 @@ from importlib.resources import files
 from typing import Any
 
 from ostiary.gateway.login.pages.markup import Markup, escape
+from ostiary.gateway.look.languages import LANGUAGES
 
-# The first is what is spoken where nobody asks for another.
-LANGUAGES = ("en", "de")
 # Longer sentences are not looked up. They can come from an identity system.
 LONGEST_SENTENCE = 500
 _VALUE = re.compile(r"\{([a-z_]+)\}")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from ostiary.core.delegation import Delegation, narrow, parse_scope
 from ostiary.core.delegation.parsing import with_discovery
 from ostiary.core.text import printable
-from ostiary.core.tokens import Attested, IssuedToken, Tokens
+from ostiary.core.tokens import IssuedToken, Tokens
 from ostiary.errors import ScopeError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
@@ -23,6 +23,7 @@ from ostiary.gateway.login.pages.pieces import described_problem, form_title, na
 from ostiary.gateway.login.pages.templates import fill
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.wire.request.misspellings import scope_notes
@@ -41,8 +42,8 @@ class NarrowedTokenPage:
     def show(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         return self._form(visitor, admin=admin, discovery=True)
 
-    async def make(self, request: LoginRequest, visitor: Visitor, attested: Attested, *, admin: bool) -> LoginAnswer:
-        """The token that the form asks for. *attested* says who the visitor is, as of now."""
+    async def make(self, request: LoginRequest, visitor: Visitor, signed: SignedIn, *, admin: bool) -> LoginAnswer:
+        """The token that the form asks for. *signed* says who the visitor is, as of now."""
         text, actor = field(request, "scope") or "", field(request, "actor") or ""
         lifetime, discovery = self._lifetime(request, visitor), field(request, "discovery") == "true"
         try:
@@ -54,9 +55,11 @@ class NarrowedTokenPage:
                 visitor, admin=admin, scope=text, actor=actor, lifetime=lifetime, discovery=discovery, problem=problem
             )
         issued = await self._tokens.issue_token(
-            attested.user,
-            provider=visitor.session.provider,
-            sources=attested.sources,
+            signed.attested.user,
+            provider=signed.provider,
+            sources=signed.attested.sources,
+            sequence=signed.sequence,
+            origins=signed.attested.origins,
             client=client_text(request, f"{actor or 'narrowed token'}: {delegation}"),
             lifetime=lifetime,
             delegation=delegation.encode(),

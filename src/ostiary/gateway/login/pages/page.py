@@ -10,24 +10,37 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.pages.document import document
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
-from ostiary.gateway.login.pages.messages import catalogue, say, speaking, spoken
+from ostiary.gateway.login.pages.messages import catalogue, speaking, spoken
 from ostiary.gateway.login.pages.templates import asset, fill
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 
-_addresses: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("addresses", default=())
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """`addresses` are those of this page in each language; none where there is no choice."""
+
+    look: Look = DEFAULT_LOOK
+    addresses: tuple[tuple[str, str], ...] = ()
+
+
+_ANYBODY = _Reader()
+_reader: ContextVar[_Reader] = ContextVar("reader", default=_ANYBODY)
 
 
 @contextmanager
-def reading(language: str, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Pages are in *language* until the block ends, and lead to *addresses* for other languages."""
-    token = _addresses.set(tuple(addresses.items()))
+def reading(look: Look, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
+    """Pages look like *look* and are in *language* until the block ends; *addresses* lead to the other languages."""
+    token = _reader.set(_Reader(look, tuple(addresses.items())))
     try:
         with speaking(language):
             yield
     finally:
-        _addresses.reset(token)
+        _reader.reset(token)
 
 
 def page(
@@ -45,16 +58,14 @@ def page(
     A *private* page tells nobody where its links come from. The others tell ourselves: a form must be able to say so.
     It shows what is shown once, so it leads to no other language of itself.
     """
-    nonce = secrets.token_urlsafe(16)
-    whole = fill(
-        "layout.html",
-        language=spoken(),
-        title=say("common.page_title", title=title, site=say("common.site")),
+    reader, nonce = _reader.get(), secrets.token_urlsafe(16)
+    whole = document(
+        reader.look,
+        title=title,
         body=body,
         navigation=navigation,
-        footer=NOTHING if private else _footer(),
+        footer=_footer(reader, private=private),
         nonce=nonce,
-        style=Markup(asset("style.css")),
         script=Markup(asset("page.js")),
     )
     policy = (
@@ -77,15 +88,23 @@ def page(
     return LoginAnswer(status, (*fixed, *headers), whole.encode("utf-8", "replace"))
 
 
-def _footer() -> Markup:
-    addresses = _addresses.get()
-    links = join(
-        fill(
-            "language_here.html" if language == spoken() else "language_link.html",
-            language=language,
-            name=catalogue(language)["language"],
-            **({} if language == spoken() else {"url": address}),
-        )
-        for language, address in addresses
+def _footer(reader: _Reader, *, private: bool) -> Markup:
+    look, choice = reader.look, len(reader.addresses) > 1 and not private
+    if not look.support and not look.help and not choice:
+        return NOTHING
+    return fill(
+        "footer.html",
+        support=fill("footer_support.html", text=look.support) if look.support else NOTHING,
+        help=fill("footer_help.html", url=look.help) if look.help else NOTHING,
+        languages=fill("footer_languages.html", links=_languages(reader)) if choice else NOTHING,
     )
-    return fill("footer.html", languages=links) if len(addresses) > 1 else NOTHING
+
+
+def _languages(reader: _Reader) -> Markup:
+    def link(language: str, url: str) -> Markup:
+        name = catalogue(language)["language"]
+        if language == spoken():
+            return fill("language_here.html", language=language, name=name)
+        return fill("language_link.html", language=language, name=name, url=url)
+
+    return join(link(language, url) for language, url in reader.addresses)

@@ -26,6 +26,7 @@ from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sessions.sign_outs import SignOuts
 from ostiary.gateway.login.sign_in.flows import CliGoal, Flow, Flows
 from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field, has_form_token, only
@@ -49,6 +50,7 @@ class Pages:
         sessions: SessionCalls,
         events: LoginEvents,
         lengths: SessionLengths,
+        sign_outs: SignOuts,
         admin: AdminPages | None,
         api_tokens: ApiTokenPages | None,
     ) -> None:
@@ -63,6 +65,7 @@ class Pages:
         self._sessions = sessions
         self._events = events
         self._lengths = lengths
+        self._sign_outs = sign_outs
         self._admin = admin
         self._api_tokens = api_tokens
 
@@ -97,8 +100,8 @@ class Pages:
             case ["token"]:
                 return await self._new_token(request, visitor)
             case ["token", "narrow"]:
-                attested = (await self._attest(visitor, request)).attested
-                return await self._narrowed.make(request, visitor, attested, admin=await self._is_admin(visitor))
+                signed = await self._attest(visitor, request)
+                return await self._narrowed.make(request, visitor, signed, admin=await self._is_admin(visitor))
             case ["sessions"]:
                 return await self._end_session(request, visitor)
             case ["tokens"] if self._api_tokens is not None:
@@ -121,11 +124,11 @@ class Pages:
         return replace(visitor, has_api_tokens=may_use)
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        return SignedIn(visitor.session.provider, await self._browsers.attest(visitor, request))
+        return await self._browsers.attest(visitor, request)
 
     async def _hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         """For a program that continues when the browser is closed."""
-        return SignedIn(visitor.session.provider, await self._browsers.hand_over(visitor, request))
+        return await self._browsers.hand_over(visitor, request)
 
     # --- tokens and sessions ---
 
@@ -147,6 +150,8 @@ class Pages:
             provider=signed.provider,
             sources=signed.attested.sources,
             client=client_text(request, "token page"),
+            sequence=signed.sequence,
+            origins=signed.attested.origins,
             session_lifetime=self._lengths.of(signed.provider, kept=False),
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
@@ -179,15 +184,10 @@ class Pages:
     async def _sign_out(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         answer = self._signed_out_page()
         await self._sessions.end(visitor.session, request, answer, everywhere=field(request, "everywhere") == "true")
-        return answer
+        return await self._sign_outs.answer(visitor, request, answer, (self._browsers.forget(),))
 
     def _signed_out_page(self) -> LoginAnswer:
-        return views.message(
-            say("sign_out.done_title"),
-            say("sign_out.done"),
-            link=("/auth", say("sign_out.again")),
-            headers=(self._browsers.forget(),),
-        )
+        return views.signed_out((self._browsers.forget(),))
 
     # --- devices ---
 

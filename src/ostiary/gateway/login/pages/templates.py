@@ -13,7 +13,8 @@ from functools import cache
 from importlib.resources import files
 
 from ostiary.gateway.login.pages.markup import Markup, escape
-from ostiary.gateway.login.pages.messages import LANGUAGES, catalogue, fill_values, spoken, values_in
+from ostiary.gateway.login.pages.messages import catalogue, fill_values, spoken, values_in
+from ostiary.gateway.look.languages import LANGUAGES
 
 _NAME = re.compile(r"\{\{([a-z_]+)\}\}")
 _MESSAGE = re.compile(r"\[\[([a-z0-9_.]+)\]\]")

@@ -94,13 +94,14 @@ async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datet
     user, sources = user_json(attested.user), attested.sources
     secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
     granted = {"user": user, "sources": sources, "provider": signed.provider, "client": client}
-    return {**granted, **secret, "at": at.isoformat(), "sequence": await tokens.sequence()}
+    sequence = await tokens.sequence() if signed.sequence is None else signed.sequence
+    return {**granted, **secret, "origins": attested.origins, "at": at.isoformat(), "sequence": sequence}
 
 
 async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Value) -> Issued | None:
     """The tokens; None if what was granted has been revoked since then."""
     secret = Secret(grant["kept"]) if "kept" in grant else None
-    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret)
+    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret, tuple(grant.get("origins", ())))
     try:
         return await tokens.issue(
             attested.user,
@@ -109,6 +110,7 @@ async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Value) -
             client=grant["client"],
             at=datetime.fromisoformat(grant["at"]),
             sequence=grant["sequence"],
+            origins=attested.origins,
             kept=secret,
             session_lifetime=lengths.of(grant["provider"], kept=secret is not None),
         )

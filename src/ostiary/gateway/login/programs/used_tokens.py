@@ -1,8 +1,8 @@
-"""Remembers which tokens of platforms were used, where each is good once. Called by token exchange.
+"""Remembers which messages of other systems were used, where each is good once: tokens of platforms, logouts.
 
-They are objects of the token store, and not records: of those the store keeps the latest so many, so whoever begins
-enough logins, or has enough tokens of their own, could make a used token good again. If there is no room for one more,
-the exchange is refused.
+Called by token exchange, and by what takes logouts. They are objects of the token store, and not records: of those the
+store keeps the latest so many, so whoever begins enough logins, or has enough tokens of their own, could make a used
+token good again. If there is no room for one more, the exchange is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _PURPOSE = b"exchanged token"
 
 
 class UsedTokens:
-    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, *, clock: Clock, kind: str = USED) -> None:
         self._store = store
+        self._kind = kind
         self._clock = clock
         self._swept = ""
 
@@ -31,21 +32,30 @@ class UsedTokens:
         Of concurrent callers exactly one gets True. Raises `ProviderError` if it cannot be written down.
         """
         await self._sweep()
-        name = derived_key(b"find", _PURPOSE, f"{provider}\0{token_id}").hex()
-        known = await self._store.find_object(USED, name)
+        name = _name_of(provider, token_id)
+        known = await self._store.find_object(self._kind, name)
         if known is not None and not self._has_expired(known):
             return False
         version = 0 if known is None else known.version
         data = until.isoformat().encode()
-        return await self._store.put_object(USED, name, data, version=version) is not None
+        return await self._store.put_object(self._kind, name, data, version=version) is not None
+
+    async def was_used(self, provider: str, token_id: str) -> bool:
+        """Whether it was, and is still remembered. Raises `ProviderError` if nobody can tell."""
+        known = await self._store.find_object(self._kind, _name_of(provider, token_id))
+        return known is not None and not self._has_expired(known)
 
     async def _sweep(self) -> None:
-        page = await self._store.list_objects(USED, after=self._swept, limit=SWEPT_AT_ONCE)
+        page = await self._store.list_objects(self._kind, after=self._swept, limit=SWEPT_AT_ONCE)
         for used in page:
             if self._has_expired(used):
-                await self._store.delete_object(USED, used.name, version=used.version)
+                await self._store.delete_object(self._kind, used.name, version=used.version)
         # From the beginning again, when all were looked at.
         self._swept = page[-1].name if len(page) == SWEPT_AT_ONCE else ""
 
     def _has_expired(self, used: StoredObject) -> bool:
         return datetime.fromisoformat(used.data.decode()) <= self._clock.now()
+
+
+def _name_of(provider: str, token_id: str) -> str:
+    return derived_key(b"find", _PURPOSE, f"{provider}\0{token_id}").hex()

@@ -76,6 +76,9 @@ class BrowserSessions:
             sources=attested.sources,
             client=browser_text(request),
             kept=attested.kept,
+            sequence=signed.sequence,
+            origins=attested.origins,
+            sign_out_hint=attested.sign_out_hint,
             session_lifetime=self._lengths.of(signed.provider, kept=attested.kept is not None),
         )
         before = await self.find(request)
@@ -88,26 +91,41 @@ class BrowserSessions:
     async def end(self, session: Session, by: str) -> None:
         await self._tokens.end_session(session, by=by)
 
-    async def attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
+    async def attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if they may no longer sign in.
 
         What is kept for the browser's session stays there; `hand_over` gives it to another one.
         """
-        return replace(await self._attest(visitor, request), kept=None)
+        visitor = await self._current(visitor)
+        return _signed_in(visitor.session, replace(await self._attest(visitor, request), kept=None))
 
-    async def hand_over(self, visitor: Visitor, request: LoginRequest) -> Attested:
+    async def hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         """The same for a session that goes on longer than this one, a command line's: it gets what is kept, too.
 
         Two sessions cannot have it: the identity system would take the second use of a refresh token for theft. The
         browser's session is then one about which nobody can be asked, and ends as soon as those do.
         """
+        visitor = await self._current(visitor)
+        session = visitor.session
         attested = await self._attest(visitor, request)
         if attested.kept is not None:
-            session = visitor.session
             lasts = self._lengths.of(session.provider, kept=False)
             ends = session.expires_at if lasts is None else session.created_at + lasts
             await self._tokens.keep(session, visitor.keeping.reveal(), None, expires_at=ends)
-        return attested
+        return _signed_in(session, attested)
+
+    async def _current(self, visitor: Visitor) -> Visitor:
+        """The visitor with a session that is alive now, and the number of the last revocation before that was asked.
+
+        In this order: whatever ends the session from here on also ends what is about to be made of it.
+        """
+        sequence = await self._tokens.sequence()
+        session = await self._tokens.find_browser(visitor.secret.reveal())
+        if session is None:
+            raise LoginRefused(
+                "this session has expired or was revoked: sign in again", cause="it has ended a moment ago"
+            )
+        return replace(visitor, session=replace(session, sequence=sequence))
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
@@ -131,3 +149,8 @@ class BrowserSessions:
 
     def forget(self) -> tuple[str, str]:
         return self._cookie.forget()
+
+
+def _signed_in(session: Session, attested: Attested) -> SignedIn:
+    """What is made of a browser's session comes from the same sign-in, and ends with it."""
+    return SignedIn(session.provider, replace(attested, origins=session.origins), session.sequence)

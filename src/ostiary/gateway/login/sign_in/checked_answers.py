@@ -7,15 +7,18 @@ a provider that is bound to the cluster behind the gateway names that cluster's 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
 from ostiary.core.account_names import OWN_NAMES
 from ostiary.core.implied_groups import service_account, service_account_groups
+from ostiary.core.tokens import origins_of
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login.sign_in.groups import SYSTEM, ContractBroken, ProviderUser
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import AsksAgain, BoundToCluster, Identified
+from ostiary.interfaces.logout import SignsOutElsewhere
 from ostiary.model import Secret, UserInfo
 
 
@@ -32,19 +35,32 @@ def _is_pair(item: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedUser:
-    """The user whom a provider has identified, and what it keeps for the session, if anything."""
+    """The user whom a provider has identified, what it keeps for the session, and where the sign-in came from.
+
+    `sequence` is the number of the last revocation when the sign-in began: a logout that comes meanwhile refuses it.
+    """
 
     user: UserInfo
-    kept: Secret | None
+    kept: Secret | None = None
+    origins: tuple[str, ...] = ()
+    sign_out_hint: Secret | None = None
+    sequence: int | None = None
 
 
 def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
     if not isinstance(answer, Identified):
-        return IdentifiedUser(user_of(provider, answer), None)
-    if not isinstance(answer.kept, Secret) or ability(provider.instance, AsksAgain) is None:
+        return IdentifiedUser(user_of(provider, answer))
+    kept, hint = answer.kept, answer.sign_out_hint
+    if kept is not None and (not isinstance(kept, Secret) or ability(provider.instance, AsksAgain) is None):
         cause = "it returned a value to keep that is not a Secret, or that it cannot use for a refresh"
         raise contract_broken(provider, cause)
-    return IdentifiedUser(user_of(provider, answer.user), answer.kept)
+    if hint is not None and (not isinstance(hint, Secret) or ability(provider.instance, SignsOutElsewhere) is None):
+        raise contract_broken(provider, "it returned a sign-out hint that is not a Secret, or that it cannot use")
+    names = (answer.session_id, answer.subject)
+    if not all(isinstance(name, str) for name in names):
+        raise contract_broken(provider, "its names for the sign-in are not strings")
+    origins = origins_of(provider.name, session_id=answer.session_id, subject=answer.subject)
+    return IdentifiedUser(user_of(provider, answer.user), kept, origins, hint)
 
 
 def user_of(provider: Identity, answer: object) -> UserInfo:
@@ -73,6 +89,19 @@ def _is_bound(provider: Identity) -> bool:
     """Whether its users may be service accounts of the cluster behind the gateway; `config.rules` checks which."""
     binding = ability(provider.instance, BoundToCluster)
     return binding is not None and binding.bound_cluster != ""
+
+
+def checked_url(url: object, provider: str) -> str:
+    """The address that a provider sends a browser to: it must be a web page's."""
+    try:
+        is_text = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
+        parts = urlsplit(str(url)) if is_text else None
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        cause = "its redirect is not an http or https URL"
+        raise ContractBroken(f'the provider "{provider}" breaks its contract', cause=cause)
+    return str(url)
 
 
 def header_value(provider: Identity, text: object) -> str:

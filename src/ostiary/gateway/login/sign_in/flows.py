@@ -65,7 +65,8 @@ class Flow:
     `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
     somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
     known once groups are being asked for: by then the group providers before `position` have answered with
-    `memberships`, and `kept` is what the identity provider wants to have again later.
+    `memberships`, and `kept`, `origins` and `sign_out_hint` are what the identity provider gave for the session.
+    `sequence` is the number of the last revocation when the login began.
     """
 
     identity: str = ""
@@ -77,6 +78,9 @@ class Flow:
     goal: Goal = None
     kept: Secret | None = None
     state_name: str = "state"
+    origins: tuple[str, ...] = ()
+    sign_out_hint: Secret | None = None
+    sequence: int | None = None
 
 
 class Flows:
@@ -181,6 +185,12 @@ def _to_json(flow: Flow) -> Value:
         value["memberships"] = [(member.group, member.source) for member in flow.memberships]
     if flow.kept is not None:
         value["kept"] = flow.kept.reveal()
+    if flow.origins:
+        value["origins"] = flow.origins
+    if flow.sign_out_hint is not None:
+        value["sign_out_hint"] = flow.sign_out_hint.reveal()
+    if flow.sequence is not None:
+        value["sequence"] = flow.sequence
     if isinstance(goal, CliGoal):
         value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
     elif isinstance(goal, DeviceGoal):
@@ -208,4 +218,7 @@ def _from_json(value: Value) -> Flow:
         goal=goal,
         kept=Secret(value["kept"]) if "kept" in value else None,
         state_name=value.get("state_name", "state"),
+        origins=tuple(value.get("origins", ())),
+        sign_out_hint=Secret(value["sign_out_hint"]) if "sign_out_hint" in value else None,
+        sequence=value.get("sequence"),
     )

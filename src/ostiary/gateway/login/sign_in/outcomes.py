@@ -80,6 +80,8 @@ class SignInOutcomes:
                 sources=attested.sources,
                 client=client_text(request),
                 kept=attested.kept,
+                sequence=signed_in.sequence,
+                origins=attested.origins,
                 session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
             )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)

@@ -4,6 +4,7 @@
     /auth/<name>, with a bearer token                      programs.token_exchange, where the provider verifies tokens
     /auth/<name>/start                                     the same, for what the browser has chosen before
     /auth/provider, /auth/<name>/provider                  handle_provider  -> user
+    /auth/<name>/logout                                    sessions.logouts, where the provider takes them
     /auth/groups/provider, /auth/<name>/groups/provider    groups_from_provider
 
 Called by the routes. `providers` asks the providers, and `outcomes` says what comes of their answers.
@@ -23,6 +24,7 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.pages.views.site import Site
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
+from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
@@ -43,10 +45,12 @@ class SignInPaths:
         events: LoginEvents,
         starts: AddressLimit,
         exchange: TokenExchanger,
+        logouts: Logouts,
     ) -> None:
         self._identity = identity
         self._people = for_people(identity)
         self._exchange = exchange
+        self._logouts = logouts
         self._site = site
         self._providers = providers
         self._outcomes = outcomes
@@ -71,12 +75,21 @@ class SignInPaths:
                 return await self._return(visit, provider)
             case ["groups", "provider"]:
                 return await self._return(visit, provider, with_groups=True)
+            case ["logout"] if self._logouts.takes(provider):
+                return await self._logouts.answer(visit.request, provider)
         return answers.error(404, "page not found")
 
     def accepts_foreign_form(self, path: list[str]) -> bool:
-        """Whether this is where an identity system's page sends a form to. The form is only parked then."""
+        """Whether this is where an identity system sends a form to.
+
+        One with which a browser returns is only parked. One that ends a sign-in is judged by what it says.
+        """
         provider, rest = self._find_provider(path)
-        return provider is not None and rest == ["provider"] and returns_by_post(provider)
+        if provider is None:
+            return False
+        return (rest == ["provider"] and returns_by_post(provider)) or (
+            rest == ["logout"] and self._logouts.takes(provider)
+        )
 
     def _find_provider(self, path: list[str]) -> tuple[Identity | None, list[str]]:
         """The provider that *path* names, or the only one; and the rest of the path."""

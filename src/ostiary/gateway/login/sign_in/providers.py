@@ -13,12 +13,11 @@ is signed in by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability, has_trait
 from ostiary.core.clock import Clock
@@ -32,6 +31,7 @@ from ostiary.gateway.login.sign_in.checked_answers import (
     IdentifiedUser,
     account_groups,
     checked_pairs,
+    checked_url,
     contract_broken,
     header_value,
     identity_of,
@@ -65,10 +65,14 @@ _ENDED = "this session has expired or was revoked: sign in again"
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Identity and groups are known. Only now may there be a token."""
+    """Identity and groups are known. Only now may there be a token.
+
+    `sequence` is the number of the last revocation before anybody was asked: what was revoked since then stays so.
+    """
 
     provider: str
     attested: Attested
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class ProviderCalls:
         checks: GroupChecks,
         store: RecordStore,
         *,
+        last_revocation: Callable[[], Awaitable[int]],
         external_url: str,
         provider_seconds: float,
         clock: Clock,
@@ -98,21 +103,24 @@ class ProviderCalls:
         # Its name may be left out.
         self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
         self._checks = checks
+        self._last_revocation = last_revocation
         self._external_url = external_url
         self._seconds = provider_seconds
         self._asking = Records(store, "asking again", timedelta(seconds=2 * provider_seconds), clock=clock)
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
         request = self._prepare(provider, request)
+        sequence = await self._last_revocation()
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
             return Challenge(header_value(provider, answer.www_authenticate))
         if isinstance(answer, Redirect):
-            away = _elsewhere(answer, Flow(provider.name, goal=goal))
+            away = _elsewhere(answer, Flow(provider.name, goal=goal, sequence=sequence))
             if returns_by_post(provider) and not away.flow.state:
                 raise contract_broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
             return away
-        return await self._ask_groups(provider, identity_of(provider, answer), request, goal)
+        identified = replace(identity_of(provider, answer), sequence=sequence)
+        return await self._ask_groups(provider, identified, request, goal)
 
     async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         begun_here = flow is not None and flow.identity == provider.name and flow.user is None
@@ -123,6 +131,7 @@ class ProviderCalls:
         identified = identity_of(provider, answer)
         if flow is None or not begun_here:
             raise _unknown_flow()
+        identified = replace(identified, sequence=flow.sequence)
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
 
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
@@ -136,7 +145,8 @@ class ProviderCalls:
                     provider_user, shown_request, position=flow.position, memberships=flow.memberships, returning=True
                 )
             )
-            return _outcome_of(provider_user, memberships, flow.goal, flow.kept)
+            identified = IdentifiedUser(flow.user, flow.kept, flow.origins, flow.sign_out_hint, flow.sequence)
+            return _outcome_of(provider_user, memberships, flow.goal, identified)
 
     async def verify(
         self, provider: Identity, verifying: VerifiesTokens, token: Secret, request: LoginRequest
@@ -151,8 +161,9 @@ class ProviderCalls:
         # The group providers do not see the token.
         headers = tuple(header for header in request.headers if header[0] not in ("authorization", "cookie"))
         shown_request = replace(request, form=(), headers=headers, callback_url=self._callback(provider, groups=True))
-        provider_user = provider_user_of(provider, user_of(provider, verified.user))
-        outcome = await self._complete(provider_user, shown_request, None, None)
+        identified = IdentifiedUser(user_of(provider, verified.user))
+        provider_user = provider_user_of(provider, identified.user)
+        outcome = await self._complete(provider_user, shown_request, None, identified)
         if not isinstance(outcome, SignedIn):
             raise LoginRefused("this token cannot be exchanged", cause="groups cannot be looked up without a browser")
         return outcome, verified
@@ -192,7 +203,7 @@ class ProviderCalls:
 
     async def _ask_again(
         self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
-    ) -> tuple[UserInfo, Secret]:
+    ) -> tuple[UserInfo, Secret | None]:
         # Two workers must not use one refresh token: the issuer would take the second use for theft.
         if not await self._asking.put(session.id, {}):
             summary = "this session is being refreshed: try again in a moment"
@@ -211,14 +222,14 @@ class ProviderCalls:
         provider_user = provider_user_of(provider, identified.user)
         # Groups return to a path of their own, and do not see what the identity provider asked to remember.
         request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
-        return await self._complete(provider_user, request, goal, identified.kept)
+        return await self._complete(provider_user, request, goal, identified)
 
     async def _complete(
-        self, provider_user: ProviderUser, request: LoginRequest, goal: Goal, kept: Secret | None
+        self, provider_user: ProviderUser, request: LoginRequest, goal: Goal, identified: IdentifiedUser
     ) -> Outcome:
         with _about(provider_user.user.username):
             memberships = await self._look_up_groups(self._checks.ask(provider_user, request))
-            return _outcome_of(provider_user, memberships, goal, kept)
+            return _outcome_of(provider_user, memberships, goal, identified)
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
         """*request* as a provider may see it, with the URL that the browser comes back to."""
@@ -265,7 +276,7 @@ def _about(username: str) -> Iterator[None]:
 
 
 def _outcome_of(
-    provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, kept: Secret | None
+    provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, identified: IdentifiedUser
 ) -> Outcome:
     if isinstance(result, Away):
         position, memberships = result.position, result.memberships
@@ -275,10 +286,15 @@ def _outcome_of(
             position=position,
             memberships=memberships,
             goal=goal,
-            kept=kept,
+            kept=identified.kept,
+            origins=identified.origins,
+            sign_out_hint=identified.sign_out_hint,
+            sequence=identified.sequence,
         )
         return _elsewhere(result.redirect, flow)
-    return SignedIn(provider_user.identity, _with_groups(provider_user, result, kept))
+    attested = _with_groups(provider_user, result, identified.kept)
+    attested = replace(attested, origins=identified.origins, sign_out_hint=identified.sign_out_hint)
+    return SignedIn(provider_user.identity, attested, identified.sequence)
 
 
 def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
@@ -297,21 +313,15 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
 
 
 def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back is taken from its URL."""
-    url: object = redirect.url
-    try:
-        good = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
-        parts = urlsplit(redirect.url) if good else None
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        cause = "its redirect is not an http or https URL"
-        raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause=cause)
+    """Checks a redirect: it must lead to a web page. The state that must come back stands in it, or in its URL."""
+    checked_url(redirect.url, flow.identity)
     remember = checked_pairs(redirect.remember, flow.identity)
     name: object = redirect.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
-    state = state_of(redirect.url, name)
+    state: object = redirect.state or state_of(redirect.url, name)
+    if state is not None and not isinstance(state, str):
+        raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state is not a text")
     return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
 
 

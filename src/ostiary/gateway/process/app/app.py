@@ -288,6 +288,7 @@ class App:
             tokens=shared.tokens,
             external_url=config.external_url,
             authorities_pem=config.authorities_pem,
+            look=config.look,
             unchecked_session=config.tokens.unchecked_session,
             issuer=self.issuer,
             authorizer=self.authorizer,

@@ -152,6 +152,8 @@ def _log_fields(revocation: Revocation) -> dict[str, str]:
             return {"digest": revocation.value[:8]}
         case RevocationKind.SESSION:
             return {"session_id": revocation.value}
+        case RevocationKind.ORIGIN:
+            return {"origin": revocation.value[:8], "user": revocation.owner}
         case RevocationKind.BEFORE:
             return {"before": "now" if revocation.at is None else revocation.at.isoformat()}
         case kind:

@@ -34,7 +34,9 @@ class Visitors:
                 counts=shared.counts,
                 name="sign-ins of web applications",
             )
-            self.pages = ApplicationPages(applications, login.applications, starts, config.listen.trusted_proxies)
+            self.pages = ApplicationPages(
+                applications, login.applications, starts, config.listen.trusted_proxies, look=config.look
+            )
 
     def start(self) -> None:
         self._authenticator.check_visitor = self._checks.check

@@ -41,7 +41,8 @@ class Issuer:
     """The issuer at *url*. One event loop uses it.
 
     With *keys_url* its keys are there, and nothing else is asked. With *server* its documents are there, as those of an
-    API server that calls itself something else; *headers* go with every question. *parse* reads the keys.
+    API server that calls itself something else; *headers* go with every question. *parse* reads the keys. With
+    *announced* its document names that issuer: many tenants have one document, and none of their tokens names it.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Issuer:
         *,
         keys_url: str = "",
         server: str = "",
+        announced: str = "",
         headers: Callable[[], Mapping[str, str]] | None = None,
         parse: Callable[[object], Keys] = parse_keys,
         clock: Clock = SYSTEM_CLOCK,
@@ -59,6 +61,7 @@ class Issuer:
         self._outbound = outbound
         self._keys_url = keys_url
         self._server = server.rstrip("/")
+        self._announced = announced or url
         self._headers = headers
         self._parse = parse
         self._monotonic = clock.monotonic
@@ -95,7 +98,7 @@ class Issuer:
     async def _discover(self) -> Mapping[str, object]:
         url = (self._server or self.url.rstrip("/")) + WELL_KNOWN
         try:
-            return _checked_document(self.url, await self._get(url), plain=url.startswith("http://"))
+            return _checked_document(self._announced, await self._get(url), plain=url.startswith("http://"))
         except ValueError as mistake:
             raise self._outbound.failure(url, str(mistake)) from None
 

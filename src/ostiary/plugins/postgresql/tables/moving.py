@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ostiary.core.tokens import check_storable
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
-from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenRecord
-from ostiary.plugins.common.stored_session import decode_token
+from ostiary.interfaces.token_store import Revocation, TokenRecord
+from ostiary.plugins.common.stored_session import decode_kind, decode_token, encode_kind
 from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, SESSION_COLUMNS, StorePart
 
@@ -50,8 +50,8 @@ class WholeStore(StorePart):
             log.head,
             log.forgotten,
             [each.sequence for each in log.revocations],
-            [each.kind.value for each in log.revocations],
-            [each.value for each in log.revocations],
+            [kind.value for kind, _ in map(encode_kind, log.revocations)],
+            [value for _, value in map(encode_kind, log.revocations)],
             [None if each.at is None else time.to_database(each.at) for each in log.revocations],
             [each.by for each in log.revocations],
             [None if each.recorded_at is None else time.to_database(each.recorded_at) for each in log.revocations],
@@ -82,8 +82,8 @@ class WholeStore(StorePart):
     def _read_revocation(self, row: Row) -> Revocation:
         moment = self._time.moment
         at = None if row["at"] is None else moment(row["at"])
-        kind, recorded_at = RevocationKind(row["kind"]), moment(row["recorded_at"])
-        return Revocation(kind, row["value"], at, row["author"], row["sequence"], recorded_at, row["owner"])
+        what, recorded_at = decode_kind(row["kind"], row["value"]), moment(row["recorded_at"])
+        return Revocation(*what, at, row["author"], row["sequence"], recorded_at, row["owner"])
 
     def _tokens_of(self, row: Row) -> tuple[TokenRecord, ...]:
         names = ("digests", "kinds", "issued", "ends", "delegations")

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import check_revocation
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
+from ostiary.plugins.common.stored_session import decode_kind, encode_kind
 from ostiary.plugins.postgresql.connections import DatabaseConnector
 from ostiary.plugins.postgresql.database import Database, Row
 from ostiary.plugins.postgresql.notifications import Notifications
@@ -83,15 +84,15 @@ class RevocationLog(StorePart):
 
     async def revoke(self, revocation: Revocation) -> int:
         check_revocation(revocation, self._clock.now())
-        kind = revocation.kind
+        kind, value = encode_kind(revocation)
         # Groups and everything may be many sessions.
-        is_large = kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
+        is_large = revocation.kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
         ended = await self._end_most(revocation) if is_large else 0
         row = await self._change(
             "revoke_of_owner",
             lambda: [
                 kind.value,
-                revocation.value,
+                value,
                 None if revocation.at is None else self._time.to_database(revocation.at),
                 revocation.by,
                 revocation.owner,
@@ -188,8 +189,7 @@ class RevocationLog(StorePart):
         moment = self._time.moment
         return self._decode(
             lambda: Revocation(
-                RevocationKind(row["kind"]),
-                row["value"],
+                *decode_kind(row["kind"], row["value"]),
                 None if row["at"] is None else moment(row["at"]),
                 row["author"],
                 row["sequence"],

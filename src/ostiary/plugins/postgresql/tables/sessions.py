@@ -8,7 +8,7 @@ from datetime import datetime
 from ostiary.core.tokens import check_storable, check_tokens, check_use
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenRecord
-from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_token
+from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_token, origin_name
 from ostiary.plugins.postgresql.tables.store_part import DONE, LONG_SECONDS, SESSION_COLUMNS, StorePart
 
 SWEEP_BATCH = 1000
@@ -88,6 +88,9 @@ class SessionTables(StorePart):
         seconds = None if username is not None else LONG_SECONDS
         rows = await self._read(_SESSIONS.format(condition=condition), *arguments, seconds=seconds)
         return [self._session_of(row) for row in rows if row["id"] is not None]
+
+    async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
+        return await self.sessions(group=origin_name(origin), limit=limit)
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         (row,) = await self._read(_COUNT_SESSIONS, username, SESSION_KINDS[kind])

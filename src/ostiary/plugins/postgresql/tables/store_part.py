@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ostiary.interfaces.token_store import Session, TokenRecord
-from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_session, encode_body, kind_number
+from ostiary.plugins.common.stored_session import (
+    SESSION_KINDS,
+    decode_session,
+    encode_body,
+    index_names,
+    kind_number,
+)
 from ostiary.plugins.postgresql.database import Database, Row
 from ostiary.plugins.postgresql.store_time import DatabaseTime
 
@@ -97,7 +103,7 @@ class StorePart:
             to_database(session.created_at),
             to_database(session.expires_at),
             encode_body(session),
-            list(session.user.groups),
+            index_names(session),
             SESSION_KINDS[session.kind],
             None if session.last_used_at is None else to_database(session.last_used_at),
             *self._token_arguments(tokens),

@@ -11,9 +11,9 @@ for position = 1, #scan[2], 2 do
     mistakes.session = mistakes.session + 1
   else
     sessions = sessions + 1
-    local username, _, groups = unpack(cjson.decode(session.user))
+    local username = cjson.decode(session.user)[1]
     local indexes = {key('by_expiry'), key('user:' .. username)}
-    for _, group in ipairs(groups) do
+    for _, group in ipairs(groups_of(session)) do
       indexes[#indexes + 1] = key('group:' .. group)
     end
     for _, index in ipairs(indexes) do

@@ -1,10 +1,10 @@
 -- uses: state log session change
--- 6 to 13 session, 14 sequence or '', then tokens
+-- 6 to 14 session, 15 sequence or '', then tokens
 -- Stores or replaces the session, with exactly these tokens.
 correct_time()
 local session = given_session(6)
-session.sequence = tonumber(ARGV[14]) or head
-for index = 15, #ARGV, 5 do
+session.sequence = tonumber(ARGV[15]) or head
+for index = 16, #ARGV, 5 do
   local token = load_token(ARGV[index])
   if token and token.id ~= session.id and redis.call('EXISTS', key('session:' .. token.id)) == 1 then
     return reply('taken')
@@ -15,6 +15,6 @@ if old then
   delete_session(old)
 end
 put_session(session)
-put_tokens(15, session.id)
+put_tokens(16, session.id)
 note_time()
 return reply('imported')

@@ -1,20 +1,20 @@
 -- uses: state log session change
--- 6 to 13 session, 14 spent digest, 15 at, 16 since or '', then tokens
+-- 6 to 14 session, 15 spent digest, 16 at, 17 since or '', then tokens
 if has_diverged() then
   return {'diverged'}
 end
 correct_time()
 note_time()
 local session = given_session(6)
-local spent, at = ARGV[14], tonumber(ARGV[15]) + shift
+local spent, at = ARGV[15], tonumber(ARGV[16]) + shift
 local token, before = living(spent)
 if token == nil or token.kind ~= 'renewal' or before.id ~= session.id then
   return reply('refused')
 end
-if covers(session.id, session.user, session.created, tonumber(ARGV[16]) or last_before(at)) then
+if covers(session, tonumber(ARGV[17]) or last_before(at)) then
   return reply('refused')
 end
-if is_taken(17, session.id) then
+if is_taken(18, session.id) then
   return reply('taken')
 end
 put_session(session)
@@ -34,5 +34,5 @@ if before.user ~= session.user then
 end
 redis.call('SET', key('token:' .. spent),
   'spent ' .. text(at) .. ' ' .. text(token.expires) .. ' ' .. session.id, 'KEEPTTL')
-put_tokens(17, session.id)
+put_tokens(18, session.id)
 return reply('renewed')

@@ -22,3 +22,6 @@ for (const time of document.querySelectorAll("time[datetime]")) {
     day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short",
   });
 }
+for (const form of document.querySelectorAll("form[data-submit]")) {
+  form.submit();
+}

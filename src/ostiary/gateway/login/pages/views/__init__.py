@@ -4,9 +4,9 @@ Called by the sign-in routes and the pages, as ``views.home(...)``. What somebod
 group) is passed as a value and so escaped; see `ostiary.gateway.login.pages.templates`.
 """
 
-from ostiary.gateway.login.pages.views.errors import application_error, error, is_basic, message
+from ostiary.gateway.login.pages.views.errors import application_error, error, is_basic, message, signed_out
 from ostiary.gateway.login.pages.views.programs import cli_confirm, device_code, device_confirm
-from ostiary.gateway.login.pages.views.sign_in import choose, leaving, password
+from ostiary.gateway.login.pages.views.sign_in import choose, leaving, password, posted_form
 from ostiary.gateway.login.pages.views.signed_in import home, session_row, sessions, sign_out, token
 from ostiary.gateway.login.pages.views.site import Site
 
@@ -23,8 +23,10 @@ __all__ = [
     "leaving",
     "message",
     "password",
+    "posted_form",
     "session_row",
     "sessions",
     "sign_out",
+    "signed_out",
     "token",
 ]

@@ -23,6 +23,11 @@ def message(
     return page(heading, fill("message.html", heading=heading, text=text, more=more), headers=headers)
 
 
+def signed_out(headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    link = ("/auth", say("sign_out.again"))
+    return message(say("sign_out.done_title"), say("sign_out.done"), link=link, headers=headers)
+
+
 def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
     """What went wrong, in a sentence, and what to do; the number leads the operator to the rest."""
     heading = _heading(answer.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from ostiary.core.text import printable
 from ostiary.gateway.login.answers import LoginAnswer
@@ -10,13 +11,16 @@ from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.page import page
 from ostiary.gateway.login.pages.pieces import DESCRIBED, FOCUS, form_title, problem_note
-from ostiary.gateway.login.pages.templates import fill
-from ostiary.gateway.login.pages.views.site import Site
+from ostiary.gateway.login.pages.templates import asset, fill
+from ostiary.gateway.login.pages.views.site import ProviderLook, Site
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Goal
 
 
 def choose(site: Site, urls: Mapping[str, str], goal: Goal, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
-    choices = join(fill("choice.html", name=site.label(name), url=url) for name, url in urls.items())
+    choices = join(
+        fill("choice.html", name=site.label(name), url=url, icon=_icon(site.look_of(name)))
+        for name, url in urls.items()
+    )
     body = fill("choose.html", gateway=site.host, choices=choices, purpose=_purpose(goal))
     return page(say("sign_in.title"), body, headers=headers)
 
@@ -51,6 +55,22 @@ def password(
 def leaving(url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
     """In place of a redirect after a form: browsers do not let a form end on another site."""
     return page(say("leaving.title"), fill("leaving.html", url=url), headers=headers, private=True)
+
+
+def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+    """A form that the browser sends on by itself, to another site."""
+    rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
+    parts = urlsplit(url)
+    target = f"{parts.scheme}://{parts.netloc}"
+    body = fill("posted_form.html", url=url, fields=rows)
+    return page(say("leaving.title"), body, headers=headers, forms_lead_to=target, private=True)
+
+
+def _icon(look: ProviderLook) -> Markup:
+    """The name stands beside it, so it says nothing itself."""
+    if look.image:
+        return fill("icon_image.html", url=look.image)
+    return Markup(asset(f"icons/{look.icon}.svg").strip())
 
 
 def leads_to(goal: Goal) -> str:

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from ostiary.core.abilities import ability
 from ostiary.core.config.document import Json
+from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login.clusters import ClusterOffer
+from ostiary.interfaces.identity import SignIn, TellsSignIn
 from ostiary.wire.kubeconfig import OfferedCluster, clusters_kubeconfig, context_name, gateway_kubeconfig
+
+# Where the operator has named no icon.
+_ICONS = {SignIn.REDIRECT: "building", SignIn.PASSWORD: "person", SignIn.AMBIENT: "certificate", SignIn.PROGRAM: "code"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLook:
+    """What people see of an identity provider: `icon` is a bundled one, `image` one of the operator's own."""
+
+    label: str
+    icon: str = "key"
+    image: str = field(default="", repr=False)
+
+
+def provider_look(provider: Identity) -> ProviderLook:
+    return ProviderLook(provider.label, provider.icon or _ICONS[sign_in_kind(provider)], provider.image)
+
+
+def sign_in_kind(provider: Identity) -> SignIn:
+    """How people sign in with *provider*."""
+    telling = ability(provider.instance, TellsSignIn)
+    return SignIn.REDIRECT if telling is None else telling.sign_in
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     external_url: str
     authorities_pem: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
+    providers: Mapping[str, ProviderLook] = field(default_factory=dict)
 
     def label(self, provider: str) -> str:
         """What people call an identity provider."""
-        return dict(self.labels).get(provider, provider)
+        return self.look_of(provider).label
+
+    def look_of(self, provider: str) -> ProviderLook:
+        return self.providers.get(provider) or ProviderLook(provider)
 
     @property
     def host(self) -> str:

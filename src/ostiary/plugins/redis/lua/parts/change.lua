@@ -2,11 +2,31 @@
 -- by_creation, user:NAME, group:NAME: session ids by creation    by_expiry: session ids    token_expiry: digests
 -- tokens_of:ID: digests    of_kind:KIND:NAME: session ids by expiry, of those that are no sign-ins
 
+-- Whether a revocation with a larger number than `since` is about this session, or may be and is no longer known.
+local function covers(session, since)
+  if since < forgotten or since > head or is_marked('session', session.id, 0) then
+    return true
+  end
+  if head == since then
+    return false
+  end
+  local name, created = cjson.decode(session.user)[1], session.created
+  if is_marked('before', '', since, created) or is_marked('user', name, since, created) then
+    return true
+  end
+  for _, group in ipairs(groups_of(session)) do
+    if is_marked('group', group, since, created) then
+      return true
+    end
+  end
+  return false
+end
+
 local function leave_indexes(session)
-  local name, _, groups = unpack(cjson.decode(session.user))
+  local name = cjson.decode(session.user)[1]
   redis.call('ZREM', key('user:' .. name), session.id)
   redis.call('ZREM', key('of_kind:' .. session.kind .. ':' .. name), session.id)
-  for _, group in ipairs(groups) do
+  for _, group in ipairs(groups_of(session)) do
     redis.call('ZREM', key('group:' .. group), session.id)
   end
 end
@@ -50,18 +70,18 @@ local function put_session(session)
   local name, created = key('session:' .. session.id), text(session.created)
   redis.call('HSET', name, 'user', session.user, 'rest', session.rest, 'created', created,
     'expires', text(session.expires), 'sequence', text(session.sequence), 'kind', session.kind, 'name', session.name,
-    'used', session.used)
+    'used', session.used, 'origin', session.origin)
   redis.call('PEXPIRE', name, kept)
   redis.call('ZADD', key('by_expiry'), text(session.expires), session.id)
   keep(key('by_expiry'), kept)
-  local username, _, groups = unpack(cjson.decode(session.user))
+  local username = cjson.decode(session.user)[1]
   if session.kind ~= 'sign-in' then
     local of_kind = key('of_kind:' .. session.kind .. ':' .. username)
     redis.call('ZADD', of_kind, text(session.expires), session.id)
     keep(of_kind, kept)
   end
   local indexes = {key('by_creation'), key('user:' .. username)}
-  for _, group in ipairs(groups) do
+  for _, group in ipairs(groups_of(session)) do
     indexes[#indexes + 1] = key('group:' .. group)
   end
   for _, index in ipairs(indexes) do
@@ -70,12 +90,12 @@ local function put_session(session)
   end
 end
 
--- A session is eight arguments: id, user, rest, created, expires, kind, name, used or ''.
+-- A session is nine arguments: id, user, rest, created, expires, kind, name, used or '', origin.
 local function given_session(first)
-  local id, user, rest, created, expires, kind, name, used = unpack(ARGV, first, first + 7)
+  local id, user, rest, created, expires, kind, name, used, origin = unpack(ARGV, first, first + 8)
   return {
     id = id, user = user, rest = rest, created = tonumber(created) + shift, expires = tonumber(expires) + shift,
-    kind = kind, name = name, used = used ~= '' and text(tonumber(used) + shift) or '',
+    kind = kind, name = name, used = used ~= '' and text(tonumber(used) + shift) or '', origin = origin,
   }
 end
 

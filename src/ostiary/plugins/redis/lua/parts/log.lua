@@ -85,23 +85,3 @@ local function is_marked(kind, value, since, created)
   end
   return false
 end
-
--- Whether a revocation with a larger number than `since` is about this session, or may be and is no longer known.
-local function covers(id, user, created, since)
-  if since < forgotten or since > head or is_marked('session', id, 0) then
-    return true
-  end
-  if head == since then
-    return false
-  end
-  local name, _, groups = unpack(cjson.decode(user))
-  if is_marked('before', '', since, created) or is_marked('user', name, since, created) then
-    return true
-  end
-  for _, group in ipairs(groups) do
-    if is_marked('group', group, since, created) then
-      return true
-    end
-  end
-  return false
-end

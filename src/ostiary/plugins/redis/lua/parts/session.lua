@@ -1,8 +1,20 @@
 -- Sessions and tokens, as they are read.
--- session:ID: user [username, uid, groups, extra], rest, created, expires, sequence, kind, name, used
+-- session:ID: user [username, uid, groups, extra], rest, created, expires, sequence, kind, name, used,
+--   origin [names of its origins among the groups, hint]
 -- token:DIGEST: kind issued expires ID, and where there is one, a NUL and the delegation. A version that knows of none
 -- takes all that for the id, and finds no session: it would take such a token for all that its session may do.
 -- unfinished: revocations of so many sessions that they are still being deleted; what they end is gone already.
+
+-- What it is indexed by: its groups, and its origins as groups.
+local function groups_of(session)
+  local _, _, groups = unpack(cjson.decode(session.user))
+  if session.origin ~= '' then
+    for _, name in ipairs(cjson.decode(session.origin)[1]) do
+      groups[#groups + 1] = name
+    end
+  end
+  return groups
+end
 
 local function ends(entry, number, session)
   local _, kind, value, at = unpack(entry)
@@ -12,11 +24,10 @@ local function ends(entry, number, session)
   if kind == 'before' then
     return true
   end
-  local name, _, groups = unpack(cjson.decode(session.user))
   if kind == 'user' then
-    return name == value
+    return cjson.decode(session.user)[1] == value
   end
-  for _, group in ipairs(groups) do
+  for _, group in ipairs(groups_of(session)) do
     if group == value then
       return true
     end
@@ -27,7 +38,7 @@ end
 -- The session, whether or not it has expired; nil if there is none.
 local function load_session(id)
   local row = redis.call('HMGET', key('session:' .. id), 'user', 'rest', 'created', 'expires', 'sequence', 'kind', 'name',
-    'used')
+    'used', 'origin')
   if not row[1] then
     return nil
   end
@@ -35,7 +46,7 @@ local function load_session(id)
     id = id, user = row[1], rest = row[2],
     created = tonumber(row[3]), expires = tonumber(row[4]), sequence = tonumber(row[5]),
     -- Added later: sessions of an earlier version have none of these.
-    kind = row[6] or 'sign-in', name = row[7] or '', used = row[8] or '',
+    kind = row[6] or 'sign-in', name = row[7] or '', used = row[8] or '', origin = row[9] or '',
   }
 end
 
@@ -70,7 +81,7 @@ end
 local function session_row(session)
   return {
     session.id, session.user, session.rest, session.created, session.expires, session.sequence, session.kind,
-    session.name, session.used,
+    session.name, session.used, session.origin,
   }
 end
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.gateway.login.pages.languages import LONGEST_ACCEPT, Languages, preferred
 from ostiary.gateway.login.pages.messages import spoken
+from ostiary.gateway.login.pages.readers import LONGEST_ACCEPT, Readers, preferred
 from ostiary.gateway.login.visit import Visit
 from ostiary.interfaces.identity import LoginRequest
 
-LANGUAGES = Languages(("en", "de"), secure=True)
+READERS = Readers(secure=True)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_the_first_that_is_offered_is_for_everybody_else() -> None:
 
 def test_what_a_person_has_chosen_goes_before_what_the_browser_asks_for() -> None:
     headers = (("cookie", "__Host-ostiary-language=de"), ("accept-language", "en"))
-    assert LANGUAGES.of(LoginRequest("GET", "/auth", headers=headers)) == "de"
+    assert READERS.language(LoginRequest("GET", "/auth", headers=headers)) == "de"
     unknown = (("cookie", "__Host-ostiary-language=../../x"), ("accept-language", "de"))
-    assert LANGUAGES.of(LoginRequest("GET", "/auth", headers=unknown)) == "de"
+    assert READERS.language(LoginRequest("GET", "/auth", headers=unknown)) == "de"
 
 
 def test_a_link_sets_the_cookie_and_leads_to_the_same_page() -> None:
     request = LoginRequest("GET", "/auth/cli", query=(("port", "8000"), ("language", "de"), ("client", "a&b")))
-    answer = LANGUAGES.choice(Visit(request, html=True))
+    answer = READERS.choice(Visit(request, html=True))
     assert answer is not None
     assert (answer.status, answer.header("Location")) == (303, "/auth/cli?port=8000&client=a%26b")
     cookie = answer.header("Set-Cookie") or ""
@@ -62,18 +62,18 @@ def test_a_link_sets_the_cookie_and_leads_to_the_same_page() -> None:
 )
 def test_nothing_else_is_a_choice(method: str, language: str, html: bool) -> None:
     request = LoginRequest(method, "/auth", query=(("language", language),))
-    assert LANGUAGES.choice(Visit(request, html=html)) is None
+    assert READERS.choice(Visit(request, html=html)) is None
 
 
 @pytest.mark.parametrize("path", ["/auth/staff/provider", "/auth/staff/logout"])
 def test_what_an_identity_system_sent_is_not_sent_again(path: str) -> None:
     request = LoginRequest("GET", path, query=(("code", "secret"), ("language", "de")))
-    answer = LANGUAGES.choice(Visit(request, html=True))
+    answer = READERS.choice(Visit(request, html=True))
     assert answer is not None
     assert answer.header("Location") == "/auth"
 
 
 def test_the_language_holds_until_the_block_ends() -> None:
-    with LANGUAGES.reading(LoginRequest("GET", "/auth", headers=(("accept-language", "de"),))):
+    with READERS.reading(LoginRequest("GET", "/auth", headers=(("accept-language", "de"),))):
         assert spoken() == "de"
     assert spoken() == "en"

@@ -1,4 +1,6 @@
-"""Which language a person reads: what they have chosen, what their browser asks for, or the first that is offered.
+"""For whom pages are: the operator's look, and the language that a person reads.
+
+The language is what they have chosen, what their browser asks for, or the first that is offered.
 
 Called by the routes for every request of a browser. A link of a page, ``?language=de``, sets a cookie and leads back to
 the same address without it; nothing else depends on the cookie, so it may come from anywhere.
@@ -13,9 +15,9 @@ from urllib.parse import quote, urlencode
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.cookies import Cookie
-from ostiary.gateway.login.pages.messages import LANGUAGES
 from ostiary.gateway.login.pages.page import reading
 from ostiary.gateway.login.visit import Visit, only
+from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.interfaces.identity import LoginRequest
 
 PARAMETER = "language"
@@ -25,14 +27,13 @@ LONGEST_ACCEPT = 500
 MOST_RANGES = 20
 
 
-class Languages:
-    """*offered* are some of `LANGUAGES`; the first is for those who ask for none of them."""
-
-    def __init__(self, offered: Sequence[str] = LANGUAGES, *, secure: bool) -> None:
-        self._offered = tuple(offered)
+class Readers:
+    def __init__(self, look: Look = DEFAULT_LOOK, *, secure: bool) -> None:
+        self._look = look
+        self._offered = look.languages
         self._cookie = Cookie("language", secure=secure)
 
-    def of(self, request: LoginRequest) -> str:
+    def language(self, request: LoginRequest) -> str:
         chosen = self._cookie.of(request)
         return chosen if chosen in self._offered else preferred(request.header("accept-language") or "", self._offered)
 
@@ -40,7 +41,7 @@ class Languages:
     def reading(self, request: LoginRequest, *, linked: bool = True) -> Iterator[None]:
         """Pages until the block ends are in the language of who sent *request*; *linked* if they offer others."""
         addresses = {language: _address(request, language) for language in self._offered} if linked else {}
-        with reading(self.of(request), addresses):
+        with reading(self._look, self.language(request), addresses):
             yield
 
     def choice(self, visit: Visit) -> LoginAnswer | None:

@@ -1,0 +1,36 @@
+"""The look of the pages, ready to be put into them: what `PagesSettings` says, with the images read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ostiary.gateway.look.colours import DARK_ACCENT, LIGHT_ACCENT, text_on
+from ostiary.gateway.look.languages import LANGUAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Images are ``data:`` addresses; empty where there is none."""
+
+    name: str = "ostiary"
+    logo: str = field(default="", repr=False)
+    favicon: str = field(default="", repr=False)
+    accent: str = LIGHT_ACCENT
+    accent_dark: str = DARK_ACCENT
+    help: str = ""
+    support: str = ""
+    languages: tuple[str, ...] = LANGUAGES
+
+    @property
+    def colours(self) -> Mapping[str, str]:
+        """The values of the style sheet that the operator decides."""
+        return {
+            "accent": self.accent,
+            "on_accent": text_on(self.accent),
+            "accent_dark": self.accent_dark,
+            "on_accent_dark": text_on(self.accent_dark),
+        }
+
+
+DEFAULT_LOOK = Look()

@@ -1,0 +1,101 @@
+"""The request with which a browser is sent to the issuer: in the address, or pushed there beforehand (RFC 9126).
+
+    parameters -> Redirect with all of them                           the browser carries the request
+    parameters -> POST to the issuer -> Redirect with a request_uri   the browser carries a reference to it
+
+Called by `oidc.identity`. A pushed request cannot be read or changed in the browser, and the issuer knows that it is
+the client's. It is made anew for each sign-in, and its answer has to bring back the state of this sign-in, as always.
+Where pushing fails the sign-in fails: falling back would let whoever disturbs the one way choose the other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.plugins.common.authorization_code import Prepared, prepare
+from ostiary.plugins.common.outbound import HttpAnswer, Outbound
+from ostiary.plugins.oidc.metadata import IssuerMetadata
+from ostiary.plugins.oidc.settings import ALWAYS, FORM_POST, NEVER
+from ostiary.plugins.oidc.token_endpoint import Client, reported_error
+
+NONCE = "nonce"
+MAX_REQUEST_URI = 2048
+
+
+class AuthorizationRequests:
+    """Requests of *client*; *response_mode* and *pushed* are settings of the same names."""
+
+    def __init__(self, client: Client, outbound: Outbound, *, response_mode: str, pushed: str) -> None:
+        self._client = client
+        self._outbound = outbound
+        self._response_mode = response_mode
+        self._pushed = pushed
+
+    async def redirect(
+        self, parameters: Mapping[str, str], request: LoginRequest, metadata: IssuerMetadata
+    ) -> Redirect:
+        """The way to the issuer's page, with *parameters* beside those that every such request has."""
+        nonce = secrets.token_urlsafe(32)
+        asked = {"response_type": "code", "client_id": self._client.id, "nonce": nonce, **parameters}
+        if self._response_mode == FORM_POST:
+            self._check_form_post(metadata)
+            asked["response_mode"] = FORM_POST
+        prepared = prepare(asked, request)
+        shown = prepared.parameters
+        if self._pushes(metadata):
+            shown = {"client_id": self._client.id, "request_uri": await self._push(prepared, metadata)}
+        url = _with_query(metadata.authorization_endpoint, shown)
+        return Redirect(url, remember=(*prepared.remember, (NONCE, nonce)), state=prepared.state)
+
+    def _check_form_post(self, metadata: IssuerMetadata) -> None:
+        modes = metadata.response_modes
+        if modes is not None and FORM_POST not in modes:
+            why, hint = "it does not announce the response mode form_post", "leave out responseMode"
+            raise self._outbound.failure(metadata.authorization_endpoint, why, hint)
+
+    def _pushes(self, metadata: IssuerMetadata) -> bool:
+        if self._pushed == NEVER:
+            if metadata.requires_pushed_requests:
+                why, hint = "it takes pushed requests only", "leave out pushedAuthorization"
+                raise self._outbound.failure(metadata.authorization_endpoint, why, hint)
+            return False
+        if metadata.pushed_request_endpoint:
+            return True
+        if self._pushed == ALWAYS or metadata.requires_pushed_requests:
+            needed_by = "pushedAuthorization: always" if self._pushed == ALWAYS else "what it announces"
+            why = f"it has no endpoint for pushed requests, which {needed_by} calls for"
+            raise self._outbound.failure(metadata.authorization_endpoint, why)
+        return False
+
+    async def _push(self, prepared: Prepared, metadata: IssuerMetadata) -> str:
+        """The issuer's name for the request. Nobody has signed in yet, so whatever it refuses is an outage."""
+        url, form = metadata.pushed_request_endpoint, dict(prepared.parameters)
+        headers = self._client.authenticate(form, metadata)
+        answer = await self._outbound.ask("POST", url, headers=headers, form=form)
+        # RFC 9126 says 201; some issuers say 200.
+        if answer.status not in (200, 201):
+            reported, hint = reported_error(answer)
+            raise self._outbound.failure(
+                url, f"it answered a pushed request with status {answer.status}{reported}", hint
+            )
+        if not _is_usable(answer):
+            raise self._outbound.failure(url, "it answered a pushed request without a usable request_uri")
+        return answer.text("request_uri")
+
+
+def _is_usable(answer: HttpAnswer) -> bool:
+    uri = answer.text("request_uri")
+    seconds = answer.body.get("expires_in") if isinstance(answer.body, dict) else None
+    has_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+    # An absolute URI, which we only pass on: it is not fetched.
+    return has_time and len(uri) <= MAX_REQUEST_URI and ":" in uri and uri.isascii() and uri.isprintable()
+
+
+def _with_query(page: str, parameters: Mapping[str, str]) -> str:
+    endpoint = urlsplit(page)
+    # Some issuers have parameters of their own in the address of the page.
+    query = {**dict(parse_qsl(endpoint.query, keep_blank_values=True)), **parameters}
+    return urlunsplit(endpoint._replace(query=urlencode(query)))

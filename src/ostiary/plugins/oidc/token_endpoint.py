@@ -1,0 +1,108 @@
+"""The issuer's token endpoint: a code or a refresh token for tokens, and how the client proves itself there.
+
+Called by `oidc.identity`. What the issuer refuses is a `LoginRefused`; an answer that is none is a `ProviderError`.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from urllib.parse import quote_plus
+
+from ostiary.core.config import Fields
+from ostiary.errors import LoginRefused
+from ostiary.plugins.common.authorization_code import Returned
+from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
+from ostiary.plugins.oidc.metadata import IssuerMetadata
+from ostiary.plugins.oidc.settings import BASIC
+
+AGAIN = "this sign-in cannot be completed: start again"
+ENDED = "this session has expired or was revoked: sign in again"
+Tokens = Mapping[str, object]
+
+_ERROR_CODE = re.compile(r"[a-z_]{1,64}")
+# The texts for the person and for the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
+_REFUSED = {
+    "authorization_code": (AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
+    "refresh_token": (
+        ENDED,
+        "the issuer rejected the refresh token: the account is disabled or its session has ended",
+    ),
+}
+
+
+class Client:
+    """What the gateway is at the issuer, and how it proves that (OpenID Connect Core, 9).
+
+    Without *secret* it is a public client. Issuers take ``client_secret_basic``, unless they say otherwise;
+    *authentication* is for a client that is registered for the one way only.
+    """
+
+    def __init__(self, client_id: str, *, secret: SecretFile | None, authentication: str) -> None:
+        self.id = client_id
+        self._secret = secret
+        self._authentication = authentication
+
+    def check(self, fields: Fields) -> None:
+        """Note what is wrong with the file of the secret."""
+        if self._secret is not None:
+            self._secret.check(fields, "clientSecretFile")
+
+    def authenticate(self, form: dict[str, str], metadata: IssuerMetadata) -> dict[str, str]:
+        """The headers that prove who asks; what goes into the body is added to *form*."""
+        secret = None if self._secret is None else self._secret.current()
+        if secret is not None and self._sends_basic(metadata):
+            # Each part is a form value first (RFC 6749, 2.3.1): a colon in the name would otherwise end it.
+            pair = f"{quote_plus(self.id)}:{quote_plus(secret.reveal())}"
+            return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+        form["client_id"] = self.id
+        if secret is not None:
+            form["client_secret"] = secret.reveal()
+        return {}
+
+    def _sends_basic(self, metadata: IssuerMetadata) -> bool:
+        if self._authentication:
+            return self._authentication == BASIC
+        return BASIC in metadata.authentication_methods
+
+
+class TokenEndpoint:
+    def __init__(self, client: Client, outbound: Outbound) -> None:
+        self._client = client
+        self._outbound = outbound
+
+    async def exchange(self, came: Returned, redirect_uri: str, metadata: IssuerMetadata) -> Tokens:
+        form = {
+            "grant_type": "authorization_code",
+            "code": came.code.reveal(),
+            "redirect_uri": redirect_uri,
+            "code_verifier": came.verifier.reveal(),
+        }
+        return await self._ask(form, metadata)
+
+    async def refresh(self, refresh_token: str, metadata: IssuerMetadata) -> Tokens:
+        return await self._ask({"grant_type": "refresh_token", "refresh_token": refresh_token}, metadata)
+
+    async def _ask(self, form: dict[str, str], metadata: IssuerMetadata) -> Tokens:
+        headers = self._client.authenticate(form, metadata)
+        url = metadata.token_endpoint
+        answer = await self._outbound.ask("POST", url, headers=headers, form=form)
+        return self._tokens(answer, url, refused=_REFUSED[form["grant_type"]])
+
+    def _tokens(self, answer: HttpAnswer, url: str, *, refused: tuple[str, str]) -> Tokens:
+        if answer.status == 200 and isinstance(answer.body, dict):
+            return answer.body
+        if answer.status == 400 and answer.text("error") == "invalid_grant":
+            summary, cause = refused
+            raise LoginRefused(summary, cause=cause)
+        reported, hint = reported_error(answer)
+        raise self._outbound.failure(url, f"it answered a code with status {answer.status}{reported}", hint)
+
+
+def reported_error(answer: HttpAnswer) -> tuple[str, str | None]:
+    """The error code that the issuer gives, to be added to a cause, and a hint if the client is wrong."""
+    error = answer.text("error")
+    reported = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
+    hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
+    return reported, hint
