@@ -1,12 +1,12 @@
-"""A real Keycloak, started from what ``scripts/interop-keycloak`` has made: its own copy of the filled database, over TLS.
+"""A real Keycloak over TLS, started from what ``scripts/interop-keycloak`` has made, with a copy of its database.
 
     with running_keycloak(folder, ca) as keycloak:
         realm = keycloak.realm("acme")
         alice = realm.add_user("alice", "developers")
         secret = realm.add_client("gateway", "https://localhost:8443/auth/provider")
 
-What an administrator does goes through the admin API. What a person does in a browser is done by `Person`, with the forms
-that Keycloak sends: no script of a page is needed for them.
+What an administrator does goes through the admin API. What a person does in a browser is done by `Person`, with the
+forms that Keycloak sends: no script of a page is needed for them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ ADMIN = "admin"
 PASSWORD = "typed at Keycloak"
 # What is compiled once more is for servers that run for days. Bounded, since others run beside it.
 _JAVA = "-Xms64m -Xmx512m -XX:MaxMetaspaceSize=320m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_REFRESH = re.compile(r'http-equiv="refresh" content="0; url=([^"]+)"')
 _FORM = re.compile(r'<form[^>]*\baction="([^"]+)"', re.DOTALL)
 
 
@@ -159,7 +160,14 @@ class Person:
         """Fill in the only form of *page*, with its hidden fields."""
         match = _FORM.search(page.text)
         assert match is not None, f"{page.url}: {page.status_code}\n{page.text[:2000]}"
-        return self.http.post(urljoin(str(page.url), html.unescape(match[1])), data={**hidden_fields(page.text), **fields})
+        target = urljoin(str(page.url), html.unescape(match[1]))
+        return self.http.post(target, data={**hidden_fields(page.text), **fields})
+
+    def follow_refresh(self, page: httpx.Response) -> httpx.Response:
+        """Go where *page* leads by itself: browsers do not let a form end on another site."""
+        match = _REFRESH.search(page.text)
+        assert match is not None, f"{page.url}: {page.status_code}\n{page.text[:2000]}"
+        return self.http.get(html.unescape(match[1]))
 
     def close(self) -> None:
         self.http.close()
@@ -203,7 +211,7 @@ def running_keycloak(folder: Path, ca: trustme.CA) -> Iterator[Keycloak]:
     words = [f"--{name}={value}" for name, value in options.items()]
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     ca.configure_trust(trust)
-    command = [home / "bin" / "kc.sh", "start", "--optimized", *words]
+    command: list[str | Path] = [home / "bin" / "kc.sh", "start", "--optimized", *words]
     with (
         Server(command, log=folder / "log", environment={"JAVA_OPTS": _JAVA, "KC_HOME": ""}) as server,
         httpx.Client(base_url=url, verify=trust, timeout=SECONDS, trust_env=False) as http,
@@ -213,7 +221,7 @@ def running_keycloak(folder: Path, ca: trustme.CA) -> Iterator[Keycloak]:
 
 
 def _home(folder: Path, made: Path) -> Path:
-    """A folder with its own data; what was compiled is shared. Links are not followed up to `kc.sh`, so that is copied."""
+    """A folder with its own data; what was compiled is shared. `kc.sh` looks behind links, so it is copied."""
     home = folder / "home"
     home.mkdir()
     for name in ("bin", "conf", "data"):

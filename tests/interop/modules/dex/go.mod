@@ -26,7 +26,7 @@ require (
 	github.com/coreos/go-semver v0.3.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.3.2 // indirect
 	github.com/dexidp/dex v0.0.0-20240807174518-43956db7fd75 // indirect
-	github.com/dexidp/dex/api/v2 v2.1.0 // indirect
+	github.com/dexidp/dex/api/v2 v2.2.0 // indirect
 	github.com/felixge/httpsnoop v1.0.4 // indirect
 	github.com/fsnotify/fsnotify v1.7.0 // indirect
 	github.com/ghodss/yaml v1.0.0 // indirect
