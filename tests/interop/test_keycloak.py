@@ -16,7 +16,8 @@ import httpx
 import pytest
 import trustme
 
-from tests.interop.support.keycloak import Keycloak, Person, Realm, running_keycloak
+from tests.interop.support.keycloak import PASSWORD, Keycloak, Realm, running_keycloak
+from tests.interop.support.person import Person
 from tests.interop.support.process import wait_until
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
@@ -111,9 +112,9 @@ def person(keycloak: Keycloak) -> Iterator[Person]:
     person.close()
 
 
-def sign_in(gateway: ServedGateway, person: Person, name: str, **typed: str) -> dict[str, Any]:
+def sign_in(gateway: ServedGateway, person: Person, name: str, password: str = PASSWORD) -> dict[str, Any]:
     """As a program does whose person has a browser: it gets tokens."""
-    answer = person.sign_in(f"{gateway.url()}/auth", name, **typed)
+    answer = person.sign_in(f"{gateway.url()}/auth", name, password)
     assert answer.status_code == 200, answer.text
     pair: dict[str, Any] = answer.json()
     return pair
@@ -166,7 +167,7 @@ def test_a_disabled_account_is_out_at_the_next_renewal(office: Office, person: P
         assert answer.status_code == 401, answer.text
         # The session has ended with it: its token is good for nobody.
         assert gateway.get(PODS, pair["token"]).status_code == 401
-        assert person.sign_in(f"{gateway.url()}/auth", "carol").url.host == "localhost"
+        assert person.sign_in(f"{gateway.url()}/auth", "carol", PASSWORD).url.host == "localhost"
         realm.enable(carol, enabled=True)
 
 
@@ -191,7 +192,7 @@ def test_whoever_signs_out_here_is_signed_out_at_keycloak(office: Office, person
     """RP-initiated: the browser goes to Keycloak and comes back, and the next sign-in asks for the password."""
     with office.serving(office.oidc("gateway-of-browsers", endSession=True)) as gateway:
         person.http.headers["Accept"] = "text/html"
-        home = person.sign_in(f"{gateway.url()}/auth", "alice")
+        home = person.sign_in(f"{gateway.url()}/auth", "alice", PASSWORD)
         assert "You are signed in" in home.text
         assert str(person.http.get(f"{gateway.url()}/auth/acme").url) == f"{gateway.url()}/auth/token"
         person.http.headers["Origin"] = gateway.url()

@@ -5,15 +5,12 @@
         alice = realm.add_user("alice", "developers")
         secret = realm.add_client("gateway", "https://localhost:8443/auth/provider")
 
-What an administrator does goes through the admin API. What a person does in a browser is done by `Person`, with the
-forms that Keycloak sends: no script of a page is needed for them.
+What an administrator does goes through the admin API, and what a person does in a browser is done by `person.Person`.
 """
 
 from __future__ import annotations
 
-import html
 import os
-import re
 import shutil
 import ssl
 from collections.abc import Iterator, Mapping
@@ -21,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -36,8 +32,6 @@ ADMIN = "admin"
 PASSWORD = "typed at Keycloak"
 # What is compiled once more is for servers that run for days. Bounded, since others run beside it.
 _JAVA = "-Xms64m -Xmx512m -XX:MaxMetaspaceSize=320m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_REFRESH = re.compile(r'http-equiv="refresh" content="0; url=([^"]+)"')
-_FORM = re.compile(r'<form[^>]*\baction="([^"]+)"', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -141,45 +135,6 @@ class Realm:
         }
         self.admin("POST", "/clients", json=client)
         return secret
-
-
-# --- a person at a browser ---
-
-
-class Person:
-    """Fills in forms, and follows redirects with the cookies of both sides."""
-
-    def __init__(self, trust: ssl.SSLContext) -> None:
-        self.http = httpx.Client(verify=trust, follow_redirects=True, timeout=SECONDS, trust_env=False)
-
-    def sign_in(self, begin: str, name: str, password: str = PASSWORD) -> httpx.Response:
-        """Go to *begin*, type name and password where Keycloak asks for them, and return to whoever wanted it."""
-        return self.submit(self.http.get(begin), username=name, password=password)
-
-    def submit(self, page: httpx.Response, **fields: str) -> httpx.Response:
-        """Fill in the only form of *page*, with its hidden fields."""
-        match = _FORM.search(page.text)
-        assert match is not None, f"{page.url}: {page.status_code}\n{page.text[:2000]}"
-        target = urljoin(str(page.url), html.unescape(match[1]))
-        return self.http.post(target, data={**hidden_fields(page.text), **fields})
-
-    def follow_refresh(self, page: httpx.Response) -> httpx.Response:
-        """Go where *page* leads by itself: browsers do not let a form end on another site."""
-        match = _REFRESH.search(page.text)
-        assert match is not None, f"{page.url}: {page.status_code}\n{page.text[:2000]}"
-        return self.http.get(html.unescape(match[1]))
-
-    def close(self) -> None:
-        self.http.close()
-
-
-def hidden_fields(text: str) -> dict[str, str]:
-    inputs = re.findall(r"<input\b[^>]*>", text, re.IGNORECASE)
-    attributes = [{name.lower(): html.unescape(value) for name, value in _ATTRIBUTE.findall(each)} for each in inputs]
-    return {each["name"]: each.get("value", "") for each in attributes if each.get("type", "").lower() == "hidden"}
-
-
-_ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
 # --- the process ---
