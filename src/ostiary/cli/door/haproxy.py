@@ -1,7 +1,8 @@
 """The configuration of HAProxy, which asks by SPOE, and the file of its SPOE engine. Pure; called by `printing`.
 
-With ``decisions`` in the door, HAProxy first looks a request up in its map, and asks only about what is not there. The
-last rule of the frontend refuses: whatever did not get a pass before it ends there.
+With ``decisions`` in the door, HAProxy first looks a request up in its map, and asks only about what is not there. What
+must be asked about goes to a backend of its own: the SPOE filter costs time with every request of its section. The last
+rule of that backend refuses: whatever did not get a pass before it ends there.
 """
 
 from __future__ import annotations
@@ -65,7 +66,6 @@ _RUNTIME = """\
 _FRONTEND = """\
 frontend ostiary
     bind {listen}
-    filter spoe engine ostiary config {spoe_file}
 
     # Where a request goes. The gateway is told, and refuses what its own routes would send elsewhere.
 {routes}
@@ -78,19 +78,17 @@ frontend ostiary
     http-request return status 411 if {{ req.fhdr_cnt(transfer-encoding) gt 0 }}
     http-request return status 411 if {{ req.ver 2.0 }} {{ req.fhdr_cnt(content-length) 0 }} {{ method POST PUT PATCH }}
     .endif
-
-{lookup}    # The question. Only the answer, and a decision that still holds, makes a pass good.
-{questions}
-    # What a client could claim to be, however it is spelled; its token; and what it says about its connection, which
-    # could make the next program drop headers.
-    http-request del-header Authorization
-    acl ostiary_claims req.hdr_names -m reg (^|,)({beginnings})
-    http-request del-header ^({claims})$ -m reg if ostiary_claims
-    # Who the user is. Each header is always there, and nothing is left of the client's.
-{identity}
+    http-request set-var(txn.ostiary.names) req.hdr_names
     option forwardfor
-{scheme}    http-request add-header Connection upgrade if {{ req.fhdr_cnt(upgrade) gt 0 }}
-    http-request allow if {{ var(txn.ostiary.good) -m bool }}
+
+{lookup}    # Whatever has no pass yet is asked about there, or refused.
+    default_backend ostiary-asked
+
+# The gateway is asked. Only its answer makes a pass good.
+backend ostiary-asked
+    filter spoe engine ostiary config {spoe_file}
+{questions}
+{passing}    http-request allow if {{ var(txn.ostiary.good) -m bool }}
 
     # Refusals, as the gateway has said them.
 {refusals}
@@ -98,18 +96,36 @@ frontend ostiary
     http-request set-var-fmt(txn.ostiary.body) '{unavailable}'
     http-request return status 503 {content}
 
+    # Where what the gateway has allowed goes.
+{servers}
 {backends}"""
+# What is done to a request that passes, before it is sent on.
+_PASSING = """\
+    # What a client could claim to be, however it is spelled; its token; and what it says about its connection, which
+    # could make the next program drop headers.
+    http-request del-header Authorization
+    acl ostiary_claims var(txn.ostiary.names) -m reg (^|,)({beginnings})
+    http-request del-header ^({claims})$ -m reg if ostiary_claims or !{{ var(txn.ostiary.names) -m found }}
+    # Who the user is. Each header is always there, and nothing is left of the client's.
+{identity}
+{scheme}    http-request add-header Connection upgrade if {{ req.fhdr_cnt(upgrade) gt 0 }}
+"""
 _LOOKUP = """\
     # What was allowed before. A pass has the form EXPIRY|LEASE|USER|UID|GROUPS; it is good until it expires, and while
     # the gateway renews the lease, which it does as long as it knows of every revocation.
     acl ostiary_one_token req.fhdr_cnt(authorization) eq 1
-    acl ostiary_once req.hdr_names -m reg (^|,)(impersonate|upgrade(,|$))
+    acl ostiary_named var(txn.ostiary.names) -m found
+    acl ostiary_once var(txn.ostiary.names) -m reg (^|,)(impersonate|upgrade(,|$))
     acl ostiary_current var(txn.ostiary.pass),field(1,|),sub(txn.ostiary.now) -m int gt 0
     acl ostiary_leased var(txn.ostiary.pass),field(2,|),map_str_int({leases}),sub(txn.ostiary.now) -m int 1:{seconds}
-    http-request set-var-fmt(txn.ostiary.key) "{key}" if ostiary_one_token !ostiary_once
+    acl ostiary_good var(txn.ostiary.good) -m bool
+    http-request set-var-fmt(txn.ostiary.key) "{key}" if ostiary_one_token ostiary_named !ostiary_once
     http-request set-var(txn.ostiary.pass) var(txn.ostiary.key),sha2(256),hex,map_str({decisions})
     http-request set-var(txn.ostiary.now) date
     http-request set-var(txn.ostiary.good) bool(1) if ostiary_leased ostiary_current
+    # The rest of these rules is for what has a good pass.
+    http-request allow if !ostiary_good
+{passing}    use_backend ostiary-to-{chosen} if ostiary_good
 """
 _SPOE = """\
 # {title}.
@@ -149,13 +165,11 @@ def configuration(layout: Layout) -> str:
             routes="".join(f"    {line}\n" for line in _routes(layout)),
             lookup=_lookup(layout),
             questions=_questions(layout),
-            scheme="    http-request add-header X-Forwarded-Proto https\n" if layout.listen_certificate else "",
-            claims=_one_of(_claims(layout)),
-            beginnings="|".join(sorted({claim.partition("-")[0].partition(".")[0] for claim in _claims(layout)})),
-            identity="".join(f"    {line}\n" for line in _identity(layout)).rstrip("\n"),
+            passing=_passing(layout),
             refusals="".join(f"    {_refusal(status)}\n" for status in STATUSES).rstrip("\n"),
             unavailable=NO_DOOR.body.decode().strip(),
             content=_CONTENT,
+            servers=_servers(layout),
             backends=_backends(layout),
         ),
     ]
@@ -220,6 +234,17 @@ def _lookup(layout: Layout) -> str:
         decisions=maps.decisions,
         leases=maps.leases,
         seconds=LEASE_SECONDS + 1,
+        passing=_passing(layout),
+        chosen=_chosen(layout),
+    )
+
+
+def _passing(layout: Layout) -> str:
+    return _PASSING.format(
+        claims=_one_of(_claims(layout)),
+        beginnings="|".join(sorted({claim.partition("-")[0].partition(".")[0] for claim in _claims(layout)})),
+        identity="".join(f"    {line}\n" for line in _identity(layout)).rstrip("\n"),
+        scheme="    http-request add-header X-Forwarded-Proto https\n" if layout.listen_certificate else "",
     )
 
 
@@ -229,20 +254,24 @@ def _chosen(layout: Layout) -> str:
 
 
 def _questions(layout: Layout) -> str:
-    is_asked = [] if layout.door.decisions is None else ["!{ var(txn.ostiary.good) -m bool }"]
     lines = []
     for backend in layout.backends:
-        is_there = [f"{{ var(txn.ostiary.to) -m str {backend.name} }}"] if len(layout.backends) > 1 else []
-        conditions = [*is_asked, *is_there]
-        suffix = f" if {' '.join(conditions)}" if conditions else ""
-        lines.append(f"    http-request send-spoe-group ostiary ask-{backend.name}{suffix}\n")
+        condition = f" if {_goes_to(backend)}" if layout.backends[1:] else ""
+        lines.append(f"    http-request send-spoe-group ostiary ask-{backend.name}{condition}\n")
     return "".join(lines)
 
 
+def _goes_to(backend: Backend) -> str:
+    return f"{{ var(txn.ostiary.to) -m str {backend.name} }}"
+
+
 def _claims(layout: Layout) -> list[str]:
-    """The names of headers that do not pass; ``.*`` at the end stands for anything."""
+    """The names of headers that do not pass; ``.*`` at the end stands for anything.
+
+    Nearly every request has ``Authorization``, which is deleted anyhow; the others are looked for in few.
+    """
     beginnings = [*prefixes(layout.drop_headers), "x-forwarded-"]
-    names = [name for name in layout.cleared if not name.startswith(tuple(beginnings))]
+    names = [name for name in layout.cleared if name != "authorization" and not name.startswith(tuple(beginnings))]
     return [*(f"{prefix}.*" for prefix in beginnings), *names, *_OF_CONNECTION]
 
 
@@ -270,10 +299,15 @@ def _refusal(status: int) -> str:
     return f"http-request return status {status} {_CONTENT}{told}{nosniff} {condition}"
 
 
+def _servers(layout: Layout) -> str:
+    choices = [f"    use-server {each.name} if {_goes_to(each)}\n" for each in layout.backends[1:] and layout.backends]
+    return "".join((*choices, *(_server(backend) for backend in layout.backends)))
+
+
 def _backends(layout: Layout) -> str:
-    word = "use_backend" if layout.backends[1:] else "default_backend"
-    lines = [f"    {word} ostiary-to-{_chosen(layout)}\n"]
-    lines += [_backend(backend) for backend in layout.backends]
+    """Where passes lead that were good before; and the gateway."""
+    with_passes = [] if layout.door.decisions is None else layout.backends
+    lines = [f"backend ostiary-to-{each.name}\n{_server(each)}" for each in with_passes]
     lines.append(
         "# The gateway, which is asked.\n"
         "backend ostiary-agents\n"
@@ -285,11 +319,11 @@ def _backends(layout: Layout) -> str:
     return "\n".join(lines)
 
 
-def _backend(backend: Backend) -> str:
+def _server(backend: Backend) -> str:
     tls = ""
     if backend.url.scheme == "https":
         tls = f" ssl verify required ca-file @system-ca sni str({backend.url.hostname})"
-    return f"backend ostiary-to-{backend.name}\n    server {backend.name} {backend.address}{tls}\n"
+    return f"    server {backend.name} {backend.address}{tls}\n"
 
 
 def _tls(layout: Layout) -> str:

@@ -356,6 +356,24 @@ def test_haproxy_with_decisions_looks_requests_up_before_it_asks(
     assert text.index("map_str(/dev/null)") < text.index("send-spoe-group") < text.index("status 503")
 
 
+def test_haproxy_filters_only_what_it_asks_about(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write(folder, EDGE | {"decisions": {"socket": "/run/haproxy/ostiary.sock"}})
+    _, text, _ = run(capsys, "haproxy", "--config", str(config), *BACKENDS)
+    sections = {part.split("\n", 1)[0]: part for part in re.split(r"\n(?=frontend |backend |defaults|global)", text)}
+    assert [name for name, part in sections.items() if "filter spoe" in part] == ["backend ostiary-asked"]
+    # Whoever has no good pass is asked about; nothing of the request was changed for them before.
+    front = sections["frontend ostiary"]
+    assert front.rstrip().endswith("# The gateway is asked. Only its answer makes a pass good.")
+    assert "default_backend ostiary-asked" in front
+    assert "use_backend ostiary-to-" in front
+    assert front.index("http-request allow if !ostiary_good") < front.index("del-header Authorization")
+    # Both ways delete what a client could claim, and the answer of the gateway decides where the other one leads.
+    asked = sections["backend ostiary-asked"]
+    assert front.count("-m reg if ostiary_claims") == asked.count("-m reg if ostiary_claims") == 1
+    for name in ("shop", "api"):
+        assert f"use-server {name} if {{ var(txn.ostiary.to) -m str {name} }}" in asked
+
+
 def test_haproxy_verifies_the_gateway_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ("haproxy", "--config", str(write(folder, EDGE)), *BACKENDS, "--ca", "/etc/ca.pem")
     code, text, _ = run(capsys, *config, "--gateway", "https://gw.example:9345", "--certificate", "/etc/h.pem")
