@@ -84,6 +84,7 @@ CODES: dict[str, str] = {
     "sign-in-refused": "sign-in was refused by the identity system or by the user",
     "sign-in-needed": "there is no session at the gateway, and interactive sign-in is not allowed",
     "sign-in-unanswered": "sign-in timed out",
+    "step-up-needed": "step-up required",
     "platform-proof-unavailable": "the platform gave this job or pod no token that the gateway can be shown",
     "platform-unreachable": "the platform's token endpoint is unreachable",
     "gateway-unreachable": "the gateway is unreachable, or its certificate cannot be verified",

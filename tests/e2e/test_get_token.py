@@ -335,7 +335,7 @@ def test_if_the_client_lets_it_ask_the_browser_opens_and_stdout_stays_clean(desk
     assert done.returncode == 0
     assert done.stderr == "a browser that talks on stdout\n"
     assert json.loads(done.stdout)["status"]["token"] in desk.server.tokens
-    assert "You may close this tab" in desk.browser.pages
+    assert "You can close this page" in desk.browser.pages
 
 
 def test_when_nobody_comes_nobody_is_asked_again_for_a_while(desk: Desk, ca: trustme.CA, tmp_path: Path) -> None:

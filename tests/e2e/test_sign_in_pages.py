@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -31,10 +30,11 @@ from ostiary.gateway.replicas.replica import encode_replica
 from ostiary.interfaces.store_abilities.replicas import NoteStore
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
-from tests.support.chromium import DESKTOP, PHONE, Chromium
+from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password, role
 from tests.support.noting_store import NotingStore
+from tests.support.page_checks import check_page
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
@@ -74,27 +74,13 @@ class Running:
 
     def looked_at(self, name: str) -> None:
         """Nothing on the page is broken, for anybody; and here is a picture of it."""
-        chromium = self.chromium
-        looks: dict[str, dict[str, Any]] = {
-            "light": {"colorScheme": "light", "viewport": DESKTOP},
-            "dark": {"colorScheme": "dark", "viewport": DESKTOP},
-            "phone": {"colorScheme": "light", "viewport": PHONE},
-        }
-        for look, settings in looks.items():
-            chromium("look", **settings)
-            if look != "phone":
-                # What differs in the dark are the colours.
-                rules = [] if look == "light" else ["color-contrast"]
-                assert chromium("judged", rules=rules) == [], f"{name}, {look}"
-            wide, window = chromium("width")
-            assert wide <= window, f"{name}, {look}: it must not be scrolled sideways"
-            if os.environ.get("OSTIARY_PICTURES") and f"{name}-{look}" in SHOWN:
-                PICTURES.mkdir(exist_ok=True)
-                chromium("picture", path=str(PICTURES / f"{name}-{look}.png"))
-        chromium("look", **looks["light"])
-        # A browser tells of every answer that is an error; that is no problem of the page.
-        problems = [text for text in chromium("problems") if "Failed to load resource" not in text]
-        assert problems == []
+        check_page(self.chromium, name, pictures=_shown_pictures)
+
+
+def _shown_pictures(picture: str) -> Path | None:
+    """Where a picture of the documentation goes, if they are taken anew."""
+    wanted = os.environ.get("OSTIARY_PICTURES") and picture in SHOWN
+    return PICTURES / f"{picture}.png" if wanted else None
 
 
 @pytest.fixture(scope="module")
@@ -479,8 +465,8 @@ def test_the_page_at_which_a_command_line_sign_in_ends_looks_like_the_others(run
         end = datetime(2999, 1, 1, tzinfo=UTC)
         return SignInGrant(Secret("t"), end, Secret("r"), "s1", end, "ann")
 
-    for code, heading in (("good", "You are signed in"), ("bad", "You are not signed in")):
-        returning = Return(redeem)
+    for code, heading in (("good", "You are signed in on the command line"), ("bad", "You are not signed in")):
+        returning = Return(redeem, running.url)
         try:
             chromium.person()
             chromium.go(f"http://127.0.0.1:{returning.port}/callback?state={returning.state}&code={code}")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
 from ostiary.interfaces.token_store import RevocationKind
-from tests.support.chromium import DESKTOP, PHONE, Chromium
+from tests.support.chromium import Chromium
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password
+from tests.support.page_checks import check_page
 from tests.support.web_application import WebApplication
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
@@ -29,8 +28,6 @@ socket.send('hello');
 return await heard;
 """
 FETCH = "const got = await fetch('{}'); return [got.status, got.headers.get('X-Ostiary-Sign-In')]"
-# With OSTIARY_PICTURES set to a folder, pictures of every new page are put there.
-PICTURES = os.environ.get("OSTIARY_PICTURES", "")
 
 
 @dataclass
@@ -68,21 +65,7 @@ class Running:
         return self.chromium("run", script=script)
 
     def looked_at(self, name: str) -> None:
-        """Nothing on the page is broken, in light, dark and on a phone."""
-        looks: dict[str, dict[str, Any]] = {
-            "light": {"colorScheme": "light", "viewport": DESKTOP},
-            "dark": {"colorScheme": "dark", "viewport": DESKTOP},
-            "phone": {"colorScheme": "light", "viewport": PHONE},
-        }
-        for look, settings in looks.items():
-            self.chromium("look", **settings)
-            if look != "phone":
-                assert self.chromium("judged", rules=[] if look == "light" else ["color-contrast"]) == [], name
-            wide, window = self.chromium("width")
-            assert wide <= window, f"{name}, {look}: it must not be scrolled sideways"
-            if PICTURES:
-                self.chromium("picture", path=str(Path(PICTURES) / f"application-{name}-{look}.png"))
-        self.chromium("look", **looks["light"])
+        check_page(self.chromium, f"application-{name}")
 
 
 def allowing(user: str) -> list[dict[str, Any]]:

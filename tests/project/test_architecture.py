@@ -150,6 +150,8 @@ INSIDE = {
         "common": set(),
         "client_certificate": {"common", "claims"},
         "oidc": {"common", "claims"},
+        # Issuers that are known by name: OpenID Connect with the habits of one of them.
+        **{name: {"common", "oidc"} for name in ("auth0", "gitlab", "google", "keycloak", "microsoft", "okta")},
         "sso_cookie": {"common", "claims", "oidc"},
         "trusted_header": {"common", "claims", "client_certificate", "oidc"},
         "workload": {"common", "claims", "oidc"},

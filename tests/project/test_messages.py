@@ -17,9 +17,11 @@ from ostiary.gateway.look.languages import LANGUAGES
 PACKAGE = Path(__file__).parents[2] / "src" / "ostiary"
 ASSETS = PACKAGE / "gateway" / "login" / "pages" / "assets"
 OTHERS = LANGUAGES[1:]
-TEMPLATES = sorted(ASSETS.glob("*.html"))
+TEMPLATES = sorted(ASSETS.rglob("*.html"))
 # Ids that the code puts together, as in say(f"error.heading_{code}").
-MADE_IDS = re.compile(r"(time\.month|error\.heading|error\.advice)_\d+|.+\.(zero|one|other)|language|refusals\..+")
+MADE_IDS = re.compile(
+    r"(time\.month|error\.heading|error\.advice)_\d+|.+\.(zero|one|other)|command_line\.(ended|failed|used|unknown)(_title)?|language|refusals\..+"
+)
 READ_BY_PEOPLE = ("aria-label", "placeholder", "title", "alt", "value")
 # Which argument of a call is a sentence that a page may show.
 SENTENCES = {"LoginRefused": 0, "answers.error": 1, "NotPossible": 0}

@@ -25,7 +25,14 @@ from ostiary.core.clock import Clock
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from tests.support.oauth_server import Asked, Code, OAuthServer, Reply
 
-ABSENT = object()
+
+class _Absent:
+    def __repr__(self) -> str:
+        # Tests with it in their names have the same name in every process.
+        return "ABSENT"
+
+
+ABSENT = _Absent()
 LIFETIME = 300
 Key = ECKey | RSAKey
 

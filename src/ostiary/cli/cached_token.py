@@ -15,7 +15,10 @@ A person waits for this before every kubectl command, and for every module that 
 
 A token file holds one line, and then the finished ExecCredential in each version that a client may ask for:
 
-    ostiary 1 <obtained> <renew at> <length of v1> <length of v1beta1>
+    ostiary 1 <obtained> <renew at> <length of v1> <length of v1beta1> [step-up]
+
+With ``step-up`` the gateway has step-up rules: a request may wait there until the person proves more, and a process
+beside the program that asked (`ostiary.cli.companion`) opens the browser for that.
 """
 
 import posix
@@ -37,12 +40,20 @@ CLOCK_SLACK = 60
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
 _REGULAR, _KIND, _OTHERS = 0o100000, 0o170000, 0o077
 _VERSION = b'"client.authentication.k8s.io/'
+_STEP_UP = b"step-up"
 
 
 def print_cached(argv: list[str]) -> bool:
     """Print the cached credential that the command line *argv* asks for; False if there is none that is usable."""
-    answer = _cached_answer(argv)
-    return answer is not None and print_answer(answer)
+    options = _options(argv)
+    cached = None if options is None else _cached_answer(options)
+    if options is None or cached is None or not print_answer(cached[0]):
+        return False
+    if cached[1]:
+        from ostiary.cli.companion import begin
+
+        begin(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
+    return True
 
 
 def print_answer(answer: bytes) -> bool:
@@ -51,12 +62,14 @@ def print_answer(answer: bytes) -> bool:
     return True
 
 
-def _cached_answer(argv: list[str]) -> bytes | None:
-    """The ExecCredential to print; None if anything about the command line, the client or the file is unusual."""
-    options = _options(argv)
+def _cached_answer(options: dict[str, str]) -> tuple[bytes, bool] | None:
+    """The ExecCredential to print, and whether the gateway has step-up rules.
+
+    None if anything about the command line, the client or the file is unusual.
+    """
     version = asked_version()
     folder = state_folder()
-    if options is None or version is None or folder is None:
+    if version is None or folder is None:
         return None
     name = file_name(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
     kind = "token"
@@ -65,7 +78,9 @@ def _cached_answer(argv: list[str]) -> bytes | None:
     data = None if name is None else private_content(f"{folder}/{name}.{kind}")
     now = time.time()
     answer = None if data is None else usable_answer(data, version, now)
-    return None if answer is None or asks_again(f"{folder}/{name}.asked", now) else answer
+    if data is None or answer is None or asks_again(f"{folder}/{name}.asked", now):
+        return None
+    return answer, kind == "token" and tells_of_step_up(data)
 
 
 def _options(argv: list[str]) -> dict[str, str] | None:
@@ -157,10 +172,10 @@ def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
     """The ExecCredential in *version*, if the file is complete and the credential need not be refreshed yet."""
     head, _, rest = data.partition(b"\n")
     words = head.split(b" ")
-    if len(words) != 6 or words[0] != b"ostiary" or words[1] != b"1":
+    if len(words) not in (6, 7) or words[0] != b"ostiary" or words[1] != b"1":
         return None
     try:
-        obtained, renew_at, first, second = map(int, words[2:])
+        obtained, renew_at, first, second = map(int, words[2:6])
     except ValueError:
         return None
     whole = len(rest) == first + second and rest[:1] == b"{" and rest[-2:] == b"}\n"
@@ -171,9 +186,15 @@ def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
     return rest[first:] if version == b"v1beta1" else None
 
 
-def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes) -> bytes:
-    """The content of a token file, as `usable_answer` reads it."""
-    return b"ostiary 1 %d %d %d %d\n%b%b" % (obtained, renew_at, len(v1), len(v1beta1), v1, v1beta1)
+def tells_of_step_up(data: bytes) -> bool:
+    """Whether the content of a token file says that the gateway has step-up rules."""
+    return data.partition(b"\n")[0].endswith(b" " + _STEP_UP)
+
+
+def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes, step_up: bool = False) -> bytes:
+    """The content of a token file, as `usable_answer` and `tells_of_step_up` read it."""
+    mark = b" " + _STEP_UP if step_up else b""
+    return b"ostiary 1 %d %d %d %d%b\n%b%b" % (obtained, renew_at, len(v1), len(v1beta1), mark, v1, v1beta1)
 
 
 # --- who asked ---

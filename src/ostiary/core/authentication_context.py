@@ -55,6 +55,23 @@ def context_of(user: UserInfo) -> AuthenticationContext:
     )
 
 
+def with_latest_context(user: UserInfo, before: UserInfo) -> UserInfo:
+    """*user*, as a refresh describes them, with the later of the two sign-ins: the refresh's own, or that of *before*.
+
+    An identity system repeats the sign-in that a refresh token came from, or says nothing of it.
+    """
+    said_now, said_before = context_of(user), context_of(before)
+    if said_before == AuthenticationContext():
+        return user
+    if said_now.auth_time is None or said_before.auth_time is None:
+        # Without a time it is later only if the other has none either.
+        is_later = said_before.auth_time is None and said_now != AuthenticationContext()
+    else:
+        # Of the same time it may be a mixture: of what was said before, and of what the refresh token came from.
+        is_later = said_now.auth_time > said_before.auth_time
+    return user if is_later else with_context(user, said_before)
+
+
 def without_context(user: UserInfo) -> UserInfo:
     """*user* without what is known of the sign-in."""
     return replace(user, extra=tuple((key, values) for key, values in user.extra if key not in KEYS))
@@ -91,6 +108,8 @@ def _only(values: Iterable[str]) -> str:
 
 def _time(text: str) -> datetime | None:
     try:
-        return datetime.strptime(text, _FORM).replace(tzinfo=UTC)
+        moment = datetime.strptime(text, _FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
+    # Far from the ends of the calendar, so that a span can be added and taken away.
+    return moment if 1970 <= moment.year < 9000 else None

@@ -168,12 +168,14 @@ def _what_it_needs(point: EntryPoint) -> str:
     if _package(point) != OURS or point.dist is None:
         return "install what it needs; its package should say what that is"
     own = point.dist.metadata.get_all("Provides-Extra") or []
-    return f"pip install '{OURS}[{','.join(('gateway', point.name) if point.name in own else ('gateway',))}]'"
+    # The entry point names the extra, or the extra is called like the provider.
+    extras = point.extras or [name for name in (point.name,) if name in own]
+    return f"pip install '{OURS}[{','.join(('gateway', *extras))}]'"
 
 
 def _entry(plugin_type: str, point: EntryPoint) -> CatalogEntry:
     version = point.dist.version if point.dist is not None else ""
-    return CatalogEntry(plugin_type, point.name, point.value, _package(point), version)
+    return CatalogEntry(plugin_type, point.name, f"{point.module}:{point.attr}", _package(point), version)
 
 
 def _package(point: EntryPoint) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ostiary.model import Attributes, RequestInfo
@@ -73,6 +74,27 @@ def unauthorized() -> Answer:
 def sign_in_required() -> Answer:
     """For the scripts of a web application, whose session has ended."""
     return failure(401, "Unauthorized", "sign-in required: load a page of the application in the browser")
+
+
+def step_up_required(message: str) -> Answer:
+    """The token is good, and its owner must prove more before this request."""
+    return failure(401, "Unauthorized", message)
+
+
+def step_up_challenge(message: str, *, acr_values: Sequence[str], max_age: float | None) -> str:
+    """What goes with it (RFC 9470, section 3)."""
+    error = 'error="insufficient_user_authentication"'
+    parts = ['Bearer realm="ostiary"', error, f"error_description={_param(message)}"]
+    if acr_values:
+        parts.append(f"acr_values={_param(' '.join(acr_values))}")
+    if max_age is not None:
+        parts.append(f'max_age="{int(max_age)}"')
+    return ", ".join(parts)
+
+
+def _param(text: str) -> str:
+    """A quoted string of a header. Of ASCII only what RFC 6750 allows in it."""
+    return '"' + "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text) + '"'
 
 
 def refused_origin(message: str) -> Answer:

@@ -40,6 +40,8 @@ const steps = {
   async fetched({ path }) { return page.evaluate(async (path) => (await fetch(path)).status, path); },
   // A function of the page itself, in its own origin, as a script of the page would call it.
   async run({ script }) { return page.evaluate(`(async () => { ${script} })()`); },
+  // Of the document as it came, in bytes.
+  async size() { return page.evaluate(() => performance.getEntriesByType("navigation")[0].decodedBodySize); },
   async width() { return page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]); },
   async picture({ path }) { await page.screenshot({ path, fullPage: true }); },
   async problems() { return problems; },

@@ -15,7 +15,8 @@ const url = `http://127.0.0.1:${server.address().port}`;
 const provider = new Provider(url, {
   clients,
   scopes: ['openid', 'offline_access'],
-  claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'] },
+  // How somebody signed in is said in every ID token: accounts have the acr and amr of their next sign-in.
+  claims: { openid: ['sub', 'acr', 'amr', 'auth_time'], email: ['email', 'email_verified'], groups: ['groups'] },
   // Claims about the person stand in the ID token too, as most issuers have it.
   conformIdTokenClaims: false,
   pkce: { required: () => true },
@@ -40,6 +41,12 @@ const provider = new Provider(url, {
   cookies: { keys: ['only for tests'] },
   findAccount: (ctx, id) => (accounts[id]?.disabled ? undefined : { accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
 });
+
+const { loginAccount } = provider.Session.prototype;
+provider.Session.prototype.loginAccount = function login(details) {
+  const { acr, amr } = accounts[details.accountId] ?? {};
+  return loginAccount.call(this, { ...details, acr, amr });
+};
 
 server.on('request', provider.callback());
 process.stdout.write(`${url}\n`);

@@ -18,6 +18,9 @@ from tests.unit.gateway import acme
         ("authorization", "cedar", "ostiary.plugins.cedar", "gateway,cedar"),
         ("authorization", "abac", "ostiary.plugins.abac.authorization", "gateway"),
         ("identity", "oidc", "ostiary.plugins.oidc.identity", "gateway,oidc"),
+        ("identity", "keycloak", "ostiary.plugins.keycloak.identity", "gateway,oidc"),
+        ("identity", "google", "ostiary.plugins.google.identity", "gateway,oidc"),
+        ("identity", "sso_cookie", "ostiary.plugins.sso_cookie.identity", "gateway,oidc"),
         ("identity", "github", "ostiary.plugins.github.identity", "gateway"),
     ],
 )

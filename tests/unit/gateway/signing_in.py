@@ -18,6 +18,7 @@ from ostiary.errors import LoginRefused
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.config.settings.accounts import ApiTokenSettings
 from ostiary.gateway.login.answers import LoginAnswer
@@ -102,6 +103,7 @@ class Gateway:
     clusters: Clusters | None = None
     api_tokens: ApiTokenSettings = field(default_factory=ApiTokenSettings)
     starts_per_minute: float = 60.0
+    step_up: StepUpRules | None = None
     address: str = "192.0.2.1"
     begun: int = 0
     answered: int = 0
@@ -123,6 +125,7 @@ class Gateway:
             clusters=self.clusters,
             api_tokens=ApiTokens(self.tokens, self.api_tokens, is_checked=lambda provider: True),
             starts_per_minute=self.starts_per_minute,
+            step_up=self.step_up,
         )
 
     async def relevant_groups(self) -> Any:

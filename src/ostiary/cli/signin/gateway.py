@@ -62,6 +62,16 @@ class ExchangedToken:
     user: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StepUpTicket:
+    """What a session must prove by `rule`. `request` waits for it; empty if nothing does."""
+
+    ticket: Secret
+    rule: str
+    requires: str
+    request: str
+
+
 class RenewedElsewhere(Exception):
     """Look for what it brought in *seconds*, or ask again then."""
 
@@ -111,11 +121,15 @@ class GatewayClient:
         self._expect(reply, "the gateway refused the sign-in")
         return self._grant(reply)
 
-    def browser_address(self, *, challenge: str, port: int, state: str, client: str, provider: str | None) -> str:
-        """Where the browser begins; it returns to this port of this machine."""
+    def browser_address(
+        self, *, challenge: str, port: int, state: str, client: str, provider: str | None, step_up: str = ""
+    ) -> str:
+        """Where the browser begins; it returns to this port of this machine. *step_up* is the ticket of a step-up."""
         query = {"challenge": challenge, "port": str(port), "state": state, "client": client}
         if provider is not None:
             query["provider"] = provider
+        if step_up:
+            query["step_up"] = step_up
         return f"{self.server}/auth/cli?{urlencode(query)}"
 
     def redeem(self, code: str, verifier: Secret) -> SignInGrant:
@@ -124,8 +138,8 @@ class GatewayClient:
         self._expect(reply, "the gateway did not finish the sign-in")
         return self._grant(reply)
 
-    def begin_device(self, client: str) -> Device:
-        reply = self._ask("POST", "/auth/device", {"client": client})
+    def begin_device(self, client: str, *, step_up: str = "") -> Device:
+        reply = self._ask("POST", "/auth/device", {"client": client} | ({"step_up": step_up} if step_up else {}))
         self._expect(reply, "the gateway does not support sign-in with a device code")
         fields = reply.fields
         address = _text(fields, "verification_uri")
@@ -140,6 +154,18 @@ class GatewayClient:
 
     def poll_device(self, device: Device) -> SignInGrant | str:
         """A session, or what keeps it from being there yet: ``authorization_pending`` or ``slow_down``."""
+        reply = self._poll_device(device)
+        return reply if isinstance(reply, str) else self._grant(reply)
+
+    def poll_device_step_up(self, device: Device) -> str:
+        """The same for a step-up: empty when it is done."""
+        reply = self._poll_device(device)
+        if isinstance(reply, str):
+            return reply
+        self._expect_stepped_up(reply)
+        return ""
+
+    def _poll_device(self, device: Device) -> Reply | str:
         reply = self._ask("POST", "/auth/device/token", {"device_code": device.code.reveal()})
         reason = reply.fields.get("error")
         if reply.status == 400 and reason in ("authorization_pending", "slow_down"):
@@ -147,7 +173,38 @@ class GatewayClient:
         if reply.status == 400 and reason == "expired_token":
             raise sign_in_timeout("the code was not entered in time")
         self._expect(reply, "the gateway did not finish the sign-in")
-        return self._grant(reply)
+        return reply
+
+    # --- step-ups ---
+
+    def step_up_needed(self, token: Secret, *, rule: str = "", wait: int = 0) -> StepUpTicket | None:
+        """What the session must prove: for *rule*, or for a request that waits; None if nothing.
+
+        The gateway may take *wait* seconds for its answer.
+        """
+        form = {"rule": rule} if rule else {"wait": str(wait)}
+        reply = self._ask("POST", "/auth/step-up", form, headers=_bearer(token))
+        self._expect(reply, "the gateway did not say what must be proved")
+        if reply.fields.get("needed") is not True:
+            return None
+        fields = reply.fields
+        return StepUpTicket(
+            Secret(_text(fields, "ticket")), _text(fields, "rule"), _text(fields, "requires"), _text(fields, "request")
+        )
+
+    def refuse_step_up(self, token: Secret, ticket: StepUpTicket) -> None:
+        """Nobody will prove it: what waits need not wait any longer."""
+        form = {"ticket": ticket.ticket.reveal(), "refused": "true"}
+        self._expect(self._ask("POST", "/auth/step-up", form, headers=_bearer(token)), "the gateway was not told")
+
+    def redeem_step_up(self, code: str, verifier: Secret) -> None:
+        reply = self._ask("POST", "/auth/cli/token", {"code": code, "verifier": verifier.reveal()})
+        self._expect(reply, "the gateway did not accept the step-up")
+        self._expect_stepped_up(reply)
+
+    def _expect_stepped_up(self, reply: Reply) -> None:
+        if reply.fields.get("stepped_up") is not True:
+            raise self._http.not_understood()
 
     def exchange(self, subject: Secret, *, scope: str = "") -> ExchangedToken:
         """A token for the one that a platform gave to a job or pod (RFC 8693)."""
@@ -235,7 +292,7 @@ class GatewayClient:
         return clusters, reply.fields.get("incomplete") is not False
 
     def _ask_as(self, token: Secret, path: str, summary: str) -> Reply:
-        reply = self._ask("GET", path, headers={"Authorization": f"Bearer {token.reveal()}"})
+        reply = self._ask("GET", path, headers=_bearer(token))
         if reply.status == 401:
             raise CredentialError(
                 "the session has expired or was revoked",
@@ -293,6 +350,7 @@ class GatewayClient:
                 session_expires_at=datetime.fromisoformat(_text(fields, "session_expires_at")) + ahead,
                 user=_text(fields, "user"),
                 groups=_texts(fields, "groups"),
+                step_up=fields.get("step_up") is True,
             )
         except (ValueError, TypeError, OverflowError):
             raise self._http.not_understood() from None
@@ -347,6 +405,10 @@ def sign_in_timeout(cause: str) -> CredentialError:
         hint="run ostiary login and finish the sign-in in time",
         code="sign-in-unanswered",
     )
+
+
+def _bearer(token: Secret) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token.reveal()}"}
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:

@@ -15,6 +15,7 @@ from ostiary.cli import program
 from ostiary.cli.arguments import Parser, UsageError
 from ostiary.cli.authorities import authorities
 from ostiary.cli.cached_token import asks_again, believe
+from ostiary.cli.companion import begin
 from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import print_error, print_note
 from ostiary.cli.signin.gateway import GatewayClient
@@ -24,7 +25,8 @@ from ostiary.cli.signin.person.terminal import AtTerminal
 from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
 from ostiary.cli.signin.platforms.proof import PlatformChoice
-from ostiary.cli.signin.sessions import GatewayAccount, check_store
+from ostiary.cli.signin.sessions import GatewayAccount, Sessions, check_store
+from ostiary.cli.signin.step_up import after_refusal
 from ostiary.cli.signin.turn import Turn
 from ostiary.errors import OstiaryError
 from ostiary.plugin.stdout import ReservedStdout
@@ -108,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     answer = _credential(turn) if arguments.jwt_for is None else _jwt(turn, arguments.jwt_for)
     stdout.send(encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed))
+    if arguments.jwt_for is None and Sessions(account).has_step_up():
+        begin(account.server, account.name)
     return 0
 
 
@@ -116,6 +120,7 @@ def _credential(turn: Turn) -> ExecAnswer:
     doubted = asks_again(askers_file, time.time())
     answer = turn.credential(doubted=doubted)
     if doubted:
+        after_refusal(turn)
         believe(askers_file, time.time())
     return answer
 

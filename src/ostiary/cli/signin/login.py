@@ -13,12 +13,15 @@ from ostiary.cli.signin.platforms.credential import WorkloadTurn, describe
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform
 from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions, check_store
+from ostiary.cli.signin.step_up import ANY_RULE, prove_rule
 from ostiary.cli.signin.turn import Turn
 
 DESCRIPTION = """\
 Sign in at a gateway: with your browser; without one, as over SSH, with a short code and a browser on another machine;
 or with a password, if the gateway asks for one. kubectl then needs no sign-in until the session ends, and
 runs `ostiary get-token` (see `ostiary kubeconfig`).
+
+With --step-up you confirm, in the session that you have, that it is you: see "require a second factor".
 
 With --from, a script signs in as the CI job or pod that it runs in, by the token that the platform gives it.
 """
@@ -28,6 +31,7 @@ examples:
   ostiary login --device
   ostiary login --account admin --provider staff
   ostiary login --server https://gateway.example --from auto
+  ostiary login --step-up
 """
 
 
@@ -36,6 +40,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_account(parser)
     add_ways(parser)
     add_platform(parser)
+    parser.add_argument(
+        "--step-up",
+        metavar="RULE",
+        nargs="?",
+        const=ANY_RULE,
+        help="confirm that it is you, as a step-up rule of the gateway requires: the named one, or the first that is"
+        " not met; before a script, say. The session and its tokens stay",
+    )
     parser.set_defaults(run=run)
 
 
@@ -57,12 +69,24 @@ def _sign_in_workload(arguments: argparse.Namespace, choice: PlatformChoice) -> 
     return 0
 
 
+def _step_up(turn: Turn, rule: str) -> int:
+    ticket = prove_rule(turn, rule)
+    if ticket is None:
+        print_note(f"nothing to confirm at {turn.account.server}")
+    else:
+        print_note(f"confirmed at {turn.account.server}: {ticket.requires} (rule {ticket.rule})")
+    sys.stderr.flush()
+    return 0
+
+
 def _sign_in_person(arguments: argparse.Namespace) -> int:
     account = chosen_account(arguments)
     if arguments.store is not None:
         check_store(arguments.store)
     authorities_pem = chosen_authorities(arguments, account)
     turn = Turn(account, wishes(arguments), AtTerminal(quiet=False), arguments.store, authorities_pem)
+    if arguments.step_up is not None:
+        return _step_up(turn, arguments.step_up)
     turn.sign_in()
     session = Sessions(account).session()
     if session is not None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 
-from ostiary.cli.cached_token import DEFAULT_ACCOUNT, file_content, file_name, usable_answer
+from ostiary.cli.cached_token import DEFAULT_ACCOUNT, file_content, file_name, tells_of_step_up, usable_answer
 from ostiary.cli.signin import files
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError
@@ -64,6 +64,8 @@ class SignInGrant:
     session_expires_at: datetime
     user: str
     groups: tuple[str, ...] = ()
+    # Whether the gateway has step-up rules.
+    step_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,11 @@ class Sessions:
         answer = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
         return None if answer is None else decode_answer(answer, api_version=V1)
 
+    def has_step_up(self) -> bool:
+        """Whether the gateway has step-up rules, as of the last renewal."""
+        data = files.read(self.account.path("token"))
+        return data is not None and tells_of_step_up(data)
+
     def save(self, grant: SignInGrant, *, store: str, authorities_pem: str | None) -> ExecAnswer:
         """Keep all of *grant*; gives what to answer with."""
         # The session first: its renewal token is good once, and an access token can always be had again.
@@ -115,6 +122,7 @@ class Sessions:
             renew_at=int((grant.expires_at - margin).timestamp()),
             v1=encode_answer(answer, api_version=V1).encode(),
             v1beta1=encode_answer(answer, api_version=V1BETA1).encode(),
+            step_up=grant.step_up,
         )
         files.write(self.account.path("token"), content)
         # Nobody was given the new one yet, and nobody failed to get it.

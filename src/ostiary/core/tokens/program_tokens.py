@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from ostiary.core.authentication_context import without_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens.allowance import Allowance
 from ostiary.core.tokens.revocations import UnsavedRevocations
@@ -73,7 +74,8 @@ class ProgramTokens:
             sequence = await self.sequence()
         session = Session(
             id=new_session_id(),
-            user=user,
+            # How its owner signed in says nothing about whoever holds it.
+            user=without_context(user),
             provider=provider,
             created_at=start,
             expires_at=start + lifetime,

@@ -95,11 +95,12 @@ class Auditor:
         impersonated: UserInfo | None = None,
         impersonation_constraint: str = "",
         delegation: Delegation | None = None,
+        step_up: str = "",
     ) -> Prepared | None:
         """What the events of such requests share; None if the policy wants none of them.
 
         *user* is None when nobody could be identified. The user decides which rule applies, and not the one that is
-        impersonated: whom somebody acts for is a part of what they did.
+        impersonated: whom somebody acts for is a part of what they did. *step_up* names the rules that it falls under.
         """
         user = None if user is None else with_implied_groups(user)
         impersonated = None if impersonated is None else with_implied_groups(impersonated)
@@ -113,7 +114,7 @@ class Auditor:
             request_uri=request_uri,
             impersonated=impersonated,
             impersonation_constraint=impersonation_constraint,
-            annotations=_annotations(request, decision, request.upstream if self._tells_upstream else ""),
+            annotations=_annotations(request, decision, request.upstream if self._tells_upstream else "", step_up),
             kept=None if delegation is None else self._notes_about(delegation),
         )
         bodies = not wire.carries_credentials(request)
@@ -287,8 +288,10 @@ class Prepared:
         return f',"{field}":{text}'
 
 
-def _annotations(request: RequestInfo, decision: Decision | None, upstream: str) -> dict[str, str]:
+def _annotations(request: RequestInfo, decision: Decision | None, upstream: str, step_up: str) -> dict[str, str]:
     where = {wire.UPSTREAM: upstream} if upstream else {}
+    if step_up:
+        where[wire.STEP_UP] = step_up
     if request.capabilities:
         where[wire.CAPABILITIES] = ",".join(request.capabilities)
     if decision is None:

@@ -26,6 +26,7 @@ login_log = logging.getLogger("ostiary.gateway.login")
 class LoginEventKind(Enum):
     ISSUED = "issued"
     RENEWED = "renewed"
+    STEPPED_UP = "stepped up"
     ENDED = "ended"
     CHALLENGED = "authentication required"
     REFUSED = "refused"
@@ -33,7 +34,10 @@ class LoginEventKind(Enum):
     CONTRACT_BROKEN = "provider breaks its contract"
 
 
-_QUIET = (LoginEventKind.ISSUED, LoginEventKind.RENEWED, LoginEventKind.ENDED, LoginEventKind.CHALLENGED)
+_QUIET = (
+    *(LoginEventKind.ISSUED, LoginEventKind.RENEWED, LoginEventKind.STEPPED_UP),
+    *(LoginEventKind.ENDED, LoginEventKind.CHALLENGED),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,19 +92,28 @@ class TokenAuthenticator:
 
     async def find_application(self, cookie: PresentedCookie) -> TokenInUse | None:
         """The same for the token in the cookie of a web application. Its user is checked again now and then."""
+        return await self._find_application(cookie.digest, cookie.keeping)
+
+    async def find_again(self, token: TokenInUse) -> TokenInUse | None:
+        """*token* as the store has it now, of whichever kind; another object if its session has changed meanwhile."""
+        if token.is_application:
+            return await self._find_application(token.digest, token.keeping)
+        return await self.find(token.digest)
+
+    async def _find_application(self, token_digest: bytes, keeping: Secret | None) -> TokenInUse | None:
         await self.feed.ensure_fresh()
         while True:
             epoch = self.in_use.epoch
-            stored = await self._application_tokens.find(cookie.digest)
+            stored = await self._application_tokens.find(token_digest)
             ends_at = None if stored is None else stored.token.expires_at
             if stored is not None and self.check_visitor is not None:
-                stored = await self.check_visitor(stored, cookie.keeping)
+                stored = await self.check_visitor(stored, keeping)
             if epoch == self.in_use.epoch:
                 break
         if stored is None:
             return None
         token = self.in_use.remember(stored, ends_at)
-        token.keeping, token.is_application = cookie.keeping, True
+        token.keeping, token.is_application = keeping, True
         return token
 
     async def check_streams(self) -> None:

@@ -135,6 +135,7 @@ def read_sections(
         log=file.log,
         service_accounts=file.service_accounts,
         api_tokens=file.api_tokens,
+        step_up=file.step_up,
         tracing=file.tracing,
         issuer=file.issuer,
         directory=directory,

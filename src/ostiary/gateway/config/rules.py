@@ -19,7 +19,7 @@ from ostiary.gateway.config.settings.config import DEFAULT_STORE_TYPE
 from ostiary.gateway.config.settings.kinds import ALL_UPSTREAMS
 from ostiary.gateway.config.values import origin_text
 from ostiary.interfaces.authorization import AllowsEverything
-from ostiary.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck
+from ostiary.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck, StepsUp
 from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
@@ -53,6 +53,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     _check_applications(config, root)
     _check_redirects(config, root)
     _check_policies(config, root)
+    _check_step_up(config, root)
     check_provider_groups(config, root)
 
 
@@ -68,6 +69,19 @@ def _check_issuer(config: GatewayConfig, root: Fields) -> None:
         root.problem(message, "store", "use another store, or issuer.keys.files")
     if config.issuer is not None and not config.identity and root.is_right("identity"):
         root.problem("required: without it there is nobody whom a JWT could name", "identity")
+
+
+def _check_step_up(config: GatewayConfig, root: Fields) -> None:
+    rules = config.step_up.rules
+    if not rules or not root.is_right("stepUp", "identity", "upstreams"):
+        return
+    if not any(has_trait(identity.instance, StepsUp) for identity in config.identity):
+        message = "nobody could ever meet these rules: no identity provider can ask a person for more"
+        root.problem(message, "stepUp", "configure one that can: oidc")
+    names = {upstream.name for upstream in config.upstreams}
+    for rule in rules:
+        for unknown in sorted(set(rule.upstreams) - names):
+            root.problem(f'the rule "{rule.name}" names the unknown upstream "{unknown}"', "stepUp")
 
 
 def _check_applications(config: GatewayConfig, root: Fields) -> None:

@@ -17,7 +17,7 @@ from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued, IssuedToken
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.clusters import UsersClusters
-from ostiary.interfaces.token_store import Found, TokenRecord
+from ostiary.interfaces.token_store import Found, Session, TokenRecord
 from ostiary.wire.status import failure, www_authenticate
 
 _JSON = ("Content-Type", "application/json")
@@ -74,7 +74,8 @@ def json_answer(status: int, value: Mapping[str, object]) -> LoginAnswer:
     return LoginAnswer(status, (_JSON, *COMMON), body)
 
 
-def token_pair(pair: Issued) -> LoginAnswer:
+def token_pair(pair: Issued, *, step_up: bool = False) -> LoginAnswer:
+    """*step_up*: requests may have to wait for a step-up, so that somebody should ask for it (``/auth/step-up``)."""
     session = pair.session
     return json_answer(
         200,
@@ -87,8 +88,14 @@ def token_pair(pair: Issued) -> LoginAnswer:
             "user": session.user.username,
             "groups": list(session.user.groups),
             "sources": dict(session.sources),
+            **({"step_up": True} if step_up else {}),
         },
     )
+
+
+def stepped_up(session: Session) -> LoginAnswer:
+    """In the place of tokens: those that the client has are enough from now on."""
+    return json_answer(200, {"stepped_up": True, "session": session.id, "user": session.user.username})
 
 
 def choices(urls: Mapping[str, str]) -> LoginAnswer:

@@ -2,10 +2,12 @@
 
     /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
     /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
+    /auth/cli/ended                                                pages.views: the end of a command line's sign-in
     /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
     POST /auth/token of a program                                  programs.token_exchange
     /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
     /auth/upstreams, /auth/kubeconfig/all                          cluster_answers
+    /auth/step-up                                                  step_up.calls
     /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in
     /auth/application, and the hosts of web applications           applications.visits
 
@@ -29,6 +31,7 @@ from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.audit.sign_ins import OnEvent, log_event
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.settings import Groups, Identity
 from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.login import answers
@@ -46,20 +49,26 @@ from ostiary.gateway.login.pages.signed_in import Pages
 from ostiary.gateway.login.pages.views.site import Site, provider_look, sign_in_kind
 from ostiary.gateway.login.programs.command_line import Codes, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
+from ostiary.gateway.login.programs.grants import Grants
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.programs.token_requests import TokenRequests
 from ostiary.gateway.login.records import record_store
-from ostiary.gateway.login.sessions.browser import BrowserSessions
+from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sessions.sign_outs import SignOuts
-from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flows, ParkedReturns
+from ostiary.gateway.login.sign_in.flows import CliGoal, DeviceGoal, Flow, Flows, ParkedReturns
 from ostiary.gateway.login.sign_in.groups import GroupChecks, RelevantGroups
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.paths import SignInPaths
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people
+from ostiary.gateway.login.sign_in.required import is_enough
+from ostiary.gateway.login.step_up.calls import StepUpCalls
+from ostiary.gateway.login.step_up.demands import StoredDemands
+from ostiary.gateway.login.step_up.step_ups import StepUps
+from ostiary.gateway.login.step_up.tickets import Tickets
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, is_page_load, only, wants_html
 from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
@@ -100,6 +109,7 @@ class Login:
         counts: ImmediateCounts | None = None,
         applications: Applications | None = None,
         clusters: Clusters | None = None,
+        step_up: StepUpRules | None = None,
         clock: Clock = SYSTEM_CLOCK,
         on_event: OnEvent = log_event,
         provider_seconds: float = PROVIDER_SECONDS,
@@ -110,6 +120,7 @@ class Login:
         secure = url.startswith("https://")
         store = record_store(tokens.store, clock)
         checks = GroupChecks(groups, relevant_groups)
+        self._clock = clock
         self._identity = {provider.name: provider for provider in identity}
         self._people = for_people(self._identity)
         self._site = Site(url, authorities_pem, {each.name: provider_look(each) for each in identity})
@@ -128,9 +139,15 @@ class Login:
             clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)
-        codes = Codes(store, tokens, lengths, clock=clock)
-        devices = Devices(store, tokens, lengths, external_url=url, clock=clock, counts=counts)
-        self._token_requests = TokenRequests(codes, devices, self._events, self._starts)
+        rules = step_up or StepUpRules(())
+        tickets = Tickets(store, clock=clock)
+        self.step_up_demands = StoredDemands(store, self._identity, clock=clock)
+        self._step_up_calls = StepUpCalls(tokens, rules, self.step_up_demands, tickets, self._events, clock=clock)
+        step_ups = self._step_ups = StepUps(tokens, tickets, self.step_up_demands, clock=clock)
+        grants = Grants(tokens, lengths, step_ups)
+        codes = Codes(store, grants, clock=clock)
+        devices = self._devices = Devices(store, grants, external_url=url, clock=clock, counts=counts)
+        self._token_requests = TokenRequests(codes, devices, self._events, self._starts, step_up=bool(rules))
         self._exchange = TokenExchanger(
             self._identity,
             tokens,
@@ -143,7 +160,12 @@ class Login:
             counts=counts,
         )
         self._sessions = SessionCalls(
-            tokens, providers, self._events, find_token=find_token or tokens.find, clock=clock
+            tokens,
+            providers,
+            self._events,
+            find_token=find_token or tokens.find,
+            clock=clock,
+            step_up=bool(rules),
         )
         self._browsers = BrowserSessions(tokens, providers.recheck, lengths, secure=secure, clock=clock)
         self._outcomes = SignInOutcomes(
@@ -154,6 +176,7 @@ class Login:
             events=self._events,
             lengths=lengths,
             starts=self._starts,
+            step_up=bool(rules),
         )
         logouts = Logouts(
             self._identity,
@@ -188,6 +211,7 @@ class Login:
                 sessions=self._sessions,
                 events=self._events,
                 starts=self._starts,
+                clock=clock,
             )
             if applications
             else None
@@ -265,6 +289,8 @@ class Login:
                 return await self._clusters.list_clusters(request)
             case ["kubeconfig", "all"]:
                 return await self._clusters.download_kubeconfig(request)
+            case ["step-up"]:
+                return await self._step_up_calls.answer(request)
             case ["methods" | "kubeconfig"] if request.method not in ("GET", "HEAD"):
                 return answers.method_not_allowed(["GET"])
             case ["methods"]:
@@ -281,6 +307,8 @@ class Login:
                 return await self._token_requests.poll_device(request)
             case ["device"] if request.method == "POST" and not visit.html:
                 return await self._token_requests.begin_device(request)
+            case ["cli", "ended"] if visit.html and request.method in ("GET", "HEAD"):
+                return views.cli_ended(only(request.query, "error") or "")
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
             case [first, *_] if first in _PAGES or first in ("logout", "cli"):
@@ -319,7 +347,31 @@ class Login:
         name = only(visit.request.query, "provider")
         if name is not None and name not in self._identity:
             return answers.error(404, "unknown identity provider")
+        if goal.step_up:
+            return await self._confirm_step_up(visit, goal)
         return await self._begin(visit, goal, name)
+
+    async def _confirm_step_up(self, visit: Visit, goal: CliGoal) -> LoginAnswer:
+        """Show what waits for the step-up first: the identity system may confirm it without asking the person."""
+        try:
+            ticket = await self._step_ups.tickets.find(goal.step_up)
+            if ticket is None or ticket.provider not in self._people:
+                return answers.error(400, "this step-up has expired: start again")
+            if wait := self._starts.wait(visit.request):
+                return answers.too_many(wait)
+            cookie = await self._flows.begin(Flow(goal=replace(goal, required=ticket.required)))
+        except Exception as error:
+            return self._outcomes.failure(error, visit.request, "", goal)
+        return views.step_up_confirm(ticket, goal.client, f"/auth/{ticket.provider}/start", (cookie,))
+
+    async def _device_step_up(self, visit: Visit, visitor: Visitor) -> LoginAnswer | None:
+        """Sign in anew for a device that asks for a step-up; None if the visitor's sign-in is enough for it."""
+        code = normal_code(only(visit.request.query, "code") or "")
+        device = await self._devices.find(code) if code and visit.request.method == "GET" else None
+        ticket = await self._step_ups.tickets.find(device.step_up) if device is not None and device.step_up else None
+        if ticket is None or is_enough(visitor.session.user, ticket.required, self._clock.now()):
+            return None
+        return await self._sign_in.begin(visit, DeviceGoal(code, ticket.required), ticket.provider)
 
     async def _begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None = None) -> LoginAnswer:
         """Sign in for *goal*. A person who is signed in already is only asked to confirm a command line."""
@@ -343,6 +395,8 @@ class Login:
             return answers.error(403, "this page does not accept requests from scripts")
         try:
             visitor = await self._browsers.find(request)
+            if visitor is not None and path == ["device"] and (away := await self._device_step_up(visit, visitor)):
+                return away
             if visitor is not None:
                 answer = await self._pages.answer(path, request, visitor)
                 return self._events.record_answer(request, answer, visitor=visitor.session.user.username)

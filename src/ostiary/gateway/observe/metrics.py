@@ -130,6 +130,12 @@ class Metrics:
             "Refusals and ends of requests that only the worker remembers which answered them.",
             ("topic",),
         )
+        self.step_ups = Counter(
+            "step_ups_total",
+            "Requests that a step-up rule stopped, by rule and what became of them.",
+            ("rule", "result"),
+        )
+        self.held = Gauge("step_up_held_requests", "Requests that wait while a person proves more.")
         self.queued = Gauge("queued_requests", "Requests in the queue.")
         self.in_flight = Gauge("in_flight_requests", "Requests that are being answered.")
         self.open_streams = Gauge("open_streams", "Watches, logs and terminals that are open.")

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ostiary.core.authentication_context import KEYS
 from ostiary.core.implied_groups import AUTHENTICATED, service_account_groups
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
 from ostiary.wire.rbac import (
@@ -163,8 +164,10 @@ def _whom(verb: str, identity: ImpersonationTargets, *, users_in: str = AUTHENTI
         rules.append(PolicyRule((verb,), (users_in,), ("groups",), groups))
     if identity.uids:
         rules.append(PolicyRule((verb,), (AUTHENTICATION,), ("uids",)))
-    if identity.extra:
-        keys = tuple(f"userextras/{key}" for key in sorted(set(identity.extra)))
+    # How somebody signed in is not told to the cluster.
+    extra = sorted(set(identity.extra) - set(KEYS))
+    if extra:
+        keys = tuple(f"userextras/{key}" for key in extra)
         rules.append(PolicyRule((verb,), (AUTHENTICATION,), keys))
     return rules
 

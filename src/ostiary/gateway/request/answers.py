@@ -17,6 +17,7 @@ from ostiary.gateway.authenticate.browser_request import browser_request
 from ostiary.gateway.authorize.capabilities import CapabilityRefused
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import BeyondScope
+from ostiary.gateway.authorize.step_up import StepUpRule, describe
 from ostiary.gateway.http1.accept import prefers_html
 from ostiary.gateway.http1.client.receiver import FailureKind
 from ostiary.gateway.http1.request_head import RequestHead
@@ -111,6 +112,30 @@ class Answers:
         more = [(b"WWW-Authenticate", challenge), (b"X-Ostiary-Sign-In", b"required")]
         reason = authentication_failed(("cookie",) if attempted else ())
         self.send(passage, *status.sign_in_required(), more=more, reason=reason)
+
+    def send_step_up_required(self, passage: Passage, rule: StepUpRule) -> None:
+        """401: a person can prove what is missing, and send the request again (RFC 9470)."""
+        required = rule.required
+        message = f"step-up required by the rule {rule.name}: {describe(required)}; run: ostiary login --step-up"
+        max_age = None if required.max_age is None else required.max_age.total_seconds()
+        challenge = status.step_up_challenge(message, acr_values=required.acr_values, max_age=max_age)
+        upstream = passage.plan.upstream
+        is_application = upstream is not None and upstream.settings.is_application
+        sign_in = [(b"X-Ostiary-Sign-In", b"required")] if is_application else []
+        self.send(
+            passage,
+            *status.step_up_required(message),
+            plan=passage.plan,
+            more=[(b"WWW-Authenticate", challenge.encode()), *sign_in],
+            reason=f"step-up required by the rule {rule.name}: {describe(required)}",
+            message=message,
+        )
+
+    def send_step_up_impossible(self, passage: Passage, rule: StepUpRule, why: str) -> None:
+        """403: nobody who sends this can prove what is missing."""
+        reason = f"the rule {rule.name} requires {describe(rule.required)}, and {why}"
+        answer = status.not_admitted(passage.plan.info, reason)
+        self.send(passage, *answer, plan=passage.plan, reason=reason, message=reason)
 
     def send_cross_site(self, passage: Passage, reason: str) -> None:
         """403: a page of another site made the browser send this."""

@@ -5,6 +5,7 @@
     question   what is asked, and of whom    request.questions
     decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
                                              what its object asks for, too: request.objects
+    step up    has the sender proved enough  request.step_up, where a rule says so
     admit      is there room for it          admit.limits, admit.admission_chain
     forward    send it to its upstream       request.forwarder -> upstream.proxied, or request.own
     conclude   count and record it           request.records -> audit.auditor
@@ -65,6 +66,7 @@ from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedH
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.stages import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
+from ostiary.gateway.request.step_up.gate import StepUpGate, StepUpParts
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
 from ostiary.gateway.request.streams.rejudge import Rejudge
 from ostiary.gateway.request.target import AmbiguousRequest, path_of
@@ -105,6 +107,8 @@ class EngineParts:
     # Where an upstream is a web application, or has public paths.
     applications: Applications | None = None
     pages: BrowserPages | None = None
+    # The rules about how people must have signed in; None where there are none.
+    step_up: StepUpParts | None = None
     # Done with an allowed request in the place of forwarding it, where another proxy carries it (`doors.forward`).
     answer_allowed: AnswerAllowed | None = None
     # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
@@ -146,7 +150,12 @@ class Engine:
         )
         self._plans = Plans()
         self._planner = Planner(
-            self._judge, parts.limits, parts.auditor, parts.metrics, has_admission=self._admission is not None
+            self._judge,
+            parts.limits,
+            parts.auditor,
+            parts.metrics,
+            has_admission=self._admission is not None,
+            step_up=None if parts.step_up is None else parts.step_up.rules,
         )
         self._heads = RememberedHeads()
         self._tasks = self.tasks_type(loop, self._answers, self._records)
@@ -191,6 +200,22 @@ class Engine:
         )
 
         self._browsers = self._browser_gate(parts)
+        self._step_up = self._step_up_gate(parts)
+
+    def _step_up_gate(self, parts: EngineParts) -> StepUpGate | None:
+        if parts.step_up is None:
+            return None
+        return StepUpGate(
+            parts.step_up,
+            authenticator=parts.authenticator,
+            answers=self._answers,
+            pages=parts.pages,
+            metrics=parts.metrics,
+            clock=parts.clock,
+            ask=self._ask,
+            # Another proxy does not wait for minutes.
+            holds=parts.answer_allowed is None,
+        )
 
     def _browser_gate(self, parts: EngineParts) -> BrowserGate | None:
         if parts.applications is None or parts.pages is None:
@@ -440,9 +465,15 @@ class Engine:
             # It was revoked while the request was being decided on.
             self._answers.send_unauthorized(passage, attempted=True)
             return
-        if not plan.at_once and not plan.ruling.allowed and not plan.reviews_token:
-            self._answers.send_refusal(passage, plan)
-            return
+        if not plan.at_once:
+            if not plan.ruling.allowed and not plan.reviews_token:
+                self._answers.send_refusal(passage, plan)
+                return
+            if plan.step_up is not None and self._step_up is not None:
+                rule = self._step_up.unmet_rule(passage)
+                if rule is not None:
+                    self._tasks.start_for(passage, self._step_up.handle_unmet(passage, rule))
+                    return
         share = plan.share
         connection = passage.exchange.connection
         if connection.account is not share and not charge_connection(connection, share):
@@ -491,8 +522,15 @@ class Engine:
         self._begin_forwarding(passage)
 
     async def _check_capabilities(self, passage: Passage) -> None:
-        if await self._capabilities.is_allowed(passage):
+        if not await self._capabilities.is_allowed(passage):
+            return
+        rule = None if self._step_up is None else self._step_up.unmet_rule(passage)
+        if rule is None or self._step_up is None:
             self._prepare(passage)
+            return
+        # A rule about a capability: what the object asks for was not known before.
+        passage.release()
+        await self._step_up.handle_unmet(passage, rule)
 
     async def _hold_objects(
         self, passage: Passage, objects: ObjectAdmission, counting: Sequence[CountsObjects]

@@ -15,6 +15,7 @@ from ostiary.gateway.admit.share import Leave, UserShare, no_place
 from ostiary.gateway.audit.auditor import Prepared
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
+from ostiary.gateway.authorize.step_up import AppliedRules
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.upstream.recorder import Recorder
@@ -124,6 +125,7 @@ class RequestPlan:
     heads with this plan, and `size` is about how many bytes it takes. `identity` is what the proxy of a door is told
     about the user; empty until it is first asked for. `redirected`: without a body it is answered with a redirect to
     the backend itself; `target` is set then. `reads_capabilities`: what its object asks for must be allowed, too.
+    `step_up` are the step-up rules that it falls under, with the sign-in of who sends it; None if there is none.
     `routing` counts the changes of who serves what: with another number the plan was made before the last of them.
     """
 
@@ -152,6 +154,7 @@ class RequestPlan:
     identity: bytes = b""
     target: bytes = b""
     routing: int = 0
+    step_up: AppliedRules | None = None
 
 
 # The plan of a request that has not been decided on yet.

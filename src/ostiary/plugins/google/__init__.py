@@ -1,1 +1,1 @@
-"""Google: groups of a Workspace, and its image registries."""
+"""Google: its users, groups of a Workspace, and its image registries."""

@@ -1,4 +1,4 @@
-"""The settings of the group provider ``google``."""
+"""The settings of the identity provider and the group provider ``google``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,46 @@ from typing import Annotated
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.kinds import AnyText, FilePath, Flag, Holds, Text, Texts, Word
+from ostiary.plugins.oidc.settings import NamedIssuerSettings, refresh_tokens
 
 APIS = ("cloudIdentity", "directory")
 EMPTY_LIST = "an empty list restricts nothing: remove it if that is intended"
 BAD_ENDPOINT = "it must be a https URL"
 BAD_API = f"it must be {' or '.join(APIS)}"
+
+
+DOMAIN = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleIdentitySettings(NamedIssuerSettings):
+    hosted_domains: Annotated[
+        tuple[str, ...],
+        Texts(
+            "only accounts of these Workspace domains are let in",
+            pattern=DOMAIN,
+            mistake="it is not a domain",
+            empty="it is not a domain",
+            empty_list="an empty list lets nobody in",
+            unset="none: `anyAccount`",
+        ),
+    ] = ()
+    any_account: Annotated[
+        bool, Flag("everybody who has a Google account is let in, without `hostedDomains`: policy alone decides")
+    ] = False
+    refresh_tokens: Annotated[bool, refresh_tokens("Google then asks for consent at each sign-in")] = True
+
+    def check(self, fields: Fields) -> None:
+        if self.prompt == "login":
+            fields.problem("Google does not know it", "prompt", "it knows consent and select_account")
+        if not fields.is_right("hostedDomains", "anyAccount"):
+            return
+        if not self.hosted_domains and not self.any_account:
+            message = "it is missing: the Workspace domains whose accounts are let in"
+            hint = "anyAccount: true lets in everybody who has a Google account"
+            fields.problem(message, "hostedDomains", hint)
+        if self.hosted_domains and self.any_account:
+            fields.problem("it contradicts hostedDomains", "anyAccount", "leave out one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from ostiary.plugins.oidc.kept import Kept, refresh_token_of
 from ostiary.plugins.oidc.logout import OidcLogouts, session_id_of
 from ostiary.plugins.oidc.metadata import IssuerMetadata, read_metadata
 from ostiary.plugins.oidc.settings import AUTO, FORM_POST, QUERY, OidcSettings
-from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, sign_in_context
+from ostiary.plugins.oidc.sign_in_context import NOTHING_KNOWN, required_parameters, sign_in_context
 from ostiary.plugins.oidc.token_endpoint import AGAIN, Client, TokenEndpoint
 from ostiary.plugins.oidc.verified_claims import ClaimsOfTokens, IdTokens, IdTokensOfIssuer, VerifiedClaims
 
@@ -60,6 +60,8 @@ class OidcIdentity(ClaimedGroups):
 
     renewal_check: RenewalCheck
     returns_by_post: bool
+
+    steps_up = True
 
     def __init__(
         self,
@@ -156,7 +158,8 @@ class OidcIdentity(ClaimedGroups):
         return replace(produced, extra=tuple(sorted({*produced.extra, *KEYS})))
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
-        return await self._requests.redirect(self._parameters, request, await self._metadata())
+        parameters = {**self._parameters, **required_parameters(request.required)}
+        return await self._requests.redirect(parameters, request, await self._metadata())
 
     async def handle_provider(self, request: LoginRequest) -> Identified:
         came = parse_return(request, "the identity system", by_post=self.returns_by_post)

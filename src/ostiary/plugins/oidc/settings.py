@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from ostiary.core.settings.kinds import FilePath, Flag, Holds, Text, Texts, Word
 from ostiary.core.settings.sections import Section
@@ -20,6 +20,14 @@ QUERY, FORM_POST = "query", "form_post"
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 EMPTY_NAME = "it contains an empty string"
 
+ClockSkewSetting: TypeAlias = Annotated[timedelta, ClockSkew("how far the clocks may differ; `5m` at most")]
+CaSetting: TypeAlias = Annotated[
+    Path | None,
+    FilePath(
+        "authorities (PEM) of the issuer", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerSettings:
@@ -33,13 +41,8 @@ class IssuerSettings:
     algorithms: Annotated[frozenset[str], Algorithms("the signatures that are believed", unset="all that are safe")] = (
         frozenset(ALGORITHMS)
     )
-    clock_skew: Annotated[timedelta, ClockSkew("how far the clocks may differ; `5m` at most")] = CLOCK_SKEW
-    ca: Annotated[
-        Path | None,
-        FilePath(
-            "authorities (PEM) of the issuer", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
-        ),
-    ] = None
+    clock_skew: ClockSkewSetting = CLOCK_SKEW
+    ca: CaSetting = None
     renewal: RenewalSetting = Renewal.DEFAULT
 
 
@@ -99,6 +102,13 @@ class ClientSettings:
             unset="what the issuer likes",
         ),
     ] = ""
+    end_session: Annotated[
+        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
+    ] = False
+    front_channel_logout: Annotated[
+        bool,
+        Flag("whether a page of the issuer may end a sign-in by its `sid`, in a frame; back-channel logout always may"),
+    ] = False
 
 
 def scopes(doc: str) -> Texts:
@@ -128,24 +138,32 @@ class OidcSettings(IssuerSettings, ClientSettings):
         tuple[str, ...], Texts("audiences that may stand in an ID token beside the client", empty=EMPTY_NAME)
     ] = ()
     user_info: Annotated[bool, Flag("whether the claims come from the UserInfo endpoint")] = False
-    end_session: Annotated[
-        bool, Flag("whether signing out on the gateway's page also ends the session at the issuer")
-    ] = False
-    front_channel_logout: Annotated[
-        bool,
-        Flag("whether a page of the issuer may end a sign-in by its `sid`, in a frame; back-channel logout always may"),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedIssuerSettings(ClientSettings):
     """What the types for named issuers have in common: the rest they know themselves."""
 
-    clock_skew: Annotated[timedelta, ClockSkew("how far the clocks may differ; `5m` at most")] = CLOCK_SKEW
-    ca: Annotated[
-        Path | None,
-        FilePath(
-            "authorities (PEM) of the issuer", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
-        ),
-    ] = None
+    clock_skew: ClockSkewSetting = CLOCK_SKEW
+    ca: CaSetting = None
     renewal: RenewalSetting = Renewal.DEFAULT
+
+
+def refresh_tokens(doc: str) -> Flag:
+    return Flag(f"whether to ask for refresh tokens, so that people are asked about at each renewal; {doc}")
+
+
+def host(doc: str, *, missing: str) -> Text:
+    return Text(
+        doc,
+        pattern=r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?",
+        mistake="it is not the name of a host",
+        hint="without https:// and without a path",
+        empty="",
+        missing=missing,
+    )
+
+
+def username(doc: str, among: tuple[str, ...]) -> Word:
+    mistake = f"it must be {', '.join(among[:-1])} or {among[-1]}"
+    return Word(doc, among, mistake=mistake, hint="", empty="")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ostiary.core.authentication_context import MAX_AHEAD, AuthenticationContext
+from ostiary.interfaces.identity import RequiredAuthentication
 from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, time_of
 
 MAX_TEXT = 256
@@ -26,8 +27,27 @@ def sign_in_context(id_token: Claims, before: AuthenticationContext = NOTHING_KN
     )
 
 
+def required_parameters(required: RequiredAuthentication | None) -> dict[str, str]:
+    """How the issuer is asked for a sign-in as *required* says (OpenID Connect Core, 3.1.2.1).
+
+    It cannot be asked for methods (``amr``). Where only these are required the person signs in anew: an issuer that
+    remembers them would otherwise repeat the methods of an earlier sign-in, which were not enough.
+    """
+    if required is None:
+        return {}
+    parameters = {"acr_values": " ".join(required.acr_values)} if required.acr_values else {}
+    if required.max_age is not None:
+        parameters["max_age"] = str(int(required.max_age.total_seconds()))
+    if required.amr_values and not required.acr_values:
+        parameters["prompt"] = "login"
+    return parameters
+
+
 def _text(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable() else ""
+    """*value*, if it is a text that a header can carry."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable() or value != value.strip():
+        return ""
+    return value
 
 
 def _texts(value: object) -> tuple[str, ...]:

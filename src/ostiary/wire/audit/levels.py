@@ -13,6 +13,8 @@ REASON = "authorization.k8s.io/reason"
 UPSTREAM = "audit.ostiary.dev/upstream"
 # What the object in the request asked for, as in "host-network,privileged".
 CAPABILITIES = "audit.ostiary.dev/capabilities"
+# The step-up rules that the request falls under.
+STEP_UP = "audit.ostiary.dev/step-up"
 # Of a request with a token that is less than its owner: what the token is for, and who uses it on the user's behalf.
 SCOPE = "ostiary.dev/scope"
 ACTOR = "ostiary.dev/actor"

@@ -307,3 +307,38 @@ def test_an_application_on_the_gateways_own_host_is_warned_of(tmp_path: Path, up
     (tmp_path / "gateway.yaml").write_text(APPLICATION % (EXTERNAL, upstream))
     config = load(tmp_path / "gateway.yaml")
     assert any("same host as the sign-in pages" in message for message in warnings(config)) is told
+
+
+# --- step-up ---
+
+OIDC = "oidc, issuer: 'https://sso.test', clientID: gateway"
+RULE = "stepUp: {rules: [{name: r, resources: ['*'], amr: [mfa]%s}]}\n"
+
+
+def test_a_step_up_rule_that_nobody_can_ever_meet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, more=RULE % "")
+    (problem,) = raised.value.problems
+    assert problem.place.path == "stepUp"
+    assert problem.message.startswith("nobody could ever meet these rules")
+    assert read(tmp_path, identity=OIDC, more=RULE % "").step_up.rules[0].amr == ("mfa",)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("{name: r, amr: [mfa]}", "no request falls under this rule"),
+        ("{name: r, resources: ['*']}", "it requires nothing"),
+        ("{name: r, paths: [/x], namespaces: [a], amr: [mfa]}", "only resources have namespaces and names"),
+        ("{name: r, resources: ['*'], amr: ['a b']}", "it is one word of ASCII, without quotes"),
+        (
+            "{name: r, resources: ['*'], amr: [mfa], upstreams: [gone]}",
+            'the rule "r" names the unknown upstream "gone"',
+        ),
+        ("{name: r, paths: [/x], amr: [mfa]}, {name: r, paths: [/y], amr: [mfa]}", "two rules have the same name"),
+    ],
+)
+def test_a_step_up_rule_that_says_nothing_is_refused(tmp_path: Path, rule: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, identity=OIDC, more=f"stepUp: {{rules: [{rule}]}}\n")
+    assert [problem.message for problem in raised.value.problems] == [message]

@@ -103,11 +103,117 @@ identity:
   audiences: [other]
   userInfo: true
   prompt: consent
+  responseMode: form_post
+  pushedAuthorization: never
   claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
   algorithms: [ES256]
   clockSkew: 10s
   ca: clients.pem
   renewal: signIn
+- name: google
+  type: google
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: consent
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  hostedDomains: [example.com]
+  anyAccount: false
+  refreshTokens: false
+- name: microsoft
+  type: microsoft
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: login
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  tenant: organizations
+  allowedTenants: [11111111-2222-3333-4444-555555555555]
+  username: oid
+  groups: roles
+  authority: https://login.microsoftonline.us
+  refreshTokens: false
+- name: gitlab
+  type: gitlab
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: login
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  url: https://gitlab.example.com
+  username: sub
+  groups: direct
+  allowedGroups: [acme]
+- name: okta
+  type: okta
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: login
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  domain: acme.okta.com
+  authorizationServer: default
+  username: email
+  groups: teams
+  scopes: [teams]
+  refreshTokens: false
+- name: auth0
+  type: auth0
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: login
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  domain: acme.eu.auth0.com
+  username: email
+  groups: https://example.com/groups
+  organization: org_1
+  refreshTokens: false
+- name: keycloak
+  type: keycloak
+  clientID: gateway
+  clientSecretFile: secret
+  responseMode: form_post
+  pushedAuthorization: always
+  endSession: true
+  frontChannelLogout: true
+  prompt: login
+  clockSkew: 10s
+  ca: clients.pem
+  renewal: session
+  url: https://sso.example.com
+  realm: acme
+  username: email
+  groups: teams
+  leadingSlash: false
+  realmRoles: true
+  clientRoles: [gateway]
+  offlineAccess: true
 - name: public
   type: github
   clientID: gateway
@@ -159,6 +265,13 @@ groups:
   groupSearch: {baseDN: "dc=example,dc=com", nameAttribute: cn, memberAttribute: memberUid, userAttribute: uid}
   userPrefix: "directory:"
 authorization: {chain: [{name: a, type: allow_all}]}
+stepUp:
+  hold: 1m
+  heldPerUser: 2
+  heldInAll: 20
+  rules:
+  - {name: everything, verbs: [delete], apiGroups: [""], resources: ["*"], resourceNames: [a], namespaces: [b],
+     paths: [/x/*], upstreams: [], acr: [gold], amr: [mfa], maxAge: 15m}
 """
 
 _STORES = (

@@ -35,6 +35,7 @@ ISSUED = 1_700_000_000
         ({"auth_time": (ISSUED - 60) * 1000}, AuthenticationContext()),
         ({"acr": 3, "amr": ["pwd", 7]}, AuthenticationContext()),
         ({"acr": "a\nb", "amr": ["x" * 257]}, AuthenticationContext()),
+        ({"acr": " gold", "amr": [""]}, AuthenticationContext()),
         ({"amr": [f"m{number}" for number in range(33)]}, AuthenticationContext()),
     ],
     ids=str,

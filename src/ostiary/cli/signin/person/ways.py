@@ -11,15 +11,19 @@ import platform
 import sys
 import time
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
-from ostiary.cli.signin.gateway import GatewayClient, Method, sign_in_timeout
+from ostiary.cli.signin.gateway import Device, GatewayClient, Method, sign_in_timeout
 from ostiary.cli.signin.person import browser
 from ostiary.cli.signin.person.terminal import Person, Wishes
 from ostiary.cli.signin.sessions import GatewayAccount, SignInGrant
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, LoginRefused
+from ostiary.model import Secret
+
+T = TypeVar("T")
 
 SLOWER_SECONDS = 5.0
 ATTEMPTS = 3
@@ -110,12 +114,30 @@ def _usual_name(account: GatewayAccount) -> str:
         return ""
 
 
+# --- step-up ---
+
+
+def step_up(gateway: GatewayClient, person: Person, wishes: Wishes, ticket: Secret) -> None:
+    """Let the person prove what *ticket* is for, however this machine allows it."""
+    if wishes.device or (not wishes.no_browser and not has_browser(os.environ)):
+        device = gateway.begin_device(client_name(), step_up=ticket.reveal())
+        _wait_for_device(device, person, wishes.seconds, lambda: gateway.poll_device_step_up(device) or None)
+        return
+    show = None if wishes.no_browser else webbrowser.open
+    browser.step_up(gateway, person, ticket=ticket, client=client_name(), seconds=wishes.seconds, show=show)
+
+
 # --- device code ---
 
 
 def by_device(gateway: GatewayClient, person: Person, seconds: float) -> SignInGrant:
     """The person signs in with any browser, on any machine, and enters a short code there."""
     device = gateway.begin_device(client_name())
+    return _wait_for_device(device, person, seconds, lambda: gateway.poll_device(device))
+
+
+def _wait_for_device(device: Device, person: Person, seconds: float, poll: Callable[[], T | str]) -> T:
+    """What *poll* gives in the end; until then it says what to wait for."""
     person.tell(
         f"open {device.address} in any browser and enter the code\n\n    {device.user_code}\n\n"
         f"or open {device.complete_address}"
@@ -127,8 +149,8 @@ def by_device(gateway: GatewayClient, person: Person, seconds: float) -> SignInG
         if remaining <= 0:
             raise sign_in_timeout("the code was not entered in time")
         time.sleep(min(interval, remaining))
-        reply = gateway.poll_device(device)
-        if isinstance(reply, SignInGrant):
+        reply = poll()
+        if not isinstance(reply, str):
             return reply
         if reply == "slow_down":
             interval += SLOWER_SECONDS

@@ -24,6 +24,7 @@ from ostiary.gateway.config.settings.listen import Listen
 from ostiary.gateway.config.settings.provider import Authorization, Groups, Identity, Provider
 from ostiary.gateway.config.settings.tracing import Tracing
 from ostiary.gateway.config.settings.upstream import UpstreamConfig
+from ostiary.gateway.config.step_up_settings import StepUpSettings
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.issuer.settings import JwtIssuerSettings
 from ostiary.gateway.look.look import Look
@@ -182,6 +183,7 @@ class GatewayConfig:
     log: Log = Log()
     service_accounts: ServiceAccountSettings = field(default=ServiceAccountSettings())
     api_tokens: ApiTokenSettings = field(default=ApiTokenSettings())
+    step_up: StepUpSettings = field(default=StepUpSettings())
     # None: nothing is traced.
     tracing: Tracing | None = None
     # None: no JWTs are signed.

@@ -34,6 +34,7 @@ from ostiary.gateway.config.settings.kinds import (
 )
 from ostiary.gateway.config.settings.listen import HealthSettings, Listen
 from ostiary.gateway.config.settings.tracing import Tracing
+from ostiary.gateway.config.step_up_settings import StepUpSettings
 from ostiary.gateway.issuer.settings import JwtIssuerSettings
 from ostiary.gateway.look.settings import ICONS, PagesSettings, check_image
 
@@ -275,6 +276,14 @@ class GatewayFile:
             "what allowed requests must also pass", AdmissionEntry, "One provider.", plugin_type="admission"
         ),
     ] = ()
+    step_up: Annotated[
+        StepUpSettings,
+        Section(
+            "for which requests people must have signed in how, and how recently:"
+            " [require a second factor](../how-to/require-a-second-factor.md)",
+            StepUpSettings,
+        ),
+    ]
     log: Annotated[Log, Section("the gateway's own log, on standard error", Log)]
     tracing: Annotated[
         Tracing | None,

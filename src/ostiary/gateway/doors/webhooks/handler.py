@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from ostiary.core.clock import Clock
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.settings import Webhooks
 from ostiary.gateway.doors.webhooks.callers import WebhookCallers
 from ostiary.gateway.doors.webhooks.introspection import TokenIntrospections
@@ -48,15 +49,20 @@ class WebhookHandler:
         clock: Clock,
         *,
         on_refused: OnRefused,
+        step_up: StepUpRules | None = None,
         deny_revoked: RevokedCredentialReviews | None = None,
         revoked_list: RevokedCredentialList | None = None,
     ) -> None:
         self._callers = WebhookCallers(configured.callers, clock)
         self._reviews: dict[bytes, Reviews] = {}
         if configured.token_review:
-            self._reviews[b"/webhooks/token-review"] = TokenReviews(authenticator, configured.audiences)
+            self._reviews[b"/webhooks/token-review"] = TokenReviews(
+                authenticator, configured.audiences, fresh=bool(step_up)
+            )
         if configured.subject_access_review:
-            self._reviews[b"/webhooks/subject-access-review"] = SubjectAccessReviews(authorizer, on_refused)
+            self._reviews[b"/webhooks/subject-access-review"] = SubjectAccessReviews(
+                authorizer, on_refused, step_up=step_up, clock=clock
+            )
         if configured.introspection:
             self._reviews[TOKEN_INTROSPECTION.encode()] = TokenIntrospections(authenticator)
         if deny_revoked is not None:

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ostiary.core.caching.bounded import Bounded
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
 from ostiary.errors import OstiaryError
@@ -20,9 +21,10 @@ from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import Ruling
+from ostiary.gateway.authorize.step_up import AppliedRules, StepUpRules, describe
 from ostiary.gateway.http1.headers import NO_DIGEST
 from ostiary.gateway.request.own.token_review import NARROWED
-from ostiary.model import Attributes, Decision
+from ostiary.model import Attributes, Decision, Verdict
 from ostiary.wire import status
 from ostiary.wire.authentication import (
     TokenReview,
@@ -60,10 +62,17 @@ class _TokenQuestion(NamedTuple):
 
 
 class TokenReviews:
-    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience."""
+    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience.
 
-    def __init__(self, authenticator: TokenAuthenticator, audiences: Sequence[str] = ()) -> None:
+    With *fresh* the store is asked each time: a session may have been stepped up at another worker, and the cluster
+    must be told how its person has signed in by now.
+    """
+
+    def __init__(
+        self, authenticator: TokenAuthenticator, audiences: Sequence[str] = (), *, fresh: bool = False
+    ) -> None:
         self._authenticator = authenticator
+        self._fresh = fresh
         self._audiences = frozenset(audiences)
         # A cluster sends the same review for the same token again and again.
         self._questions: Bounded[bytes, _TokenQuestion] = Bounded(MOST_QUESTIONS)
@@ -78,7 +87,7 @@ class TokenReviews:
                 return status.bad_request(str(error))
             if len(body) <= LONGEST_QUESTION and self._authenticator.recall(question.token) is not None:
                 self._questions.keep(key, question)
-        live = self._authenticator.recall(question.token)
+        live = None if self._fresh else self._authenticator.recall(question.token)
         return self._look_up(question) if live is None else self._answer(question, live)
 
     async def _look_up(self, asked: _TokenQuestion) -> Answer:
@@ -125,10 +134,20 @@ class SubjectAccessReviews:
     """Answers SubjectAccessReviews.
 
     A review cannot answer 404, and its reason is shown to the user. So every refusal reads alike, hidden or not, and
-    an operator finds the reason by the decision id.
+    an operator finds the reason by the decision id. What falls under a rule of *step_up* is denied unless the extra
+    fields of the user say that their sign-in is enough: the person is told to step up, and nothing is held.
     """
 
-    def __init__(self, authorizer: Authorizer, on_refused: OnRefused = lambda attributes, decision, id: None) -> None:
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        on_refused: OnRefused = lambda attributes, decision, id: None,
+        *,
+        step_up: StepUpRules | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._step_up = step_up or None
+        self._now = clock.now
         self._authorizer = authorizer
         self._on_refused = on_refused
         # What was allowed, by the bytes of the body. A refusal is answered anew each time, with an id of its own.
@@ -153,9 +172,17 @@ class SubjectAccessReviews:
         if ruling is None:
             return self._ask(review, attributes)
         answer = self._answer(review, attributes, ruling)
-        if ruling.allowed and len(body) <= LONGEST_QUESTION:
+        # How recent a sign-in is changes from one question to the next.
+        keeps = self._step_up is None or self._applied(attributes) is None
+        if ruling.allowed and keeps and len(body) <= LONGEST_QUESTION:
             self._allowed.keep(key, (ruling, answer))
         return answer
+
+    def _applied(self, attributes: Attributes) -> AppliedRules | None:
+        """The step-up rules; those for some upstreams, too: a cluster does not say which one it is."""
+        if self._step_up is None:
+            return None
+        return self._step_up.applying((attributes.request,), attributes.user, any_upstream=True)
 
     async def _ask(self, review: AccessReview, attributes: Attributes) -> Answer:
         try:
@@ -166,7 +193,15 @@ class SubjectAccessReviews:
 
     def _answer(self, review: AccessReview, attributes: Attributes, decision: Decision) -> Answer:
         if decision.allowed:
-            return Answer(200, encode_status(review, decision))
+            applied = self._applied(attributes)
+            rule = None if applied is None else applied.first_unmet(self._now())
+            if rule is None:
+                return Answer(200, encode_status(review, decision))
+            needed = f"step-up required by the rule {rule.name}: {describe(rule.required)}"
+            refused = Decision(Verdict.DENY, needed)
+            self._on_refused(attributes, refused, self._authorizer.record(attributes, refused))
+            # Whoever may do it may know what it takes.
+            return Answer(200, encode_status(review, refused, reason=f"{needed}; run: ostiary login --step-up"))
         decision_id = self._authorizer.record(attributes, decision)
         self._on_refused(attributes, decision, decision_id)
         return Answer(200, encode_status(review, decision, reason=f"ostiary: decision {decision_id}"))

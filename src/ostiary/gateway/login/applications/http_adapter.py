@@ -21,7 +21,7 @@ from ostiary.gateway.request.browsers.pages import PageAnswer
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.upstreams import Upstream
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, RequiredAuthentication
 
 # Pages that one address opens without a session. Each is a record in the store for ten minutes.
 STARTS_PER_MINUTE = 120.0
@@ -45,7 +45,9 @@ class ApplicationPages:
         self._readers = Readers(look, secure=applications.secure)
         self._trusted = trusted_proxies
 
-    async def begin_sign_in(self, passage: Passage, upstream: Upstream, *, target: str) -> PageAnswer:
+    async def begin_sign_in(
+        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+    ) -> PageAnswer:
         host = passage.exchange.request.host.decode("latin-1")
         request = self._request(passage)
         if wait := self._starts.wait(request):
@@ -54,7 +56,11 @@ class ApplicationPages:
             target = upstream.settings.prefix
         try:
             request_id, cookie = await self._sign_ins.begin(
-                request, application=upstream.name, origin=self._applications.origin(host), target=target
+                request,
+                application=upstream.name,
+                origin=self._applications.origin(host),
+                target=target,
+                required=required,
             )
         except OstiaryError:
             return self._page(request, passage, answers.outage(503), upstream.settings.prefix)

@@ -24,7 +24,8 @@ from ostiary.errors import LoginRefused
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.sessions.browser import Visitor
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.gateway.login.sign_in.required import required_from_json, required_json
+from ostiary.interfaces.identity import LoginRequest, RequiredAuthentication
 from ostiary.interfaces.token_store import RecordStore
 from ostiary.model import Secret
 
@@ -44,6 +45,8 @@ class SignInRequest:
     origin: str
     target: str
     browser: str
+    # What the person must prove, though they may be signed in.
+    required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +65,29 @@ class ApplicationSignIns:
         self._cookie = Cookie("visit", secure=secure)
 
     async def begin(
-        self, request: LoginRequest, *, application: str, origin: str, target: str
+        self,
+        request: LoginRequest,
+        *,
+        application: str,
+        origin: str,
+        target: str,
+        required: RequiredAuthentication | None = None,
     ) -> tuple[str, tuple[str, str]]:
         """Remember where the browser wanted to go; returns the id, and the header that binds it to the browser."""
         # One secret for all tabs: a second one would end the sign-in of the first.
         secret = self._secret(request) or secrets.token_urlsafe(32)
         request_id = secrets.token_urlsafe(32)
         value = {"application": application, "origin": origin, "target": target, "browser": _digest(secret)}
-        await self._requests.put(request_id, value)
+        more = {} if required is None else {"required": required_json(required)}
+        await self._requests.put(request_id, {**value, **more})
         return request_id, self._cookie.set(secret, seconds=LIFETIME.total_seconds())
 
     async def find(self, request_id: str) -> SignInRequest | None:
         value = await self._requests.find(request_id)
-        return None if value is None else SignInRequest(**value)
+        if value is None:
+            return None
+        required = required_from_json(value["required"]) if "required" in value else None
+        return SignInRequest(**{**value, "required": required})
 
     async def issue_code(self, sign_in_request: SignInRequest, visitor: Visitor) -> str:
         """A code for the session of *visitor*."""

@@ -10,6 +10,7 @@ Called by the routes of ``/auth``. The hosts may be the same one: then the steps
 
 from __future__ import annotations
 
+from ostiary.core.clock import Clock
 from ostiary.core.tokens import ApplicationTokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
@@ -29,6 +30,7 @@ from ostiary.gateway.login.sessions.browser import BrowserSessions, form_token
 from ostiary.gateway.login.sessions.calls import SessionCalls
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal
 from ostiary.gateway.login.sign_in.paths import SignInPaths
+from ostiary.gateway.login.sign_in.required import is_enough
 from ostiary.gateway.login.visit import AddressLimit, Visit, comes_from, has_form_token, is_page_load, only
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest
@@ -49,7 +51,9 @@ class ApplicationVisits:
         sessions: SessionCalls,
         events: LoginEvents,
         starts: AddressLimit,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._applications = applications
         self._sign_ins = sign_ins
         self._tokens = tokens
@@ -100,10 +104,10 @@ class ApplicationVisits:
             return self._events.record_failure(error, request)
 
     async def _enter(self, visit: Visit, sign_in_request: SignInRequest, request_id: str) -> LoginAnswer:
-        visitor = await self._browsers.find(visit.request)
-        if visitor is None:
-            goal = ApplicationGoal(request_id, sign_in_request.application, sign_in_request.origin)
-            return await self._sign_in.begin(visit, goal, None)
+        visitor, required = await self._browsers.find(visit.request), sign_in_request.required
+        if visitor is None or not is_enough(visitor.session.user, required, self._clock.now()):
+            goal = ApplicationGoal(request_id, sign_in_request.application, sign_in_request.origin, required)
+            return await self._sign_in.begin(visit, goal, None if visitor is None else visitor.session.provider)
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
         # Who may no longer sign in gets no code; what was attested a while ago is checked again.

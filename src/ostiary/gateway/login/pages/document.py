@@ -22,9 +22,13 @@ def document(
     nonce: str,
     navigation: Markup = NOTHING,
     footer: Markup = NOTHING,
+    style: Markup = NOTHING,
     script: Markup = NOTHING,
 ) -> Markup:
-    """A whole page. The policy that goes with it must allow style and script with *nonce*, and ``data:`` images."""
+    """A whole page. The policy that goes with it must allow style and script with *nonce*, and ``data:`` images.
+
+    *style* is what a page has besides the style of all.
+    """
     return fill(
         "layout.html",
         language=spoken(),
@@ -36,8 +40,8 @@ def document(
         navigation=navigation,
         footer=footer,
         nonce=nonce,
-        style=fill("style.css", **look.colours),
-        script=script,
+        style=Markup(fill("style.css", **look.colours) + style),
+        script=fill("script.html", nonce=nonce, script=script) if script else NOTHING,
     )
 
 

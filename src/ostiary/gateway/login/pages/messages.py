@@ -81,6 +81,13 @@ def translated(sentence: str) -> str:
     return _VALUE.sub(lambda match: translated(values[match[1]]), catalogue(spoken())[message])
 
 
+def sentence(text: str) -> str:
+    """An error, which is English, as a sentence in the language of the request."""
+    words = translated(text)
+    words = words[:1].upper() + words[1:]
+    return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
 def recognized(sentence: str) -> tuple[str, Mapping[str, str]]:
     """The id of an English *sentence* among the refusals, and the values in it; an empty id if there is none."""
     exact, patterns = _refusals()

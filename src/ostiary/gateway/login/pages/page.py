@@ -52,8 +52,13 @@ def page(
     headers: Iterable[tuple[str, str]] = (),
     forms_lead_to: str = "",
     private: bool = False,
+    style: str = "",
+    script: str = "",
+    connects: bool = False,
 ) -> LoginAnswer:
     """A whole page. *forms_lead_to* is an address besides ours that its forms may end at.
+
+    *style* and *script* are assets besides those of all pages. With *connects*, a script may ask us for more.
 
     A *private* page tells nobody where its links come from. The others tell ourselves: a form must be able to say so.
     It shows what is shown once, so it leads to no other language of itself.
@@ -66,11 +71,13 @@ def page(
         navigation=navigation,
         footer=_footer(reader, private=private),
         nonce=nonce,
-        script=Markup(asset("page.js")),
+        style=Markup(asset(style) if style else ""),
+        script=Markup(asset("page.js") + (asset(script) if script else "")),
     )
+    connections = "; connect-src 'self'" if connects else ""
     policy = (
         f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
-        f"form-action 'self'{' ' + forms_lead_to if forms_lead_to else ''}; frame-ancestors 'none'"
+        f"form-action 'self'{' ' + forms_lead_to if forms_lead_to else ''}; frame-ancestors 'none'{connections}"
     )
     fixed = (
         ("Content-Type", "text/html; charset=utf-8"),

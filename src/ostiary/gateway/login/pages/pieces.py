@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from ostiary.core.text import printable
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
-from ostiary.gateway.login.pages.messages import counted, say, translated
+from ostiary.gateway.login.pages.messages import counted, say, sentence
 from ostiary.gateway.login.pages.templates import fill
 from ostiary.interfaces.token_store import Session
 
@@ -43,13 +43,6 @@ def groups_of(session: Session) -> Markup:
 
 
 # --- sentences ---
-
-
-def sentence(text: str) -> str:
-    """An error, which is English, as a sentence in the language of the request."""
-    words = translated(text)
-    words = words[:1].upper() + words[1:]
-    return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 def described_problem(text: str) -> tuple[Markup, Markup]:

@@ -8,7 +8,7 @@ the same address without it; nothing else depends on the cookie, so it may come 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote, urlencode
 
@@ -17,14 +17,12 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.pages.page import reading
 from ostiary.gateway.login.visit import Visit, only
+from ostiary.gateway.look.languages import preferred
 from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 from ostiary.interfaces.identity import LoginRequest
 
 PARAMETER = "language"
 KEPT_SECONDS = 365 * 24 * 3600
-# Of a longer header only the beginning is read.
-LONGEST_ACCEPT = 500
-MOST_RANGES = 20
 
 
 class Readers:
@@ -52,29 +50,6 @@ class Readers:
             return None
         cookie = self._cookie.set(chosen, seconds=KEPT_SECONDS)
         return answers.redirect(_address(request, None), 303).with_headers(cookie)
-
-
-def preferred(accepted: str, offered: Sequence[str]) -> str:
-    """Which of *offered* a browser wants most by its ``Accept-Language`` (RFC 9110, section 12.5.4)."""
-    best, quality = offered[0], 0.0
-    for item in accepted[:LONGEST_ACCEPT].split(",")[:MOST_RANGES]:
-        language, *parameters = (part.strip().lower() for part in item.split(";"))
-        wanted = _quality(parameters)
-        language = offered[0] if language == "*" else language.partition("-")[0]
-        if language in offered and wanted > quality:
-            best, quality = language, wanted
-    return best
-
-
-def _quality(parameters: Sequence[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value) if 0 <= float(value) <= 1 else 0.0
-            except ValueError:
-                return 0.0
-    return 1.0
 
 
 def _address(request: LoginRequest, language: str | None) -> str:

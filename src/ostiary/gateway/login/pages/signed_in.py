@@ -209,7 +209,11 @@ class Pages:
             return answers.error(400, "the form has no decision")
         if wait := await self._devices.wait(request, visitor.session):
             return answers.too_many(wait)
-        signed = await self._hand_over(visitor, request) if decision == "approve" else None
+        asking = await self._devices.find(code) if code else None
+        step_up = asking is not None and bool(asking.step_up)
+        # A step-up begins no session that could go on with what is kept.
+        attest = self._attest if step_up else self._hand_over
+        signed = await attest(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None
         if device is None:
             return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404)
@@ -217,6 +221,8 @@ class Pages:
             answer = views.message(say("device.denied_title"), say("device.denied"))
             denied = LoginRefused("a device was denied", cause=f"by {_name(visitor)}")
             return self._events.record_refusal(denied, request, answer)
+        if step_up:
+            return views.message(say("step_up.device_title"), say("step_up.device"))
         return views.message(say("device.approved_title"), say("device.approved"))
 
     # --- command lines ---

@@ -15,27 +15,25 @@ import hashlib
 import hmac
 import re
 import secrets
-from datetime import datetime, timedelta
+from datetime import timedelta
 from urllib.parse import urlencode
 
 from ostiary.core.clock import Clock
-from ostiary.core.tokens import Attested, Issued, Tokens
-from ostiary.errors import LoginRefused
-from ostiary.gateway.login.records import Records, Value
-from ostiary.gateway.login.sessions.lengths import SessionLengths
-from ostiary.gateway.login.sign_in.flows import CliGoal, pairs, user_from_json, user_json
+from ostiary.core.tokens import Issued
+from ostiary.gateway.login.programs.grants import Grants
+from ostiary.gateway.login.records import Records
+from ostiary.gateway.login.sign_in.flows import CliGoal
 from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.visit import client_text, field, only, short
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.interfaces.token_store import RecordStore
-from ostiary.model import Secret
+from ostiary.interfaces.token_store import RecordStore, Session
 
 CODE_LIFETIME = timedelta(seconds=60)
 MAX_STATE = 128
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 _PORT = re.compile(r"[1-9][0-9]{3,4}")
-_PARAMETERS = frozenset(("challenge", "port", "state", "client", "provider"))
+_PARAMETERS = frozenset(("challenge", "port", "state", "client", "provider", "step_up"))
 
 
 def goal_of(request: LoginRequest) -> CliGoal:
@@ -50,72 +48,47 @@ def goal_of(request: LoginRequest) -> CliGoal:
         raise ValueError("the port is not a number from 1024 to 65535")
     if not state or len(state) > MAX_STATE or not state.isprintable() or not state.isascii():
         raise ValueError(f"the state is missing, or longer than {MAX_STATE} characters, or not visible ASCII")
-    return CliGoal(challenge, int(port), state, short(only(request.query, "client") or ""))
+    client, ticket = short(only(request.query, "client") or ""), only(request.query, "step_up") or ""
+    return CliGoal(challenge, int(port), state, client, ticket)
 
 
 def callback(goal: CliGoal, **answer: str) -> str:
-    """Where the browser goes. Host and path are ours to say."""
-    return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'state': goal.state})}"
+    """Where the browser goes. Host and path are ours to say.
+
+    ``page`` says that /auth/cli/ended is here: the command line then leads the browser there, away from the address
+    that holds the code.
+    """
+    return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'page': '1', 'state': goal.state})}"
 
 
 class Codes:
     """What a person has signed in for, until the command line fetches it."""
 
-    def __init__(self, store: RecordStore, tokens: Tokens, lengths: SessionLengths, *, clock: Clock) -> None:
+    def __init__(self, store: RecordStore, grants: Grants, *, clock: Clock) -> None:
         self._records = Records(store, "cli code", CODE_LIFETIME, clock=clock)
-        self._tokens = tokens
-        self._lengths = lengths
+        self._grants = grants
         self._clock = clock
 
     async def issue(self, goal: CliGoal, signed: SignedIn, request: LoginRequest) -> str:
-        """A code for what waits at the goal."""
+        """A code for what waits at the goal. Raises `LoginRefused` if *signed* is not who a step-up is for."""
         code = secrets.token_urlsafe(32)
         client = client_text(request, goal.client or "command line")
-        grant = await grant_json(self._tokens, signed, client=client, at=self._clock.now())
+        grant = await self._grants.make(signed, client=client, at=self._clock.now(), step_up=goal.step_up)
         await self._records.put(code, {**grant, "challenge": goal.challenge})
         return code
 
-    async def exchange(self, request: LoginRequest) -> Issued | None:
-        """The tokens for a code and its verifier. Once tried, a code is used up, whatever came of it."""
+    async def exchange(self, request: LoginRequest) -> Issued | Session | None:
+        """The tokens for a code and its verifier, or the session that was stepped up.
+
+        Once tried, a code is used up, whatever came of it.
+        """
         code, verifier = field(request, "code"), field(request, "verifier")
         grant = await self._records.take(code) if code else None
         if grant is None or verifier is None or not _VERIFIER.fullmatch(verifier):
             return None
         if not hmac.compare_digest(_challenge(verifier), grant["challenge"]):
             return None
-        return await issue_granted(self._tokens, self._lengths, grant)
-
-
-# --- what a person has granted to a program, as a record ---
-
-
-async def grant_json(tokens: Tokens, signed: SignedIn, *, client: str, at: datetime) -> dict[str, object]:
-    attested = signed.attested
-    user, sources = user_json(attested.user), attested.sources
-    secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
-    granted = {"user": user, "sources": sources, "provider": signed.provider, "client": client}
-    sequence = await tokens.sequence() if signed.sequence is None else signed.sequence
-    return {**granted, **secret, "origins": attested.origins, "at": at.isoformat(), "sequence": sequence}
-
-
-async def issue_granted(tokens: Tokens, lengths: SessionLengths, grant: Value) -> Issued | None:
-    """The tokens; None if what was granted has been revoked since then."""
-    secret = Secret(grant["kept"]) if "kept" in grant else None
-    attested = Attested(user_from_json(grant["user"]), pairs(grant["sources"]), secret, tuple(grant.get("origins", ())))
-    try:
-        return await tokens.issue(
-            attested.user,
-            provider=grant["provider"],
-            sources=attested.sources,
-            client=grant["client"],
-            at=datetime.fromisoformat(grant["at"]),
-            sequence=grant["sequence"],
-            origins=attested.origins,
-            kept=secret,
-            session_lifetime=lengths.of(grant["provider"], kept=secret is not None),
-        )
-    except LoginRefused:
-        return None
+        return await self._grants.redeem(grant)
 
 
 def _challenge(verifier: str) -> str:

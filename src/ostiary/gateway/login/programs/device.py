@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets, network
-from ostiary.core.tokens import Issued, Tokens
-from ostiary.errors import ProviderError
-from ostiary.gateway.login.programs.command_line import grant_json, issue_granted
-from ostiary.gateway.login.records import Records
-from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.core.tokens import Issued
+from ostiary.errors import LoginRefused, ProviderError
+from ostiary.gateway.login.programs.grants import Grants
+from ostiary.gateway.login.records import Records, Value
 from ostiary.gateway.login.sign_in.providers import SignedIn
-from ostiary.gateway.login.visit import field, short
+from ostiary.gateway.login.visit import field as form_field
+from ostiary.gateway.login.visit import short
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.token_store import RecordStore, Session
@@ -48,6 +48,8 @@ class DeviceRequest:
     client: str
     address: str
     at: datetime
+    # The ticket of a step-up, if it is for one and not for a session of its own.
+    step_up: str = field(default="", repr=False)
 
 
 class Pending(Exception):
@@ -67,8 +69,7 @@ class Devices:
     def __init__(
         self,
         store: RecordStore,
-        tokens: Tokens,
-        lengths: SessionLengths,
+        grants: Grants,
         *,
         external_url: str,
         clock: Clock,
@@ -77,8 +78,7 @@ class Devices:
         self._devices = Records(store, "device code", LIFETIME, clock=clock)
         self._requests = Records(store, "user code", LIFETIME, clock=clock)
         self._decisions = Records(store, "device decision", LIFETIME, clock=clock)
-        self._tokens = tokens
-        self._lengths = lengths
+        self._grants = grants
         self._uri = f"{external_url}/auth/device"
         self._clock = clock
         self._polls = Buckets(_POLLS_PER_SECOND, 1, clock=clock, counts=counts, name="device polls")
@@ -88,8 +88,13 @@ class Devices:
 
     async def begin(self, request: LoginRequest) -> Mapping[str, object]:
         device_code = secrets.token_urlsafe(32)
-        client = short(field(request, "client") or "") or "an unnamed program"
-        details = {"client": client, "address": request.remote_address, "at": self._clock.now().isoformat()}
+        client = short(form_field(request, "client") or "") or "an unnamed program"
+        details = {
+            "step_up": form_field(request, "step_up") or "",
+            "client": client,
+            "address": request.remote_address,
+            "at": self._clock.now().isoformat(),
+        }
         user_code = await self._new_user_code({**details, "device": _digest(device_code)})
         await self._devices.put(device_code, {})
         readable_code = shown_code(user_code)
@@ -109,9 +114,9 @@ class Devices:
                 return user_code
         raise ProviderError("no code could be generated", cause="all generated codes are in use")
 
-    async def poll(self, request: LoginRequest) -> Issued:
-        """The tokens; raises `Pending` if there are none, now or ever."""
-        device_code = field(request, "device_code")
+    async def poll(self, request: LoginRequest) -> Issued | Session:
+        """The tokens, or the session that was stepped up; raises `Pending` if there are none, now or ever."""
+        device_code = form_field(request, "device_code")
         if device_code is None or await self._devices.find(device_code) is None:
             raise Pending("expired_token")
         device = _digest(device_code)
@@ -121,7 +126,7 @@ class Devices:
         if decision is None:
             raise Pending("authorization_pending")
         await self._devices.take(device_code)
-        issued = await issue_granted(self._tokens, self._lengths, decision["grant"]) if decision["grant"] else None
+        issued = await self._grants.redeem(decision["grant"]) if decision["grant"] else None
         if issued is None:
             raise Pending("access_denied")
         return issued
@@ -138,19 +143,33 @@ class Devices:
 
     async def find(self, user_code: str) -> DeviceRequest | None:
         record = await self._requests.find(user_code)
-        if record is None:
-            return None
-        return DeviceRequest(user_code, record["client"], record["address"], datetime.fromisoformat(record["at"]))
+        return None if record is None else _request_of(user_code, record)
 
     async def decide(self, user_code: str, signed: SignedIn | None) -> DeviceRequest | None:
-        """Approve as *signed*, or deny with None. None if there is nothing to decide any more."""
+        """Approve as *signed*, or deny with None. None if there is nothing to decide any more.
+
+        Raises `LoginRefused` if *signed* is not who a step-up is for.
+        """
         record = await self._requests.take(user_code)
         if record is None:
             return None
         client = f"{record['client']} from {record['address']}"
-        grant = None if signed is None else await grant_json(self._tokens, signed, client=client, at=self._clock.now())
+        grant = None
+        if signed is not None:
+            now, ticket = self._clock.now(), record.get("step_up", "")
+            try:
+                grant = await self._grants.make(signed, client=client, at=now, step_up=ticket)
+            except LoginRefused:
+                # The machine must not wait for it any longer.
+                await self._decisions.put(record["device"], {"grant": None})
+                raise
         await self._decisions.put(record["device"], {"grant": grant})
-        return DeviceRequest(user_code, record["client"], record["address"], datetime.fromisoformat(record["at"]))
+        return _request_of(user_code, record)
+
+
+def _request_of(user_code: str, record: Value) -> DeviceRequest:
+    at = datetime.fromisoformat(record["at"])
+    return DeviceRequest(user_code, record["client"], record["address"], at, record.get("step_up", ""))
 
 
 def normal_code(text: str) -> str:

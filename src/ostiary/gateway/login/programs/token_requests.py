@@ -5,6 +5,7 @@ Called by the routes. `command_line` and `device` keep what is being waited for.
 
 from __future__ import annotations
 
+from ostiary.core.tokens import Issued
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
@@ -14,10 +15,16 @@ from ostiary.gateway.login.programs.command_line import Codes
 from ostiary.gateway.login.programs.device import Devices, Pending
 from ostiary.gateway.login.visit import AddressLimit
 from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.token_store import Session
 
 
 class TokenRequests:
-    def __init__(self, codes: Codes, devices: Devices, events: LoginEvents, starts: AddressLimit) -> None:
+    """*step_up*: there are step-up rules, which programs are told of."""
+
+    def __init__(
+        self, codes: Codes, devices: Devices, events: LoginEvents, starts: AddressLimit, *, step_up: bool
+    ) -> None:
+        self._step_up = step_up
         self._codes = codes
         self._devices = devices
         self._events = events
@@ -34,8 +41,7 @@ class TokenRequests:
             cause = "the code is unknown, used, or belongs to another user"
             refusal = LoginRefused("invalid sign-in code", cause=cause)
             return self._events.record_refusal(refusal, request, answers.grant_refusal("invalid_grant"))
-        self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
-        return answers.token_pair(pair)
+        return self._answer(request, pair)
 
     async def begin_device(self, request: LoginRequest) -> LoginAnswer:
         if wait := self._starts.wait(request):
@@ -54,5 +60,11 @@ class TokenRequests:
             return answers.grant_refusal(pending.error, routine=pending.is_routine)
         except Exception as error:
             return self._events.record_failure(error, request)
-        self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
-        return answers.token_pair(pair)
+        return self._answer(request, pair)
+
+    def _answer(self, request: LoginRequest, granted: Issued | Session) -> LoginAnswer:
+        if isinstance(granted, Session):
+            self._events.record_session(LoginEventKind.STEPPED_UP, request, granted)
+            return answers.stepped_up(granted)
+        self._events.record_session(LoginEventKind.ISSUED, request, granted.session)
+        return answers.token_pair(granted, step_up=self._step_up)

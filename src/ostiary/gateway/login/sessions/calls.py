@@ -33,11 +33,22 @@ FindToken = Callable[[str], Awaitable[Found | None]]
 
 
 class SessionCalls:
-    """*find_token* also says whether the holder of a program's token is still somebody."""
+    """*find_token* also says whether the holder of a program's token is still somebody.
+
+    *step_up*: there are step-up rules, which programs are told of.
+    """
 
     def __init__(
-        self, tokens: Tokens, providers: ProviderCalls, events: LoginEvents, *, find_token: FindToken, clock: Clock
+        self,
+        tokens: Tokens,
+        providers: ProviderCalls,
+        events: LoginEvents,
+        *,
+        find_token: FindToken,
+        clock: Clock,
+        step_up: bool = False,
     ) -> None:
+        self._step_up = step_up
         self._tokens = tokens
         self._find_token = find_token
         self._providers = providers
@@ -59,7 +70,7 @@ class SessionCalls:
             return self._events.record_refusal(refusal, request, answers.not_renewed(refusal))
         except Exception as error:
             return self._events.record_failure(error, request)
-        return answers.token_pair(pair)
+        return answers.token_pair(pair, step_up=self._step_up)
 
     async def _renew(self, renewal: str, request: LoginRequest) -> Issued:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -17,8 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 from ostiary.core.clock import Clock
 from ostiary.gateway.login.cookies import Cookie
 from ostiary.gateway.login.records import Records, Value
+from ostiary.gateway.login.sign_in.required import required_from_json, required_json
 from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.identity import LoginRequest, RequiredAuthentication
 from ostiary.interfaces.token_store import RecordStore
 from ostiary.model import Secret, UserInfo
 
@@ -29,12 +30,17 @@ PARKED_LIFETIME = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class CliGoal:
-    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it."""
+    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it.
+
+    `step_up` is the ticket of a step-up (`login.step_up`): the person has a session, which must prove more.
+    """
 
     challenge: str
     port: int
     state: str
     client: str
+    step_up: str = field(default="", repr=False)
+    required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class DeviceGoal:
     """The person came to approve a device, and signs in first."""
 
     user_code: str
+    required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,11 @@ class ApplicationGoal:
     request: str
     application: str
     origin: str
+    required: RequiredAuthentication | None = None
 
 
 Goal = CliGoal | DeviceGoal | ApplicationGoal | None
-"""What a login is for; None: a token, or the page where there is one."""
+"""What a login is for; None: a token, or the page where there is one. `required` is what the sign-in must prove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +199,10 @@ def _to_json(flow: Flow) -> Value:
         value["sign_out_hint"] = flow.sign_out_hint.reveal()
     if flow.sequence is not None:
         value["sequence"] = flow.sequence
+    if goal is not None and goal.required is not None:
+        value["required"] = required_json(goal.required)
     if isinstance(goal, CliGoal):
-        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client]
+        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client, goal.step_up]
     elif isinstance(goal, DeviceGoal):
         value["device"] = goal.user_code
     elif isinstance(goal, ApplicationGoal):
@@ -202,12 +212,13 @@ def _to_json(flow: Flow) -> Value:
 
 def _from_json(value: Value) -> Flow:
     goal: Goal = None
+    required = required_from_json(value["required"]) if "required" in value else None
     if "cli" in value:
-        goal = CliGoal(*value["cli"])
+        goal = replace(CliGoal(*value["cli"]), required=required)
     elif "device" in value:
-        goal = DeviceGoal(value["device"])
+        goal = DeviceGoal(value["device"], required)
     elif "application" in value:
-        goal = ApplicationGoal(*value["application"])
+        goal = replace(ApplicationGoal(*value["application"]), required=required)
     return Flow(
         identity=value["identity"],
         state=value["state"],

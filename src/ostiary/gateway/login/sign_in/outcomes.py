@@ -36,7 +36,9 @@ class SignInOutcomes:
         events: LoginEvents,
         lengths: SessionLengths,
         starts: AddressLimit,
+        step_up: bool,
     ) -> None:
+        self._step_up = step_up
         self._tokens = tokens
         self._flows = flows
         self._codes = codes
@@ -85,7 +87,7 @@ class SignInOutcomes:
                 session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
             )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
-        return answers.token_pair(pair).with_headers(self._flows.forget())
+        return answers.token_pair(pair, step_up=self._step_up).with_headers(self._flows.forget())
 
     async def _send_elsewhere(self, visit: Visit, outcome: Elsewhere) -> LoginAnswer:
         if wait := self._starts.wait(visit.request):

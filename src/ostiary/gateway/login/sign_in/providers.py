@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from ostiary.core.abilities import ability, has_trait
+from ostiary.core.authentication_context import with_latest_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
 from ostiary.errors import LoginRefused, OstiaryError
@@ -40,6 +41,7 @@ from ostiary.gateway.login.sign_in.checked_answers import (
 )
 from ostiary.gateway.login.sign_in.flows import Flow, Goal, state_of
 from ostiary.gateway.login.sign_in.groups import Away, ContractBroken, GroupChecks, ProviderUser, attest
+from ostiary.gateway.login.sign_in.required import check_required
 from ostiary.gateway.observe.tracing.trace import traced_step
 from ostiary.gateway.upstream.identity.headers import identity_lines
 from ostiary.interfaces.group import Membership
@@ -49,6 +51,7 @@ from ostiary.interfaces.identity import (
     Identified,
     LoginRequest,
     Redirect,
+    RequiredAuthentication,
     ReturnsByPost,
     Revalidates,
     SignIn,
@@ -106,10 +109,11 @@ class ProviderCalls:
         self._last_revocation = last_revocation
         self._external_url = external_url
         self._seconds = provider_seconds
+        self._now = clock.now
         self._asking = Records(store, "asking again", timedelta(seconds=2 * provider_seconds), clock=clock)
 
     async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
-        request = self._prepare(provider, request)
+        request = replace(self._prepare(provider, request), required=_required(goal))
         sequence = await self._last_revocation()
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
@@ -125,7 +129,8 @@ class ProviderCalls:
     async def finish_identity(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         begun_here = flow is not None and flow.identity == provider.name and flow.user is None
         remembered = flow.remember if flow is not None and begun_here else ()
-        shown_request = replace(self._prepare(provider, request), remembered=remembered)
+        required = _required(flow.goal) if flow is not None and begun_here else None
+        shown_request = replace(self._prepare(provider, request), remembered=remembered, required=required)
         # The provider sees every return, even one that this browser did not begin.
         answer: object = await self._ask(provider, provider.instance.handle_provider(shown_request))
         identified = identity_of(provider, answer)
@@ -146,7 +151,7 @@ class ProviderCalls:
                 )
             )
             identified = IdentifiedUser(flow.user, flow.kept, flow.origins, flow.sign_out_hint, flow.sequence)
-            return _outcome_of(provider_user, memberships, flow.goal, identified)
+            return self._outcome_of(provider_user, memberships, flow.goal, identified)
 
     async def verify(
         self, provider: Identity, verifying: VerifiesTokens, token: Secret, request: LoginRequest
@@ -199,7 +204,9 @@ class ProviderCalls:
         memberships = await self._look_up_groups(self._checks.ask(provider_user, shown_request, before=before))
         if isinstance(memberships, Away):
             raise LoginRefused(_ENDED, cause="groups cannot be looked up without an interactive sign-in")
-        return _with_groups(provider_user, memberships, refreshed)
+        attested = _with_groups(provider_user, memberships, refreshed)
+        # A refresh is no sign-in: what the person has proved last is still what they have proved.
+        return replace(attested, user=with_latest_context(attested.user, session.user))
 
     async def _ask_again(
         self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
@@ -229,7 +236,16 @@ class ProviderCalls:
     ) -> Outcome:
         with _about(provider_user.user.username):
             memberships = await self._look_up_groups(self._checks.ask(provider_user, request))
-            return _outcome_of(provider_user, memberships, goal, identified)
+            return self._outcome_of(provider_user, memberships, goal, identified)
+
+    def _outcome_of(
+        self, provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, identified: IdentifiedUser
+    ) -> Outcome:
+        outcome = _outcome_of(provider_user, result, goal, identified)
+        if isinstance(outcome, SignedIn):
+            # Whatever the provider was asked for, what its identity system says counts.
+            check_required(outcome.attested.user, _required(goal), self._now())
+        return outcome
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
         """*request* as a provider may see it, with the URL that the browser comes back to."""
@@ -263,6 +279,10 @@ def for_people(identity: Mapping[str, Identity]) -> dict[str, Identity]:
 def returns_by_post(provider: Identity) -> bool:
     """Whether browsers come back to *provider* with a form of the identity system's page."""
     return has_trait(provider.instance, ReturnsByPost)
+
+
+def _required(goal: Goal) -> RequiredAuthentication | None:
+    return None if goal is None else goal.required
 
 
 @contextmanager

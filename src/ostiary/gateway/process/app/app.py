@@ -19,6 +19,7 @@ from ostiary.gateway.audit.refused_reviews import RefusedReviewRecorder
 from ostiary.gateway.audit.sign_ins import SignInRecorder
 from ostiary.gateway.authenticate.revocation_file import RevocationFile
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig, IdentityMode
 from ostiary.gateway.doors.admin_api import AdminApi
@@ -44,6 +45,7 @@ from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefus
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.stages import OpenPath, OwnApi
+from ostiary.gateway.request.step_up.gate import open_step_up
 from ostiary.gateway.siblings import messages as sibling_news
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.health import watch_credential, watch_health
@@ -82,6 +84,7 @@ class App:
         tells_upstream = len(config.upstreams) > 1
         self.auditor = open_auditor(config.audit, config.audit_sinks, clock, tells_upstream=tells_upstream)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
+        self._step_up_rules = StepUpRules(config.step_up.rules)
         self._upstreams = [Upstream(upstream, loop, clock) for upstream in config.upstreams]
         self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
@@ -271,6 +274,7 @@ class App:
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
             applications=self.applications if visitors.pages is not None else None,
             pages=visitors.pages,
+            step_up=open_step_up(config.step_up, self._step_up_rules, programs.login.step_up_demands, shared.metrics),
         )
 
     def _header_filter(self) -> HeaderFilter:
@@ -300,6 +304,7 @@ class App:
             counts=shared.counts,
             applications=self._all_applications,
             clusters=Clusters([*offers(self.routes, config.external_url), *self.doors.clusters()], self.authorizer),
+            step_up=self._step_up_rules,
             clock=self._clock,
             on_event=SignInRecorder(self.auditor, shared.metrics, shared.ended, clock=self._clock).record,
         )
@@ -315,6 +320,7 @@ class App:
             self.authorizer,
             self._clock,
             on_refused=refused.record,
+            step_up=self._step_up_rules,
             deny_revoked=self._revocations_for_clusters(),
             revoked_list=self._revoked_list(),
         )

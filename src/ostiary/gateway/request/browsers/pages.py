@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.request.stages import Passage
 from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.interfaces.identity import RequiredAuthentication
 
 
 class PageAnswer(NamedTuple):
@@ -21,8 +22,13 @@ class PageAnswer(NamedTuple):
 
 
 class BrowserPages(Protocol):
-    async def begin_sign_in(self, passage: Passage, upstream: Upstream, *, target: str) -> PageAnswer:
-        """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host."""
+    async def begin_sign_in(
+        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+    ) -> PageAnswer:
+        """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host.
+
+        *required* is what the person must prove there, though they are signed in.
+        """
 
     def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
         """A page that says why there is nothing to see, and leads to *front*, where the application begins.

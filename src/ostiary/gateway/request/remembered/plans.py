@@ -13,6 +13,7 @@ from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
 from ostiary.gateway.authorize.ruling import Ruling
+from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.judge import Judge
@@ -58,13 +59,21 @@ class Planner:
     """Makes the plans of one engine, and says whether one may be used again."""
 
     def __init__(
-        self, judge: Judge, limits: Limits, auditor: Auditor, metrics: Metrics, *, has_admission: bool
+        self,
+        judge: Judge,
+        limits: Limits,
+        auditor: Auditor,
+        metrics: Metrics,
+        *,
+        has_admission: bool,
+        step_up: StepUpRules | None = None,
     ) -> None:
         self._judge = judge
         self._limits = limits
         self._auditor = auditor
         self._metrics = metrics
         self._has_admission = has_admission
+        self._step_up = step_up
         self._generation = judge.generation
         self._read_generation_at = float("-inf")
         self._routing = 0
@@ -81,6 +90,9 @@ class Planner:
         delegation: Delegation | None = None,
     ) -> RequestPlan:
         """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
+        step_up = None
+        if self._step_up is not None and ruling.allowed and not question.public:
+            step_up = self._step_up.applying((*question.required, *impersonation), actor or user)
         audit = self._auditor.prepare(
             question.info,
             actor or user,
@@ -89,6 +101,7 @@ class Planner:
             long_running=question.stream,
             impersonated=user if actor is not None and user != actor else None,
             delegation=delegation,
+            step_up="" if step_up is None else step_up.names,
         )
         self._metrics.decisions.inc(ruling.verdict.value)
         upstream = question.upstream
@@ -110,6 +123,7 @@ class Planner:
             public=question.public,
             # Of the question, and not of now: who serves what may have changed while the decision was waited for.
             routing=question.routing,
+            step_up=step_up,
         )
         if upstream is not None and ruling.allowed:
             # A plan with capabilities is made when its body has been read.
@@ -121,6 +135,7 @@ class Planner:
                 or _begins_record(audit)
                 or plan.reviews_token
                 or plan.reads_capabilities
+                or step_up is not None
             )
             target = upstream.forwarded_target(question.target)
             # Who asks in another's name is in no proof: the backend could not follow the revocations of both.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ostiary.core.authentication_context import without_context
 from ostiary.core.implied_groups import groups_to_impersonate
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.model import UserInfo
@@ -17,8 +18,13 @@ _IMPERSONATION = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersona
 
 
 def impersonation(user: UserInfo) -> bytes:
-    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out."""
-    return identity_lines(replace(user, groups=groups_to_impersonate(user)), _IMPERSONATION)
+    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out.
+
+    So is how the person signed in, which the gateway judges: for each extra field the gateway needs a permission in
+    the cluster, and a role that was made before the issuer said this would refuse every request.
+    """
+    shown = without_context(replace(user, groups=groups_to_impersonate(user)))
+    return identity_lines(shown, _IMPERSONATION)
 
 
 def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:

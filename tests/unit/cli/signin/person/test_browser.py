@@ -20,20 +20,34 @@ GRANT = SignInGrant(Secret("token"), END, Secret("renewal"), "s1", END, "ann")
 
 
 class Listener:
+    language = "en"
+
     def __init__(self) -> None:
         self.codes: list[str] = []
-        self.returning = Return(self.redeem)
+        self.failure: Exception | None = None
+        self.returning = Return(self.redeem, "https://gateway.test")
 
     def redeem(self, code: str) -> SignInGrant:
         self.codes.append(code)
+        if self.failure is not None:
+            raise self.failure
         return GRANT
 
     def visit(self, path: str = "/callback", host: str | None = None, **query: str) -> tuple[int, str]:
+        """The status, and the page or where it leads to."""
         port = self.returning.port
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        connection.request("GET", f"{path}?{urlencode(query)}", headers={"Host": host or f"127.0.0.1:{port}"})
+        connection.request(
+            "GET",
+            f"{path}?{urlencode(query)}",
+            headers={"Host": host or f"127.0.0.1:{port}", "Accept-Language": self.language},
+        )
         answer = connection.getresponse()
         assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        if answer.status == 303:
+            assert answer.read() == b""
+            return 303, answer.headers["Location"]
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
         return answer.status, answer.read().decode()
 
@@ -48,9 +62,39 @@ def listener() -> Iterator[Listener]:
 def test_the_right_return_ends_it_and_says_that_the_tab_may_be_closed(listener: Listener) -> None:
     status, page = listener.visit(code="c", state=listener.returning.state)
     assert status == 200
-    assert "You may close this tab" in page
+    assert "You can close this page" in page
     assert listener.returning.wait(30) is GRANT
     assert listener.codes == ["c"]
+
+
+def test_a_gateway_that_has_a_page_for_the_end_shows_it(listener: Listener) -> None:
+    """The address with the code is then neither in the bar of the browser nor in its history."""
+    answer = listener.visit(code="c", state=listener.returning.state, page="1")
+    assert answer == (303, "https://gateway.test/auth/cli/ended")
+    assert listener.returning.wait(30) is GRANT
+
+
+def test_a_refusal_of_the_gateway_is_told_on_its_page(listener: Listener) -> None:
+    answer = listener.visit(error="access_denied&a=b", state=listener.returning.state, page="1")
+    assert answer == (303, "https://gateway.test/auth/cli/ended?error=access_denied%26a%3Db")
+
+
+def test_a_gateway_that_did_not_answer_is_not_asked_for_a_page(listener: Listener) -> None:
+    listener.failure = CredentialError("the gateway is unreachable")
+    status, page = listener.visit(code="c", state=listener.returning.state, page="1")
+    assert status == 400
+    assert "You are not signed in" in page
+    with pytest.raises(CredentialError):
+        listener.returning.wait(30)
+
+
+def test_the_page_is_in_the_language_of_the_browser(listener: Listener) -> None:
+    listener.language = "de-AT,en;q=0.5"
+    status, page = listener.visit(code="c", state=listener.returning.state)
+    assert status == 200
+    assert '<html lang="de">' in page
+    assert "Sie sind auf der Kommandozeile angemeldet" in page
+    assert "<script" not in page
 
 
 def test_what_was_not_begun_here_changes_nothing(listener: Listener) -> None:

@@ -6,16 +6,21 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from ostiary.core.authentication_context import AuthenticationContext, with_context
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.core.tokens import Tokens, digest, new_token
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
+from ostiary.gateway.authorize.step_up import StepUpRules
+from ostiary.gateway.config.step_up_settings import StepUpRuleSettings
 from ostiary.gateway.doors.webhooks.reviews import LONGEST_QUESTION, SubjectAccessReviews, TokenReviews
 from ostiary.gateway.request.own.token_review import NARROWED
 from ostiary.interfaces.token_store import Found, RevocationKind, TokenRecord
@@ -223,6 +228,53 @@ def access_review(version: str = "v1", **spec: Any) -> bytes:
     asked.setdefault("resourceAttributes", {"namespace": "n", "verb": "get", "resource": "pods", "name": "p"})
     kind = {"kind": "SubjectAccessReview", "apiVersion": f"authorization.k8s.io/{version}", "metadata": {}}
     return json.dumps({**kind, "spec": asked}).encode()
+
+
+STEP_UP = StepUpRules(
+    [
+        StepUpRuleSettings(
+            name="delete-in-prod",
+            verbs=("delete",),
+            resources=("pods",),
+            upstreams=("prod",),
+            amr=("mfa",),
+            max_age=timedelta(minutes=15),
+        )
+    ]
+)
+
+
+async def test_what_needs_a_step_up_is_denied_with_the_reason_until_the_user_has_proved_it(clock: FakeClock) -> None:
+    """For whichever upstream: a cluster does not say which one it is. And nothing of it is kept: time passes."""
+    authorizer = Authorizer([Link("policy", Policy(Decision(Verdict.ALLOW)))], clock=clock)
+    reviews = SubjectAccessReviews(authorizer, step_up=STEP_UP, clock=clock)
+    now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    attributes = {"verb": "delete", "resource": "pods", "namespace": "shop"}
+    proved = {"ostiary.dev/amr": ["mfa"], "ostiary.dev/auth-time": [now]}
+    for extra, allowed in (({}, False), (proved, True), ({**proved, "ostiary.dev/amr": ["pwd"]}, False)):
+        _, said = await told(reviews.answer(access_review(user="ann", extra=extra, resourceAttributes=attributes)))
+        assert said["status"]["allowed"] is allowed
+        if not allowed:
+            assert said["status"]["reason"].startswith("step-up required by the rule delete-in-prod: a sign-in by mfa")
+    clock.advance(901)
+    _, later = await told(reviews.answer(access_review(user="ann", extra=proved, resourceAttributes=attributes)))
+    assert later["status"]["allowed"] is False
+    _, other = await told(reviews.answer(access_review(user="ann", resourceAttributes={**attributes, "verb": "get"})))
+    assert other["status"]["allowed"] is True
+
+
+async def test_a_cluster_is_told_how_the_person_has_signed_in_by_now(
+    tokens: Tokens, authenticator: TokenAuthenticator
+) -> None:
+    issued = await tokens.issue(ANN, provider="idp")
+    body = token_review(issued.token.reveal())
+    for fresh, seen in ((False, None), (True, ["mfa"])):
+        reviews = TokenReviews(authenticator, fresh=fresh)
+        await told(reviews.answer(body))
+        stronger = with_context(ANN, AuthenticationContext(amr=("mfa",)))
+        await tokens.store.add(replace(issued.session, user=stronger), [])
+        _, said = await told(reviews.answer(body))
+        assert said["status"]["user"]["extra"].get("ostiary.dev/amr") == seen
 
 
 def reviews_of(provider: Policy | Elsewhere, clock: FakeClock) -> tuple[SubjectAccessReviews, Authorizer]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ostiary.gateway.login.pages.markup import Markup
-from ostiary.gateway.login.pages.messages import LONGEST_SENTENCE, counted, say, speaking, spoken, translated
-from ostiary.gateway.login.pages.pieces import sentence
+from ostiary.gateway.login.pages.messages import LONGEST_SENTENCE, counted, say, sentence, speaking, spoken, translated
 
 
 def test_a_text_is_in_the_language_of_the_block() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ostiary.gateway.login.pages.messages import spoken
-from ostiary.gateway.login.pages.readers import LONGEST_ACCEPT, Readers, preferred
+from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.visit import Visit
+from ostiary.gateway.look.languages import LONGEST_ACCEPT, preferred
 from ostiary.interfaces.identity import LoginRequest
 
 READERS = Readers(secure=True)

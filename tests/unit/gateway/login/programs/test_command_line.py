@@ -183,7 +183,7 @@ async def test_a_refusal_is_told_to_the_command_line(make: Make) -> None:
     ):
         gateway = make(Says(error))
         told = callback(await Browser(gateway).get(address()))
-        assert told == {"error": code, "state": "s+/="}
+        assert told == {"error": code, "page": "1", "state": "s+/="}
         gateway = make(Says(Redirect("https://idp.test/"), error))
         browser = Browser(gateway)
         await browser.get(address())
@@ -245,7 +245,7 @@ async def test_who_says_no_has_the_command_line_told(make: Make) -> None:
     await browser.sign_in()
     await browser.get(address())
     answer = await browser.post("/auth/cli", {"form_token": await browser.form_token(), "decision": "deny"})
-    assert callback(answer) == {"error": "access_denied", "state": "s+/="}
+    assert callback(answer) == {"error": "access_denied", "page": "1", "state": "s+/="}
     assert LoginEventKind.REFUSED in events(gateway)
 
 

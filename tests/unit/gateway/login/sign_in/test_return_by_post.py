@@ -137,6 +137,35 @@ async def test_who_posts_without_end_is_told_to_wait(make: Make) -> None:
     assert answers == [303, 303, 303, 429, 429]
 
 
+class Pushed(FormPost):
+    """Its state went to the identity system beforehand, and is not in the address."""
+
+    state: Any = "state-1"
+
+    async def handle_client(self, request: LoginRequest) -> Any:
+        url = "https://idp.example/sso?request_uri=urn:x"
+        return Redirect(url, remember=(("id", "request-1"),), state_name="RelayState", state=self.state)
+
+
+@pytest.mark.parametrize(("state", "status"), [("state-1", 303), ("another", 403), ("", 403)])
+async def test_a_state_that_is_not_in_the_address_is_compared_all_the_same(make: Make, state: str, status: int) -> None:
+    gateway = make(Pushed())
+    browser = Browser(gateway)
+    away = await browser.get("/auth")
+    assert "state-1" not in (away.header("Location") or "")
+    parked = await post_from_elsewhere(gateway, SAMLResponse="alice", RelayState=state)
+    assert (await browser.get(parked.header("Location") or "")).status == status
+
+
+async def test_a_state_that_is_no_text_breaks_the_contract(make: Make) -> None:
+    class Odd(Pushed):
+        state = 7
+
+    gateway = make(Odd())
+    assert (await Browser(gateway).get("/auth")).status == 500
+    assert events(gateway) == [LoginEventKind.CONTRACT_BROKEN]
+
+
 async def test_a_provider_whose_redirect_has_no_state_breaks_its_contract(make: Make) -> None:
     class Stateless(FormPost):
         async def handle_client(self, request: LoginRequest) -> Any:

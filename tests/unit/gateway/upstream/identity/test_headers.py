@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ostiary.core.authentication_context import ACR, AUTH_TIME
 from ostiary.core.implied_groups import complete_impersonated
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
@@ -35,6 +36,13 @@ def test_a_group_that_the_api_server_adds_itself_is_not_asked_for() -> None:
     assert impersonation(user) == b"Impersonate-User: noxu\r\nImpersonate-Group: dev\r\n"
     account = UserInfo("system:serviceaccount:shop:builder")
     assert impersonation(complete_impersonated(account)) == b"Impersonate-User: system:serviceaccount:shop:builder\r\n"
+
+
+def test_how_a_person_signed_in_needs_no_permission_in_the_cluster() -> None:
+    """The gateway judges it. An API server would want a permission for each extra field."""
+    user = UserInfo("alice", extra=(("example.com/team", ("blue",)), (ACR, ("gold",)), (AUTH_TIME, ("2030",))))
+    assert impersonation(user) == b"Impersonate-User: alice\r\nImpersonate-Extra-example.com%2Fteam: blue\r\n"
+    assert b"ostiary.dev%2Facr: gold" in identity_lines(user, HeaderNames()), "other upstreams may want to know"
 
 
 @pytest.mark.parametrize(

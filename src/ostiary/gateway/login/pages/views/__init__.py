@@ -5,7 +5,13 @@ group) is passed as a value and so escaped; see `ostiary.gateway.login.pages.tem
 """
 
 from ostiary.gateway.login.pages.views.errors import application_error, error, is_basic, message, signed_out
-from ostiary.gateway.login.pages.views.programs import cli_confirm, device_code, device_confirm
+from ostiary.gateway.login.pages.views.programs import (
+    cli_confirm,
+    cli_ended,
+    device_code,
+    device_confirm,
+    step_up_confirm,
+)
 from ostiary.gateway.login.pages.views.sign_in import choose, leaving, password, posted_form
 from ostiary.gateway.login.pages.views.signed_in import home, session_row, sessions, sign_out, token
 from ostiary.gateway.login.pages.views.site import Site
@@ -15,6 +21,7 @@ __all__ = [
     "application_error",
     "choose",
     "cli_confirm",
+    "cli_ended",
     "device_code",
     "device_confirm",
     "error",
@@ -28,5 +35,6 @@ __all__ = [
     "sessions",
     "sign_out",
     "signed_out",
+    "step_up_confirm",
     "token",
 ]

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.markup import NOTHING, Markup
-from ostiary.gateway.login.pages.messages import say, translated
+from ostiary.gateway.login.pages.messages import say, sentence, translated
 from ostiary.gateway.login.pages.page import page
-from ostiary.gateway.login.pages.pieces import sentence
 from ostiary.gateway.login.pages.templates import fill
 
 _UNAVAILABLE = (502, 503, 504)

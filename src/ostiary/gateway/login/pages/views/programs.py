@@ -1,4 +1,4 @@
-"""The pages that approve a device or a command line."""
+"""The pages that approve a device or a command line, and the one before a step-up."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from collections.abc import Iterable
 
 from ostiary.core.text import printable
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.markup import NOTHING
+from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.page import page
-from ostiary.gateway.login.pages.pieces import DESCRIBED, form_title, navigation, problem_note, shown_time
+from ostiary.gateway.login.pages.pieces import DESCRIBED, form_title, navigation, problem_note, shown_time, span_text
 from ostiary.gateway.login.pages.templates import fill
+from ostiary.gateway.login.pages.views.errors import message
 from ostiary.gateway.login.pages.views.sign_in import leads_to
 from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.flows import CliGoal
+from ostiary.gateway.login.step_up.tickets import Ticket
+from ostiary.interfaces.identity import RequiredAuthentication
+
+# What `callback` tells a command line, and it brings back.
+_ENDED = {
+    "access_denied": "command_line.failed_denied",
+    "login-refused": "command_line.failed_refused",
+    "provider-failed": "command_line.failed_unavailable",
+}
 
 
 def device_code(
@@ -41,6 +51,15 @@ def device_confirm(visitor: Visitor, device: DeviceRequest) -> LoginAnswer:
     return page(say("device.confirm_title"), body)
 
 
+def cli_ended(error: str) -> LoginAnswer:
+    """The last page of a sign-in that a command line began, which leads here. *error* is a code of ours, or empty."""
+    if not error:
+        return message(say("command_line.ended_title"), say("command_line.ended"))
+    reason = _ENDED.get(error)
+    text = say(reason) if reason else say("command_line.failed")
+    return message(say("command_line.failed_title"), Markup(f"{text} {say('command_line.see_terminal')}"))
+
+
 def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
     body = fill(
         "cli_confirm.html",
@@ -50,3 +69,29 @@ def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, st
         form_token=visitor.form_token,
     )
     return page(say("command_line.title"), body, headers=headers, forms_lead_to=leads_to(goal))
+
+
+def step_up_confirm(ticket: Ticket, client: str, url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
+    """Before somebody proves more: what it is for, so that nobody confirms what another has begun. *url* leads on."""
+    waiting = ((say("step_up.what"), ticket.request), (say("step_up.address"), ticket.address))
+    body = fill(
+        "step_up_confirm.html",
+        user=printable(ticket.username),
+        client=printable(client) or say("common.unnamed"),
+        required=_required_text(ticket.required),
+        rule=ticket.rule,
+        facts=join(fill("fact.html", name=name, value=printable(value)) for name, value in waiting if value),
+        url=url,
+    )
+    return page(say("step_up.title"), body, headers=headers)
+
+
+def _required_text(required: RequiredAuthentication) -> str:
+    parts = []
+    if required.acr_values:
+        parts.append(say("step_up.level", values=", ".join(required.acr_values)))
+    if required.amr_values:
+        parts.append(say("step_up.method", values=", ".join(required.amr_values)))
+    if required.max_age is not None:
+        parts.append(say("step_up.recent", span=span_text(required.max_age)))
+    return Markup(", ".join(parts))

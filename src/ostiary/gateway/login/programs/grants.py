@@ -1,0 +1,59 @@
+"""What a person has granted to a program, as a record, until it is fetched: a session of its own, or a step-up.
+
+Called by the command line's codes and the device codes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ostiary.core.tokens import Attested, Issued, Tokens
+from ostiary.errors import LoginRefused
+from ostiary.gateway.login.records import Value
+from ostiary.gateway.login.sessions.lengths import SessionLengths
+from ostiary.gateway.login.sign_in.flows import pairs, user_from_json, user_json
+from ostiary.gateway.login.sign_in.providers import SignedIn
+from ostiary.gateway.login.step_up.step_ups import StepUps
+from ostiary.interfaces.token_store import Session
+from ostiary.model import Secret
+
+
+class Grants:
+    def __init__(self, tokens: Tokens, lengths: SessionLengths, step_ups: StepUps) -> None:
+        self._tokens = tokens
+        self._lengths = lengths
+        self._step_ups = step_ups
+
+    async def make(self, signed: SignedIn, *, client: str, at: datetime, step_up: str = "") -> dict[str, object]:
+        """What *signed* grants. With the ticket *step_up* it is for that session only, and begins none."""
+        attested = signed.attested
+        granted = {"user": user_json(attested.user), "sources": attested.sources, "provider": signed.provider}
+        if step_up:
+            await self._step_ups.check(step_up, attested.user, signed.provider)
+            return {**granted, "step_up": step_up}
+        secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
+        sequence = await self._tokens.sequence() if signed.sequence is None else signed.sequence
+        began = {"client": client, "at": at.isoformat(), "sequence": sequence}
+        return {**granted, **secret, **began, "origins": attested.origins}
+
+    async def redeem(self, grant: Value) -> Issued | Session | None:
+        """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
+        secret = Secret(grant["kept"]) if "kept" in grant else None
+        user, sources = user_from_json(grant["user"]), pairs(grant["sources"])
+        attested = Attested(user, sources, secret, tuple(grant.get("origins", ())))
+        try:
+            if "step_up" in grant:
+                return await self._step_ups.apply(grant["step_up"], attested.user, grant["provider"])
+            return await self._tokens.issue(
+                attested.user,
+                provider=grant["provider"],
+                sources=attested.sources,
+                client=grant["client"],
+                at=datetime.fromisoformat(grant["at"]),
+                sequence=grant["sequence"],
+                origins=attested.origins,
+                kept=secret,
+                session_lifetime=self._lengths.of(grant["provider"], kept=secret is not None),
+            )
+        except LoginRefused:
+            return None

@@ -1,0 +1,1 @@
+"""GitLab: its users and their groups."""

@@ -1,0 +1,1 @@
+"""Keycloak: the users of a realm, their groups and roles."""

@@ -1,0 +1,1 @@
+"""Microsoft Entra ID: its users."""

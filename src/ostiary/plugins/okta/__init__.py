@@ -1,0 +1,1 @@
+"""Okta: its users and their groups."""
