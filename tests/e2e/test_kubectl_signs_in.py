@@ -1,8 +1,8 @@
 """The whole chain, from a machine that has nothing to ``kubectl get pods``: sign in, stay signed in, be revoked.
 
 Real processes throughout: ``ostiary serve`` before a cluster, kubectl at a terminal, the plugin that kubectl runs, the
-browser that the plugin opens, and whoever knows the people: a certified OpenID Connect issuer, slapd, and a stand-in of
-GitHub.
+browser that the plugin opens, and whoever knows the people: a certified OpenID Connect issuer, SimpleSAMLphp, slapd,
+and a stand-in of GitHub.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from tests.support.github import GitHub
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.oidc_provider import OidcProvider, installed
 from tests.support.opened_browser import OpenedBrowser
+from tests.support.saml.documents import signer
+from tests.support.saml.simplesamlphp import PASSWORD as SAML_PASSWORD
+from tests.support.saml.simplesamlphp import SimpleSamlPhp
 from tests.support.slapd import ACCOUNT, ACCOUNT_PASSWORD, GROUPS_BASE, PASSWORD, PEOPLE_BASE, slapd
 from tests.support.terminal import AtTerminal
 
@@ -271,6 +274,46 @@ def test_a_new_machine_signs_in_with_openid_connect_in_the_browser(
         machine.environment["BROWSER"] = str(browser.path)
         tell(machine, lambda: office.revoke("alice@example.com"), lambda: len(browser.opened))
     machine.nothing_got_out("alice@example.com", OIDC_PASSWORD, OIDC_SECRET)
+
+
+@in_chromium
+@pytest.mark.needs("php")
+def test_a_new_machine_signs_in_with_saml_in_the_browser(office: Office, chromium: Chromium, tmp_path: Path) -> None:
+    """S1, S10, S19, S29, S39, L6."""
+    key = signer("gateway")
+    chromium.person()
+
+    def sign_in(address: str) -> None:
+        machine.look_around()
+        chromium.go(address)
+        if len(browser.opened) == 1:
+            chromium.fill("Username", "alice")
+            chromium.fill("Password", SAML_PASSWORD)
+            chromium.click("button", "Login")
+        chromium.see("You are signed in")
+
+    with (
+        SimpleSamlPhp.running(tmp_path / "simplesamlphp", encryption=True) as idp,
+        office.serving(
+            {
+                "name": "acme",
+                "type": "saml",
+                "metadataURL": idp.metadata_url,
+                "keyFile": office.write("saml.key", key.key_pem.decode()),
+                "certificateFile": office.write("saml.crt", key.certificate_pem.decode()),
+                "attributes": {"username": "mail", "groups": "groups"},
+                # What this version of it encrypts with.
+                "encryption": {"required": True, "cbc": True},
+            },
+            "developers",
+        ) as gateway,
+        OpenedBrowser(tmp_path, sign_in) as browser,
+    ):
+        idp.trust(gateway.get("/auth/metadata").text)
+        machine = Machine(tmp_path / "home", gateway)
+        machine.environment["BROWSER"] = str(browser.path)
+        tell(machine, lambda: office.revoke("alice@example.com"), lambda: len(browser.opened))
+    machine.nothing_got_out("alice@example.com", SAML_PASSWORD, key.key_pem.decode().splitlines()[3])
 
 
 @in_chromium

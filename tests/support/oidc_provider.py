@@ -9,7 +9,9 @@ It is installed once, by `npm`, into pytest's cache.
 from __future__ import annotations
 
 import json
+import os
 import re
+import ssl
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from tests.support import npm
 SOURCE = Path(__file__).parent / "oidc"
 HOPS = 20
 _ACTION = re.compile(r'<form[^>]* action="([^"]+)"')
+_HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
 _ABORT = re.compile(r'href="([^"]+/abort)"')
 
 
@@ -40,9 +43,16 @@ class OidcProvider:
 
     def change_accounts(self, accounts: Mapping[str, Mapping[str, Any]]) -> None:
         """Other accounts, in the place of those before; one with ``disabled`` is unknown from now on."""
+        self._tell(json.dumps(accounts))
+
+    def revoke_refresh_tokens(self) -> None:
+        """All that it has given."""
+        self._tell("revoke")
+
+    def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(accounts) + "\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         # It may have notices of its own to print before.
         assert "changed\n" in self._process.stdout
@@ -57,11 +67,24 @@ class OidcProvider:
     @classmethod
     @contextmanager
     def running(
-        cls, folder: Path, *, clients: Sequence[Mapping[str, Any]], accounts: Mapping[str, Mapping[str, Any]]
+        cls,
+        folder: Path,
+        *,
+        clients: Sequence[Mapping[str, Any]],
+        accounts: Mapping[str, Mapping[str, Any]],
+        ca: Path | None = None,
     ) -> Iterator[Self]:
+        """*ca* has the authorities of the gateways that it sends logouts to."""
         command = ["node", "server.js", json.dumps({"clients": clients, "accounts": accounts})]
+        environment = {**os.environ, **({} if ca is None else {"NODE_EXTRA_CA_CERTS": str(ca)})}
         with subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -100,3 +123,35 @@ class OidcProvider:
         prompt = "login" if 'name="login"' in text else "consent"
         fields = {"prompt": prompt, "login": login, "password": "any"} if prompt == "login" else {"prompt": prompt}
         return await browser.post(unescape(form[1]), data=fields)
+
+
+class Person:
+    """Somebody with a browser that keeps its cookies: at the issuer, and at the gateway that *verify* trusts."""
+
+    def __init__(self, issuer: OidcProvider, login: str, verify: ssl.SSLContext) -> None:
+        self._issuer, self._login = issuer, login
+        headers = {"Accept": "text/html,application/xhtml+xml"}
+        self.browser = httpx2.Client(verify=verify, trust_env=False, timeout=30, headers=headers)
+
+    def visit(self, address: str) -> httpx2.Response:
+        """Open *address*, go where that leads to, and fill in the forms of the issuer."""
+        response = self.browser.get(address)
+        for _ in range(HOPS):
+            if response.is_redirect:
+                response = self.browser.get(str(response.url.join(response.headers["location"])))
+            elif str(response.url).startswith(f"{self._issuer.url}/") and (form := _ACTION.search(response.text)):
+                response = self.browser.post(unescape(form[1]), data=self._fields(response.text))
+            else:
+                return response
+        raise AssertionError("the pages have no end")
+
+    def _fields(self, text: str) -> dict[str, str]:
+        hidden = {name: unescape(value) for name, value in _HIDDEN.findall(text)}
+        if "xsrf" in hidden:
+            return {**hidden, "logout": "yes"}
+        is_login = 'name="login"' in text
+        return {"prompt": "login", "login": self._login, "password": "any"} if is_login else {"prompt": "consent"}
+
+    def sign_out_at_the_issuer(self) -> None:
+        """Returns when every client that wants to be told was told."""
+        assert "success" in str(self.visit(f"{self._issuer.url}/session/end").url)

@@ -24,10 +24,11 @@ class RequiredAuthentication:
 class LoginRequest:
     """A request to ``/auth`` or ``/auth/provider``, as far as a provider may see it.
 
-    `headers` have lower-case names and keep their order; `query` and `form` are decoded pairs. `callback_url` is
-    where the identity system must send the browser back to. `peer_certificate` (DER) was verified by the listener.
-    `remembered` is what the provider's own `Redirect` asked to remember; it is empty on the first request, and on the
-    return of a browser that did not begin this login, or began it with another provider, or too long ago.
+    `headers` have lower-case names and keep their order; `query` and `form` are decoded pairs, and `raw_query` is the
+    query as it came, for what is signed byte for byte. `callback_url` is where the identity system must send the
+    browser back to. `peer_certificate` (DER) was verified by the listener. `remembered` is what the provider's own
+    `Redirect` asked to remember; it is empty on the first request, and on the return of a browser that did not begin
+    this login, or began it with another provider, or too long ago.
     `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
     `required` is set where the person is signed in already and must prove more (a step-up): see `StepsUp`.
     """
@@ -43,6 +44,7 @@ class LoginRequest:
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request_id: str = ""
     required: RequiredAuthentication | None = None
+    raw_query: str = field(default="", repr=False)
 
     def header(self, name: str) -> str | None:
         """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
@@ -68,6 +70,19 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
+class PostedForm:
+    """The same with a page of ours, whose form the browser sends to *url* by itself: the POST binding of SAML.
+
+    Nothing in `fields` is secret. What must come back unchanged is the field `state_name`.
+    """
+
+    url: str
+    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    remember: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    state_name: str = "state"
+
+
+@dataclass(frozen=True, slots=True)
 class Challenge:
     """Ask the client for proof: `www_authenticate` goes into a 401 of ``/auth``, and nowhere else."""
 
@@ -86,6 +101,10 @@ class Identified:
     `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
     `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
     browser's session alone; one of more than 8 KiB is left out.
+
+    With `once_until`, what proved who it is (an assertion of SAML) is good for one sign-in: `token_id` names it among
+    all of the provider, the gateway remembers it until then, and refuses a second use, in whichever replica. From then
+    on the provider itself must refuse it.
     """
 
     user: UserInfo
@@ -93,22 +112,26 @@ class Identified:
     session_id: str = field(default="", repr=False)
     subject: str = ""
     sign_out_hint: Secret | None = field(default=None, repr=False)
+    token_id: str = ""
+    once_until: datetime | None = None
 
 
 class IdentityProvider(Protocol):
     """Says who is at the door.
 
     The gateway calls `handle_client` on every visit to ``/auth`` (or ``/auth/<name>``). Return a `UserInfo` if the
-    request itself is proof (a password, a cookie, a client certificate), a `Redirect` to a login page elsewhere, or
-    a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back to
-    ``/auth/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused` there.
+    request itself is proof (a password, a cookie, a client certificate), a `Redirect` or a `PostedForm` to a login page
+    elsewhere, or a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back
+    to ``/auth/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused` there.
 
     One instance serves all requests at once. Raise `ostiary.errors.LoginRefused` when the answer is no. Any other
     exception counts as an outage. In both cases no token is issued. Groups in the `UserInfo` are ignored unless a
     group provider reads them: the gateway owns tokens, their lifetime, and what they attest.
     """
 
-    async def handle_client(self, request: LoginRequest) -> UserInfo | Identified | Redirect | Challenge: ...
+    async def handle_client(
+        self, request: LoginRequest
+    ) -> UserInfo | Identified | Redirect | PostedForm | Challenge: ...
 
     async def handle_provider(self, request: LoginRequest) -> UserInfo | Identified: ...
 
@@ -223,6 +246,24 @@ class StepsUp(Protocol):
     """
 
     steps_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDocument:
+    """What the gateway serves for a provider, to anybody who asks."""
+
+    content: bytes
+    media_type: str
+
+
+@runtime_checkable
+class PublishesMetadata(Protocol):
+    """An identity provider that has a document for the administrators of its identity system: the metadata of SAML.
+
+    The gateway serves it at ``/auth/<name>/metadata``, to everybody. In *request* only `callback_url` matters.
+    """
+
+    async def publish_metadata(self, request: LoginRequest) -> PublishedDocument: ...
 
 
 @runtime_checkable

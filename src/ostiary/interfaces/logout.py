@@ -6,20 +6,12 @@ channel of OpenID Connect, single logout of SAML), `SignsOutElsewhere` for what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.interfaces.identity import LoginRequest, PostedForm, Redirect
 from ostiary.model import Secret
-
-
-@dataclass(frozen=True, slots=True)
-class PostedForm:
-    """A page with this form, which the browser sends to *url* (the POST binding of SAML). Nothing in it is secret."""
-
-    url: str
-    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ class SignsOutElsewhere(Protocol):
 
     The gateway calls `sign_out` after a person has signed out on its page, with what was kept for that. Return where
     the browser goes next, or None if there is nothing to do there. What it raises is logged, and the person is signed
-    out here all the same. Nothing is remembered for the way back: `Redirect.remember` must be empty.
+    out here all the same. Nothing is remembered for the way back: `remember` of the answer must be empty.
     """
 
     async def sign_out(self, signed_out: SignOut) -> Redirect | PostedForm | None: ...

@@ -37,6 +37,7 @@ const steps = {
   async content({ of }) { return page.locator(of).textContent(); },
   async clipboard() { return page.evaluate(() => navigator.clipboard.readText()); },
   async cookies() { return context.cookies(); },
+  async forget({ domain }) { await context.clearCookies({ domain }); },
   async fetched({ path }) { return page.evaluate(async (path) => (await fetch(path)).status, path); },
   // A function of the page itself, in its own origin, as a script of the page would call it.
   async run({ script }) { return page.evaluate(`(async () => { ${script} })()`); },

@@ -1,6 +1,7 @@
 // A certified OpenID Connect issuer on loopback, for the tests: anybody signs in, with any password.
 // Its one argument is JSON: {clients, accounts}. It prints its URL once it listens, and ends with its standard input.
-// A line there is JSON, too: other accounts, in the place of those before. It is answered with a line.
+// A line there is JSON, too: other accounts, in the place of those before. It is answered with a line. The line
+// "revoke" makes all refresh tokens unknown.
 import http from 'node:http';
 import { createInterface } from 'node:readline';
 
@@ -22,6 +23,7 @@ const provider = new Provider(url, {
   pkce: { required: () => true },
   // Machines: a client gets a token for the audience that it names, with the claims of the account of its name.
   features: {
+    backchannelLogout: { enabled: true },
     clientCredentials: { enabled: true },
     resourceIndicators: {
       enabled: true,
@@ -38,6 +40,8 @@ const provider = new Provider(url, {
       },
     },
   },
+  // Logouts go to gateways on loopback, which it would not connect to.
+  fetch: (address, { dispatcher, ...options }) => fetch(address, options),
   cookies: { keys: ['only for tests'] },
   findAccount: (ctx, id) => (accounts[id]?.disabled ? undefined : { accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
 });
@@ -48,8 +52,17 @@ provider.Session.prototype.loginAccount = function login(details) {
   return loginAccount.call(this, { ...details, acr, amr });
 };
 
+const grants = new Set();
+provider.on('grant.success', (ctx) => { if (ctx.oidc.entities.Grant) grants.add(ctx.oidc.entities.Grant.jti); });
 server.on('request', provider.callback());
 process.stdout.write(`${url}\n`);
 const lines = createInterface({ input: process.stdin });
-lines.on('line', (line) => { accounts = JSON.parse(line); process.stdout.write('changed\n'); });
+lines.on('line', async (line) => {
+  if (line === 'revoke') {
+    await Promise.all([...grants].map((grant) => provider.RefreshToken.adapter.revokeByGrantId(grant)));
+  } else {
+    accounts = JSON.parse(line);
+  }
+  process.stdout.write('changed\n');
+});
 lines.on('close', () => process.exit(0));

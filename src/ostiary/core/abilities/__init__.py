@@ -42,6 +42,7 @@ from ostiary.interfaces.identity import (
     IdentityProvider,
     NeedsClientCertificate,
     ProvesNothing,
+    PublishesMetadata,
     ReturnsByPost,
     Revalidates,
     StepsUp,
@@ -86,6 +87,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
             *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
+            PublishesMetadata,
             *_OUTSIDE,
         ),
         "group": (KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),

@@ -17,6 +17,7 @@ from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued, IssuedToken
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.clusters import UsersClusters
+from ostiary.interfaces.identity import PublishedDocument
 from ostiary.interfaces.token_store import Found, Session, TokenRecord
 from ostiary.wire.status import failure, www_authenticate
 
@@ -109,6 +110,10 @@ def redirect(url: str, status: int = 302) -> LoginAnswer:
 def download(text: str, filename: str) -> LoginAnswer:
     disposition = ("Content-Disposition", f'attachment; filename="{filename}"')
     return LoginAnswer(200, (("Content-Type", "application/yaml"), disposition, *COMMON), text.encode())
+
+
+def document(published: PublishedDocument) -> LoginAnswer:
+    return LoginAnswer(200, (("Content-Type", published.media_type), *COMMON), published.content)
 
 
 def methods(kinds: Mapping[str, str], programs: Sequence[str], gateway: str) -> LoginAnswer:

@@ -86,6 +86,7 @@ class LoginHandler:
             headers=headers,
             remote_address=self._client(passage),
             peer_certificate=exchange.connection.peer_certificate,
+            raw_query=query,
         )
 
     def _client(self, passage: Passage) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config.edit import dump
 from ostiary.core.counting.rates import Buckets
@@ -53,6 +54,7 @@ from ostiary.gateway.login.programs.grants import Grants
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
 from ostiary.gateway.login.programs.token_exchange import TokenExchanger
 from ostiary.gateway.login.programs.token_requests import TokenRequests
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.records import record_store
 from ostiary.gateway.login.sessions.browser import BrowserSessions, Visitor
 from ostiary.gateway.login.sessions.calls import SessionCalls
@@ -76,6 +78,7 @@ from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.shared_counts import ImmediateCounts
+from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
 
@@ -83,6 +86,8 @@ PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
 STARTS_PER_MINUTE = 60.0
 UNCHECKED_SESSION = timedelta(hours=1)
+# Assertions and what else proves an identity once.
+USED_PROOF = "used-proof"
 _PAGES = frozenset(("token", "tokens", "sessions", "device", "admin"))
 
 
@@ -129,6 +134,7 @@ class Login:
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
         lengths = SessionLengths(self._identity, unchecked=unchecked_session)
+        objects = ability(tokens.store, ObjectStore)
         providers = self._providers = ProviderCalls(
             self._identity,
             checks,
@@ -136,6 +142,7 @@ class Login:
             last_revocation=tokens.sequence,
             external_url=url,
             provider_seconds=provider_seconds,
+            used=None if objects is None else UsedTokens(objects, clock=clock, kind=USED_PROOF),
             clock=clock,
         )
         flows = self._flows = Flows(store, secure=secure, clock=clock)

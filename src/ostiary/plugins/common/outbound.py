@@ -86,6 +86,24 @@ class Outbound:
         form: Mapping[str, str] | None = None,
         json_body: object = None,
     ) -> HttpAnswer:
+        status, received, content = await self._bounded(method, url, headers or {}, form, json_body)
+        cause = ""
+        try:
+            return HttpAnswer(status, received, _json(content, status))
+        except ValueError as error:
+            cause = str(error)
+        raise self.failure(url, cause)
+
+    async def fetch(self, url: str, *, accept: str) -> bytes:
+        """A document that is not JSON, as it is; raises `ProviderError` unless it is there."""
+        status, _, content = await self._bounded("GET", url, {"Accept": accept}, None, None)
+        if status != 200:
+            raise self.failure(url, f"it answered with status {status}")
+        return content
+
+    async def _bounded(
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
+    ) -> tuple[int, Mapping[str, str], bytes]:
         if not is_safe(url):
             raise self.failure(url, "it is neither https nor on this machine")
         # No compression: a small text can unpack into a huge one.
@@ -93,7 +111,7 @@ class Outbound:
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": "ostiary",
-            **(headers or {}),
+            **headers,
         }
         cause = ""
         try:
@@ -117,7 +135,7 @@ class Outbound:
 
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
-    ) -> HttpAnswer:
+    ) -> tuple[int, Mapping[str, str], bytes]:
         if self._client is None:
             self._client = _client(self._context or build_context(TlsSettings()))
         async with self._client.stream(method, url, headers=headers, data=form, json=json_body) as response:
@@ -127,7 +145,7 @@ class Outbound:
                 if len(received) > MAX_BYTES:
                     raise ValueError("its answer is too large")
             lowered = {name.lower(): value for name, value in response.headers.items()}
-            return HttpAnswer(response.status_code, lowered, _json(bytes(received), response.status_code))
+            return response.status_code, lowered, bytes(received)
 
 
 class Rest:

@@ -114,9 +114,14 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
     except ProviderError:
         # A number, say. The issuer is there, and says nothing that is a name: no outage.
         username = ""
-    if username == "" or len(username) > MAX_USERNAME or not username.isprintable() or username != username.strip():
+    if not is_username(username):
         raise LoginRefused("the issuer returned no usable user name", cause=f'the claim "{claim}" is not a user name')
     return username
+
+
+def is_username(text: str) -> bool:
+    """Whether an identity system's text can be the name of a user."""
+    return 0 < len(text) <= MAX_USERNAME and text.isprintable() and text == text.strip()
 
 
 def text_of(claim: str, claims: Mapping[str, object]) -> str:

@@ -27,8 +27,8 @@ from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sign_in.checked_answers import checked_url, contract_broken
-from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.interfaces.logout import Logout, PostedForm, TakesLogouts
+from ostiary.interfaces.identity import LoginRequest, PostedForm, Redirect
+from ostiary.interfaces.logout import Logout, TakesLogouts
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import OriginStore, RevocationKind
@@ -109,6 +109,8 @@ class Logouts:
             return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
             answer = self._events.record_failure(error, request, provider.name)
+        if any(ended):
+            ended.pop("", None)
         for username, count in ended.items():
             self._events.record_logout(
                 request, provider=provider.name, username=username, sessions=count, status=answer.status

@@ -17,8 +17,8 @@ from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages import views
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.checked_answers import checked_url
-from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.interfaces.logout import PostedForm, SignOut, SignsOutElsewhere
+from ostiary.interfaces.identity import LoginRequest, PostedForm, Redirect
+from ostiary.interfaces.logout import SignOut, SignsOutElsewhere
 
 
 class SignOuts:

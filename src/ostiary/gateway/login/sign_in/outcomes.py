@@ -93,6 +93,8 @@ class SignInOutcomes:
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
         cookie = await self._flows.begin(outcome.flow)
+        if outcome.form:
+            return views.posted_form(outcome.url, outcome.form, (cookie,))
         if visit.html and visit.request.method == "POST":
             return views.leaving(outcome.url, (cookie,))
         return answers.redirect(outcome.url).with_headers(cookie)

@@ -6,6 +6,7 @@
     /auth/provider, /auth/<name>/provider                  handle_provider  -> user
     /auth/<name>/logout                                    sessions.logouts, where the provider takes them
     /auth/groups/provider, /auth/<name>/groups/provider    groups_from_provider
+    /auth/metadata, /auth/<name>/metadata                  publish_metadata -> a document
 
 Called by the routes. `providers` asks the providers, and `outcomes` says what comes of their answers.
 """
@@ -16,6 +17,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ostiary.core.abilities import ability
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login import answers
@@ -29,7 +31,7 @@ from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, Device
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
 from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
-from ostiary.interfaces.identity import Challenge, LoginRequest
+from ostiary.interfaces.identity import Challenge, LoginRequest, PublishesMetadata
 
 
 class SignInPaths:
@@ -77,6 +79,8 @@ class SignInPaths:
                 return await self._return(visit, provider, with_groups=True)
             case ["logout"] if self._logouts.takes(provider):
                 return await self._logouts.answer(visit.request, provider)
+            case ["metadata"] if (publishing := ability(provider.instance, PublishesMetadata)) is not None:
+                return await self._metadata(visit, provider, publishing)
         return answers.error(404, "page not found")
 
     def accepts_foreign_form(self, path: list[str]) -> bool:
@@ -97,6 +101,14 @@ class SignInPaths:
             return self._identity[path[0]], path[1:]
         only = self._people if len(self._people) == 1 else self._identity
         return (next(iter(only.values())) if len(only) == 1 else None), path
+
+    async def _metadata(self, visit: Visit, provider: Identity, publishing: PublishesMetadata) -> LoginAnswer:
+        if visit.request.method not in ("GET", "HEAD"):
+            return answers.method_not_allowed(["GET"])
+        try:
+            return answers.document(await self._providers.metadata(provider, publishing))
+        except Exception as error:
+            return self._events.record_failure(error, visit.request, provider.name)
 
     # --- a sign-in begins ---
 

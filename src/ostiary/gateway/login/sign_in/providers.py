@@ -23,10 +23,11 @@ from ostiary.core.abilities import ability, has_trait
 from ostiary.core.authentication_context import with_latest_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
-from ostiary.errors import LoginRefused, OstiaryError
+from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.login.cookies import without_ours
+from ostiary.gateway.login.programs.used_tokens import UsedTokens
 from ostiary.gateway.login.records import Records
 from ostiary.gateway.login.sign_in.checked_answers import (
     IdentifiedUser,
@@ -50,6 +51,9 @@ from ostiary.interfaces.identity import (
     Challenge,
     Identified,
     LoginRequest,
+    PostedForm,
+    PublishedDocument,
+    PublishesMetadata,
     Redirect,
     RequiredAuthentication,
     ReturnsByPost,
@@ -80,10 +84,11 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The browser goes to `url`, and `flow` is to be remembered until it returns."""
+    """The browser goes to `url`, with `form` if there is one, and `flow` is to be remembered until it returns."""
 
     url: str
     flow: Flow
+    form: tuple[tuple[str, str], ...] = ()
 
 
 Outcome = SignedIn | Elsewhere | Challenge
@@ -99,9 +104,11 @@ class ProviderCalls:
         last_revocation: Callable[[], Awaitable[int]],
         external_url: str,
         provider_seconds: float,
+        used: UsedTokens | None = None,
         clock: Clock,
     ) -> None:
         self._identity = identity
+        self._used = used
         people = for_people(identity)
         # Its name may be left out.
         self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
@@ -118,7 +125,7 @@ class ProviderCalls:
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
         if isinstance(answer, Challenge):
             return Challenge(header_value(provider, answer.www_authenticate))
-        if isinstance(answer, Redirect):
+        if isinstance(answer, (Redirect, PostedForm)):
             away = _elsewhere(answer, Flow(provider.name, goal=goal, sequence=sequence))
             if returns_by_post(provider) and not away.flow.state:
                 raise contract_broken(provider, f"it returns by POST, and its redirect has no {answer.state_name}")
@@ -136,8 +143,30 @@ class ProviderCalls:
         identified = identity_of(provider, answer)
         if flow is None or not begun_here:
             raise _unknown_flow()
+        if isinstance(answer, Identified):
+            await self._use_up(provider, answer)
         identified = replace(identified, sequence=flow.sequence)
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
+
+    async def _use_up(self, provider: Identity, identified: Identified) -> None:
+        """Raises `LoginRefused` if what proves this identity is good for one sign-in, and was used."""
+        if identified.once_until is None:
+            return
+        if not isinstance(identified.token_id, str) or not identified.token_id:
+            raise contract_broken(provider, "it returned a proof that is good once, without its name")
+        if self._used is None:
+            cause = "the token store keeps no objects, so nobody knows which proofs were used"
+            raise ProviderError("the sign-in cannot be completed", cause=cause, hint="use another token store")
+        if not await self._used.use_up(provider.name, identified.token_id, until=identified.once_until):
+            raise LoginRefused("this sign-in cannot be completed: start again", cause="its proof was used before")
+
+    async def metadata(self, provider: Identity, publishing: PublishesMetadata) -> PublishedDocument:
+        """What *provider* publishes about itself."""
+        request = LoginRequest("GET", "", callback_url=self._callback(provider, groups=False))
+        document: object = await self._ask(provider, publishing.publish_metadata(request))
+        if not isinstance(document, PublishedDocument) or not isinstance(document.content, bytes):
+            raise contract_broken(provider, f"it answered with {type(document).__name__}, instead of a document")
+        return replace(document, media_type=header_value(provider, document.media_type))
 
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
@@ -221,7 +250,7 @@ class ProviderCalls:
             await self._asking.take(session.id)
         if not isinstance(identified, Identified):
             raise contract_broken(provider, f"it answered with {type(identified).__name__}, instead of a user")
-        return identity_of(provider, identified).user, identified.kept
+        return identity_of(provider, identified).user, identified.kept or kept
 
     async def _ask_groups(
         self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: Goal
@@ -332,17 +361,22 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
     return Attested(user, sources, kept)
 
 
-def _elsewhere(redirect: Redirect, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back stands in it, or in its URL."""
-    checked_url(redirect.url, flow.identity)
-    remember = checked_pairs(redirect.remember, flow.identity)
-    name: object = redirect.state_name
+def _elsewhere(away: Redirect | PostedForm, flow: Flow) -> Elsewhere:
+    """Checks a redirect: it must lead to a web page. The state that must come back is in it, its URL or its form."""
+    checked_url(away.url, flow.identity)
+    remember = checked_pairs(away.remember, flow.identity)
+    name: object = away.state_name
     if not isinstance(name, str) or not name:
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state has no name")
-    state: object = redirect.state or state_of(redirect.url, name)
+    form: tuple[tuple[str, str], ...] = ()
+    if isinstance(away, PostedForm):
+        form = checked_pairs(away.fields, flow.identity)
+        state: object = dict(form).get(name)
+    else:
+        state = away.state or state_of(away.url, name)
     if state is not None and not isinstance(state, str):
         raise ContractBroken(f'the provider "{flow.identity}" breaks its contract', cause="its state is not a text")
-    return Elsewhere(redirect.url, replace(flow, state=state, state_name=name, remember=remember))
+    return Elsewhere(away.url, replace(flow, state=state, state_name=name, remember=remember), form)
 
 
 def _unknown_flow() -> LoginRefused:

@@ -16,6 +16,8 @@ MOST_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Algorithms(SettingKind[frozenset[str]]):
+    among: tuple[str, ...] = tuple(ALGORITHMS)
+
     @property
     def label(self) -> str:
         return "list"
@@ -23,15 +25,15 @@ class Algorithms(SettingKind[frozenset[str]]):
     def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
         names = fields.strings(key)
         for name in names:
-            if name not in ALGORITHMS:
-                fields.problem("unknown or unsafe algorithm", key, f"there are: {', '.join(ALGORITHMS)}")
-        return frozenset(names) & ALGORITHMS.keys() or None
+            if name not in self.among:
+                fields.problem("unknown or unsafe algorithm", key, f"there are: {', '.join(self.among)}")
+        return frozenset(names) & frozenset(self.among) or None
 
     def schema(self) -> dict[str, Json]:
-        return {"type": "array", "items": {"enum": list(ALGORITHMS)}}
+        return {"type": "array", "items": {"enum": list(self.among)}}
 
     def blank(self) -> frozenset[str]:
-        return frozenset(ALGORITHMS)
+        return frozenset(self.among)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.sessions.logouts import DOUBTFUL_PER_MINUTE
-from ostiary.interfaces.identity import Identified, LoginRequest, Redirect
-from ostiary.interfaces.logout import Logout, PostedForm, SignOut
+from ostiary.interfaces.identity import Identified, LoginRequest, PostedForm, Redirect
+from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore

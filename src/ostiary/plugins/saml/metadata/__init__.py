@@ -1,0 +1,1 @@
+"""What the identity system and the gateway publish about themselves."""

@@ -1,0 +1,131 @@
+"""From the bytes of a response to what is believed of it.
+
+    parse -> one Response -> its signature, if it has one -> one Assertion, decrypted if it must be -> its signature,
+    if it has one -> `assertion.read_assertion`
+
+Called by the provider. A signature that is there must be good, and the assertion must be covered by one: its own, or
+that of the response. After each signature only what it covers is looked at (`docs/decisions/0067`). Of a response
+without a signature nothing is believed: what it says can only lead to a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from lxml import etree
+
+from ostiary.core.text import printable
+from ostiary.plugins.saml.assertion import Assertion
+from ostiary.plugins.saml.assertion_reading import Expected, check_issuer, read_assertion
+from ostiary.plugins.saml.metadata.reading import IdentitySystem
+from ostiary.plugins.saml.settings import Signed
+from ostiary.plugins.saml.xml.documents import (
+    SAML,
+    SAMLP,
+    DocumentRefused,
+    check_ids,
+    name,
+    only_child,
+    parse,
+    quoted,
+    required_child,
+    text_of,
+)
+from ostiary.plugins.saml.xml.encryption import decrypt_element
+from ostiary.plugins.saml.xml.signatures import is_signed, verify_element
+
+SUCCESS = "urn:oasis:names:tc:SAML:2.0:status:Success"
+
+
+class SignInDeclined(Exception):
+    """The identity system did not sign the person in, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRules:
+    """What the operator requires."""
+
+    algorithms: Collection[str]
+    signed: Signed = Signed.EITHER
+    must_be_encrypted: bool = False
+    cbc: bool = False
+
+
+def read_response(
+    data: bytes,
+    system: IdentitySystem,
+    expected: Expected,
+    rules: ResponseRules,
+    decryption_key: rsa.RSAPrivateKey | None = None,
+) -> Assertion:
+    """Raises `DocumentRefused` if it is not believed, and `SignInDeclined` if it says no."""
+    response = parse(data)
+    if response.tag != name(SAMLP, "Response") or response.get("Version") != "2.0":
+        raise DocumentRefused("it is not a response of SAML 2.0")
+    check_ids(response)
+    is_covered = is_signed(response)
+    if is_covered:
+        response = verify_element(response, system.certificates, rules.algorithms)
+    elif rules.signed is Signed.RESPONSE:
+        raise DocumentRefused("the response is not signed (setting requireSigned)")
+    _check_envelope(response, expected)
+    assertion = _open_assertion(response, rules, decryption_key)
+    if is_signed(assertion):
+        assertion = verify_element(assertion, system.certificates, rules.algorithms)
+    elif rules.signed is Signed.ASSERTION:
+        raise DocumentRefused("the assertion is not signed (setting requireSigned)")
+    elif not is_covered:
+        raise DocumentRefused("neither the response nor the assertion is signed")
+    return read_assertion(assertion, expected)
+
+
+def _check_envelope(response: etree._Element, expected: Expected) -> None:
+    issuer = only_child(response, SAML, "Issuer")
+    if issuer is not None:
+        check_issuer(issuer, expected.issuer)
+    destination = response.get("Destination")
+    if destination not in (None, "", expected.recipient):
+        raise DocumentRefused(f"it was sent to {quoted(destination)}, not {expected.recipient} (Destination)")
+    if response.get("InResponseTo") != expected.request_id:
+        raise DocumentRefused("it does not answer the request of this sign-in (InResponseTo)")
+    check_status(response)
+
+
+def check_status(response: etree._Element) -> None:
+    """Raises `SignInDeclined`, with the codes, unless the status is a success."""
+    status = required_child(response, SAMLP, "Status")
+    code = required_child(status, SAMLP, "StatusCode")
+    if code.get("Value") == SUCCESS:
+        return
+    codes = [each.get("Value") or "" for each in code.iter(name(SAMLP, "StatusCode"))]
+    message = only_child(status, SAMLP, "StatusMessage")
+    said = "" if message is None else f": {printable(text_of(message)[:200])}"
+    raise SignInDeclined(printable(", ".join(each.rpartition(":")[2][:64] for each in codes[:3])) + said)
+
+
+def _open_assertion(
+    response: etree._Element, rules: ResponseRules, decryption_key: rsa.RSAPrivateKey | None
+) -> etree._Element:
+    """The only assertion. A second one, wherever it stands, would be there for a reader that takes the wrong one."""
+    assertions = list(response.iter(name(SAML, "Assertion")))
+    encrypted = list(response.iter(name(SAML, "EncryptedAssertion")))
+    if len(assertions) + len(encrypted) != 1 or (assertions or encrypted)[0].getparent() is not response:
+        raise DocumentRefused("it must have one assertion, as a part of the response itself")
+    if assertions:
+        if rules.must_be_encrypted:
+            raise DocumentRefused("the assertion is not encrypted (setting encryption.required)")
+        return assertions[0]
+    if decryption_key is None:
+        raise DocumentRefused("the assertion is encrypted, and there is no RSA key to open it (setting keyFile)")
+    assertion = decrypt_element(encrypted[0], decryption_key, cbc=rules.cbc)
+    check_ids(assertion)
+    if assertion.tag != name(SAML, "Assertion") or _has_another_assertion(assertion):
+        raise DocumentRefused("what is encrypted is not one assertion")
+    return assertion
+
+
+def _has_another_assertion(assertion: etree._Element) -> bool:
+    names = (name(SAML, "Assertion"), name(SAML, "EncryptedAssertion"))
+    return any(each is not assertion for each in assertion.iter(*names))

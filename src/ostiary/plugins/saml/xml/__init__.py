@@ -1,0 +1,1 @@
+"""XML of strangers: parsed with suspicion, signed, verified and decrypted."""

@@ -1,0 +1,1 @@
+"""Identity systems of SAML 2.0, for tests."""

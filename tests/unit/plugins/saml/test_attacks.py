@@ -1,0 +1,53 @@
+"""A corpus of hostile responses: nobody becomes somebody else by any of them."""
+
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from ostiary.plugins.saml.algorithms import ALGORITHMS
+from ostiary.plugins.saml.assertion import Assertion
+from ostiary.plugins.saml.assertion_reading import Expected
+from ostiary.plugins.saml.metadata.reading import read_metadata
+from ostiary.plugins.saml.response import ResponseRules, SignInDeclined, read_response
+from ostiary.plugins.saml.xml.documents import DocumentRefused
+from ostiary.testing import FakeClock
+from tests.support.saml.attacks import ATTACKS, MALLORY, Attack, Scene
+from tests.support.saml.documents import text
+from tests.support.saml.judges import SKEW
+
+
+def read(scene: Scene, document: bytes) -> Assertion:
+    system = read_metadata(text(scene.idp.metadata()), algorithms=ALGORITHMS)
+    asked = scene.asked
+    expected = Expected(system.entity_id, asked.audience, asked.acs, asked.request_id, asked.now, SKEW)
+    key = scene.gateway.key
+    assert isinstance(key, rsa.RSAPrivateKey)
+    return read_response(document, system, expected, ResponseRules(tuple(ALGORITHMS)), key)
+
+
+@pytest.fixture
+def scene(clock: FakeClock) -> Scene:
+    return Scene.begin(clock.now())
+
+
+def test_what_the_corpus_is_made_from_is_accepted(scene: Scene) -> None:
+    """Else the attacks would be refused for another reason than they should."""
+    for honest in (scene.honest(), scene.signed_response(), scene.idp.sign(scene.honest())):
+        assert read(scene, text(honest)).name_id.value == MALLORY
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+def test_nobody_becomes_somebody_else(attack: Attack, scene: Scene) -> None:
+    """S1, S10, S25."""
+    document = attack.build(scene)
+    if attack.sees_mallory:
+        assertion = read(scene, document)
+        assert (assertion.name_id.value, assertion.attributes) == (MALLORY, {"groups": ("users",)})
+    else:
+        with pytest.raises((DocumentRefused, SignInDeclined)):
+            read(scene, document)
+
+
+def test_there_is_no_attack_twice() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 180
