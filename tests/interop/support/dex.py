@@ -1,4 +1,4 @@
-"""A real Dex: an issuer with people of its own, kept in memory.
+"""A real Dex, with the small program of ``modules/dex``: an issuer with people of its own, kept in memory.
 
     with running_dex(folder, ca, "https://localhost:8443/auth/provider") as dex:
         dex.issuer
@@ -9,6 +9,7 @@ knows a group.
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ import bcrypt
 import httpx
 import pytest
 import trustme
-import yaml
 
 from tests.interop.support.process import Server
 from tests.interop.support.programs import DEX, dex, reason_not_built
@@ -56,33 +56,24 @@ def running_dex(folder: Path, ca: trustme.CA, *redirects: str) -> Iterator[Dex]:
     """Skips the test, and says why, where this machine has no Dex."""
     if not dex().exists():
         pytest.skip(reason_not_built(DEX))
-    issuer = f"https://localhost:{free_port()}/dex"
+    port = free_port()
+    issuer = f"https://localhost:{port}/dex"
     leaf = ca.issue_cert("localhost")
     leaf.private_key_pem.write_to_path(str(folder / "tls.key"))
     (folder / "tls.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
-    (folder / "config.yaml").write_text(yaml.safe_dump(_config(folder, issuer, redirects)))
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
+    config = {
+        "issuer": issuer,
+        "listen": f"127.0.0.1:{port}",
+        "tlsCert": str(folder / "tls.pem"),
+        "tlsKey": str(folder / "tls.key"),
+        "clients": [{"id": CLIENT, "secret": SECRET, "name": "The gateway", "redirectURIs": list(redirects)}],
+        "passwords": [{"email": "ann@example.com", "username": "ann", "userID": "1", "hash": hashed}],
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     ca.configure_trust(trust)
-    with Server([dex(), "serve", folder / "config.yaml"], log=folder / "log") as server:
+    with Server([dex(), folder / "config.json"], log=folder / "log") as server:
         running = Dex(issuer, trust, server)
         server.wait_until(running.answers)
         yield running
-
-
-def _config(folder: Path, issuer: str, redirects: tuple[str, ...]) -> dict[str, object]:
-    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
-    return {
-        "issuer": issuer,
-        "storage": {"type": "memory"},
-        "web": {
-            "https": issuer.removeprefix("https://").removesuffix("/dex").replace("localhost", "127.0.0.1"),
-            "tlsCert": str(folder / "tls.pem"),
-            "tlsKey": str(folder / "tls.key"),
-        },
-        "oauth2": {"skipApprovalScreen": True},
-        "enablePasswordDB": True,
-        "staticPasswords": [{"email": "ann@example.com", "username": "ann", "userID": "1", "hash": hashed}],
-        "staticClients": [{"id": CLIENT, "secret": SECRET, "name": "The gateway", "redirectURIs": list(redirects)}],
-        # Signs in Kilgore Trout, who is in the group "authors".
-        "connectors": [{"type": "mockCallback", "id": "mock", "name": "Mock"}],
-    }

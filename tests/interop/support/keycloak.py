@@ -143,7 +143,7 @@ class Realm:
 @contextmanager
 def running_keycloak(folder: Path, ca: trustme.CA) -> Iterator[Keycloak]:
     """Skips the test, and says why, where this machine has no Keycloak."""
-    program = listed()[KEYCLOAK]["kc.sh"]
+    program = listed()[KEYCLOAK]["quarkus-run.jar"]
     if not program.exists():
         pytest.skip(reason_not_built(KEYCLOAK))
     home, port = _home(folder, program.parent.parent), free_port()
@@ -166,9 +166,12 @@ def running_keycloak(folder: Path, ca: trustme.CA) -> Iterator[Keycloak]:
     words = [f"--{name}={value}" for name, value in options.items()]
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     ca.configure_trust(trust)
-    command: list[str | Path] = [home / "bin" / "kc.sh", "start", "--optimized", *words]
+    # Not by kc.sh, whose child it would be: then it would not end with us.
+    properties = [f"-Dkc.home.dir={home}", "-Djava.util.logging.manager=org.jboss.logmanager.LogManager"]
+    main = ["-cp", str(program), "io.quarkus.bootstrap.runner.QuarkusEntryPoint"]
+    command: list[str | Path] = ["java", *_JAVA.split(), *properties, *main, "start", "--optimized", *words]
     with (
-        Server(command, log=folder / "log", environment={"JAVA_OPTS": _JAVA, "KC_HOME": ""}) as server,
+        Server(command, log=folder / "log") as server,
         httpx.Client(base_url=url, verify=trust, timeout=SECONDS, trust_env=False) as http,
     ):
         server.wait_until(lambda: _answers(http))
@@ -176,10 +179,10 @@ def running_keycloak(folder: Path, ca: trustme.CA) -> Iterator[Keycloak]:
 
 
 def _home(folder: Path, made: Path) -> Path:
-    """A folder with its own data; what was compiled is shared. `kc.sh` looks behind links, so it is copied."""
+    """A folder with its own data. What was compiled is shared."""
     home = folder / "home"
     home.mkdir()
-    for name in ("bin", "conf", "data"):
+    for name in ("conf", "data"):
         shutil.copytree(made / name, home / name)
     for name in ("lib", "providers", "themes"):
         os.symlink(made / name, home / name)
