@@ -22,6 +22,7 @@ from bench import (
     narrowed,
     rbac,
     registry,
+    saml,
     stores,
     tokens,
 )
@@ -40,6 +41,7 @@ SUITES = {
     "narrowed": narrowed.run,
     "exchange": exchange.run,
     "logout": logout.run,
+    "saml": saml.run,
     "backend": backend.run,
     "idle": idle.run,
     "greedy": greedy.run,

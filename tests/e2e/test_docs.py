@@ -229,6 +229,7 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/sign-in-with-okta.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-ldap.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-oidc.md": credential_for_a_cluster,
+    "docs/how-to/sign-in-with-saml.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-spiffe.md": server_of_spire,
     "docs/how-to/trace-requests.md": collector_of_traces,
     "docs/how-to/run-replicas-behind-haproxy.md": machine_with_a_database_and_haproxy,

@@ -204,6 +204,111 @@ def test_whoever_signs_out_here_is_signed_out_at_keycloak(office: Office, person
         assert str(asked.url).startswith(office.realm.issuer), "Keycloak asks again"
 
 
+def test_the_type_keycloak_needs_few_settings_and_knows_groups_by_their_path(office: Office, person: Person) -> None:
+    office.oidc("gateway-of-few-settings")
+    identity = {
+        "name": "acme",
+        "type": "keycloak",
+        "url": office.realm.keycloak.url,
+        "realm": office.realm.name,
+        "clientID": "gateway-of-few-settings",
+        "clientSecretFile": "client-secret",
+        "ca": "ca.pem",
+        "leadingSlash": False,
+    }
+    with office.serving(identity) as gateway:
+        pair = sign_in(gateway, person, "alice")
+        assert (pair["user"], pair["groups"]) == ("alice", ["developers"])
+        assert renew(gateway, pair).status_code == 200
+
+
+# --- SAML ---
+
+
+def saml(office: Office) -> dict[str, Any]:
+    """An identity provider with a key of its own: requests are signed, and assertions must be encrypted."""
+    leaf = office.site.ca.issue_cert("gateway", key_type=trustme.KeyType.RSA)
+    leaf.private_key_pem.write_to_path(str(office.site.folder / "saml.key"))
+    leaf.cert_chain_pems[0].write_to_path(str(office.site.folder / "saml.pem"))
+    return {
+        "name": "acme",
+        "type": "saml",
+        "metadataURL": f"{office.realm.issuer}/protocol/saml/descriptor",
+        "ca": "ca.pem",
+        "keyFile": "saml.key",
+        "certificateFile": "saml.pem",
+        "attributes": {"username": "username", "groups": "groups"},
+        "encryption": {"required": True},
+    }
+
+
+def import_metadata(gateway: ServedGateway, realm: Realm, *, front_channel: bool) -> None:
+    """Make a client of the gateway's own metadata, as Keycloak's console does; nothing is typed in but the mappers."""
+    metadata = gateway.get("/auth/acme/metadata")
+    assert metadata.status_code == 200, metadata.text
+    headers = {"Content-Type": "application/xml"}
+    client = realm.admin("POST", "/client-description-converter", content=metadata.content, headers=headers).json()
+    client["attributes"] |= {"saml.assertion.signature": "true", "saml.server.signature": "true", "saml.encrypt": "true"}
+    client["frontchannelLogout"] = front_channel
+    client["protocolMappers"] = [
+        _saml_mapper("username", "saml-user-property-mapper", {"user.attribute": "username"}),
+        _saml_mapper("groups", "saml-group-membership-mapper", {"single": "true", "full.path": "false"}),
+    ]
+    realm.admin("POST", "/clients", json=client)
+
+
+def _saml_mapper(name: str, kind: str, settings: dict[str, str]) -> dict[str, Any]:
+    config = {"attribute.name": name, "attribute.nameformat": "Basic", **settings}
+    return {"name": name, "protocol": "saml", "protocolMapper": kind, "config": config}
+
+
+def sign_in_by_saml(gateway: ServedGateway, person: Person, name: str) -> httpx.Response:
+    """Keycloak's answer is a form that a browser sends by itself."""
+    answer = person.submit(person.sign_in(f"{gateway.url()}/auth", name, PASSWORD))
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_a_person_signs_in_by_saml_with_a_signed_and_encrypted_assertion(
+    office: Office, person: Person, record_property: Any
+) -> None:
+    """And a logout in Keycloak, which tells the gateway by a signed request, cuts the watch that is open."""
+    realm = office.realm
+    realm.add_user("erin", "developers", "drinkers")
+    with office.serving(saml(office)) as gateway:
+        import_metadata(gateway, realm, front_channel=False)
+        pair = sign_in_by_saml(gateway, person, "erin").json()
+        assert (pair["user"], pair["groups"]) == ("erin", ["developers"])
+        with gateway.http(pair["token"]) as http, http.stream("GET", PODS, params={"watch": "true"}) as watch:
+            lines = watch.iter_lines()
+            assert '"ADDED"' in next(lines)
+            began = time.monotonic()
+            realm.sign_out(realm.user("erin"))
+            with pytest.raises(httpx.RemoteProtocolError, match="peer closed connection"):
+                list(lines)
+        record_property("seconds until a SAML logout cuts a watch", round(time.monotonic() - began, 2))
+        assert renew(gateway, pair).status_code == 401
+
+
+def test_whoever_signs_out_here_is_signed_out_at_keycloak_by_saml(office: Office, person: Person) -> None:
+    """Single logout that begins here: Keycloak ends its session, and sends the browser back with its answer."""
+    office.realm.add_user("frank", "developers")
+    with office.serving(saml(office)) as gateway:
+        import_metadata(gateway, office.realm, front_channel=True)
+        person.http.headers["Accept"] = "text/html"
+        assert "You are signed in" in sign_in_by_saml(gateway, person, "frank").text
+        person.http.headers["Origin"] = gateway.url()
+        signed_out = person.submit(person.http.get(f"{gateway.url()}/auth/logout"))
+        del person.http.headers["Origin"]
+        answer = person.follow_refresh(signed_out)
+        if not str(answer.url).startswith(gateway.url()):
+            answer = person.submit(answer)
+        assert str(answer.url).startswith(gateway.url()), answer.text
+        assert answer.status_code == 200, answer.text
+        asked = person.http.get(f"{gateway.url()}/auth")
+        assert str(asked.url).startswith(office.realm.issuer), "Keycloak asks again"
+
+
 # --- a directory behind it ---
 
 

@@ -153,6 +153,7 @@ INSIDE = {
         # Issuers that are known by name: OpenID Connect with the habits of one of them.
         **{name: {"common", "oidc"} for name in ("auth0", "gitlab", "google", "keycloak", "microsoft", "okta")},
         "sso_cookie": {"common", "claims", "oidc"},
+        "saml": {"common", "claims", "oidc"},
         "trusted_header": {"common", "claims", "client_certificate", "oidc"},
         "workload": {"common", "claims", "oidc"},
     },

@@ -70,7 +70,7 @@ RESERVED_NAMES = frozenset(
             "session",
             "sessions",
         ),
-        *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin", "application"),
+        *("static", "start", "cli", "methods", "whoami", "kubeconfig", "admin", "application", "metadata"),
     )
 )
 NO_CLIENT_CERTIFICATES = "no client certificate is checked without listen.tls.clientCA"
