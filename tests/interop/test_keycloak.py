@@ -246,9 +246,10 @@ def import_metadata(gateway: ServedGateway, realm: Realm, *, front_channel: bool
     """Make a client of the gateway's own metadata, as Keycloak's console does; nothing is typed in but the mappers."""
     metadata = gateway.get("/auth/acme/metadata")
     assert metadata.status_code == 200, metadata.text
-    headers = {"Content-Type": "application/xml"}
-    client = realm.admin("POST", "/client-description-converter", content=metadata.content, headers=headers).json()
-    client["attributes"] |= {"saml.assertion.signature": "true", "saml.server.signature": "true", "saml.encrypt": "true"}
+    answer = realm.admin("POST", "/client-description-converter", content=metadata.content, kind="application/xml")
+    client = answer.json()
+    for switch in ("saml.assertion.signature", "saml.server.signature", "saml.encrypt"):
+        client["attributes"][switch] = "true"
     client["frontchannelLogout"] = front_channel
     client["protocolMappers"] = [
         _saml_mapper("username", "saml-user-property-mapper", {"user.attribute": "username"}),

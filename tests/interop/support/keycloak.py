@@ -47,11 +47,10 @@ class Keycloak:
         self.admin("POST", "", json={"realm": name, "enabled": True, **settings})
         return Realm(self, name)
 
-    def admin(self, method: str, path: str, **content: Any) -> httpx.Response:
+    def admin(self, method: str, path: str, *, kind: str = "application/json", **content: Any) -> httpx.Response:
         """Ask the admin API, below ``/admin/realms``."""
-        answer = self.http.request(
-            method, f"/admin/realms{path}", headers={"Authorization": f"Bearer {self._token()}"}, **content
-        )
+        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": kind}
+        answer = self.http.request(method, f"/admin/realms{path}", headers=headers, **content)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer
 
