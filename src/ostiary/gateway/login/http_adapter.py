@@ -66,7 +66,7 @@ class LoginHandler:
         if answer.stream is None:
             exchange.respond(answer.status, headers, answer.body)
         else:
-            await _send_stream(exchange, answer.status, headers, answer.stream)
+            await send_stream(exchange, answer.status, headers, answer.stream)
 
     def _refuse_unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
         request = passage.exchange.request
@@ -107,7 +107,7 @@ class LoginHandler:
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
 
-async def _send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
+async def send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
     """Send a body piece by piece. Whoever does not read it is cut; it ends when the gateway stops."""
     answer = StreamedAnswer(exchange)
     answer.begin(code, headers)
