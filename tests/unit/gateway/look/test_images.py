@@ -11,7 +11,7 @@ from ostiary.gateway.look.images import LARGEST_FILE, image_or_none, read_image
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 WEBP = b"RIFF\x00\x00\x00\x00WEBP rest"
-SVG = b'<?xml version="1.0"?>\n<!-- Acme -->\n<svg xmlns="http://www.w3.org/2000/svg"/>'
+SVG = b'<?xml version="1.0"?>\n<!-- Acme -->\n<!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "svg11.dtd">\n<svg xmlns="http://www.w3.org/2000/svg"/>'
 
 
 @pytest.mark.parametrize(
