@@ -110,6 +110,11 @@ identity:
   clockSkew: 10s
   ca: clients.pem
   renewal: signIn
+- name: partner
+  type: saml
+  metadataURL: https://idp.example.com/metadata
+  attributes: {username: mail, groups: groups}
+  encryption: {cbc: true}
 - name: public
   type: github
   clientID: gateway
