@@ -382,6 +382,14 @@ async def test_at_a_provider_that_takes_no_logouts_there_is_no_such_page(make: M
     assert (await make(Leaving()).get("/auth/idp1/logout", method="PUT")).status == 405
 
 
+async def test_our_own_page_takes_no_form_of_another_site(make: Make) -> None:
+    """With one provider its name may be left out, but not here."""
+    gateway = make(Leaving())
+    for path in ("/auth/logout", "/auth/provider/logout"):
+        answer = await gateway.get(path, method="POST", headers=(("origin", "https://idp.test"),))
+        assert answer.status == 403
+
+
 # --- how a browser goes on ---
 
 
