@@ -48,7 +48,7 @@ from ostiary.plugins.saml.metadata.reading import IdentitySystem
 from ostiary.plugins.saml.metadata.source import MetadataSource
 from ostiary.plugins.saml.response import ResponseRules, SignInDeclined, read_response
 from ostiary.plugins.saml.settings import Binding, SamlSettings, Signed
-from ostiary.plugins.saml.xml.documents import DocumentRefused, serialize
+from ostiary.plugins.saml.xml.documents import DocumentRefused, quoted, serialize
 from ostiary.plugins.saml.xml.keys import KeyPair, OwnKey
 from ostiary.plugins.saml.xml.signatures import KeyUnknown
 
@@ -163,7 +163,7 @@ class SamlIdentity(ClaimedGroups):
         assertion = await self._assertion(request, request_id)
         contexts = json.loads(remembered.get(_CONTEXTS, "[]"))
         if contexts and assertion.context_class not in contexts:
-            raise LoginRefused(_TOO_WEAK, cause=f'the AuthnContextClassRef is "{assertion.context_class}"')
+            raise LoginRefused(_TOO_WEAK, cause=f"the AuthnContextClassRef is {quoted(assertion.context_class)}")
         return Identified(
             self._settings.attributes.user(assertion),
             session_id=assertion.session_index,
@@ -236,9 +236,7 @@ class SamlIdentity(ClaimedGroups):
             answer=self._logout_answer(system, requested),
         )
 
-    def _logout_answer(
-        self, system: IdentitySystem, requested: logout.LogoutRequested
-    ) -> Redirect | PostedForm | None:  # fmt: skip
+    def _logout_answer(self, system: IdentitySystem, requested: logout.LogoutRequested) -> Redirect | PostedForm | None:
         pair, binding = self._pair(), logout.endpoint_of(system, requested.binding)
         if pair is None or binding is None:
             return None

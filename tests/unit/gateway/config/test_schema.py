@@ -226,6 +226,11 @@ identity:
   instances: [admin]
   channelBinding: required
   renewal: kdc
+- name: partner
+  type: saml
+  metadataURL: https://idp.example.com/metadata
+  attributes: {username: mail, groups: groups}
+  encryption: {cbc: true}
 - name: public
   type: github
   clientID: gateway
