@@ -101,7 +101,7 @@ class TokenEndpoint:
 
 
 def _is_refusal(answer: HttpAnswer, grant_type: str) -> bool:
-    """Whether it is the code or the refresh token that the issuer does not accept, and not the request or the client."""
+    """Whether the issuer does not accept the code or the refresh token; else it is the request, or the client."""
     if answer.text("error") == "invalid_grant":
         return True
     # Dex calls the request invalid if it has revoked or forgotten the refresh token.
