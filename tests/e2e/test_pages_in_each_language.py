@@ -9,14 +9,18 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
+from ostiary.cli.signin.person.browser import Return
+from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.gateway.login.pages.messages import say, speaking, spoken
 from ostiary.gateway.look.languages import LANGUAGES
+from ostiary.model import Secret
 from tests.support.chromium import Chromium
 from tests.support.gateway import InProcessGateway, Site, password, role
 from tests.support.page_checks import check_page
@@ -93,7 +97,6 @@ def running(
     (site.folder / "badge.png").write_bytes(small_png())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    htpasswd = {"type": "htpasswd", "path": "users"}
     wiki: dict[str, Any] = {"hosts": ["wiki.apps.localhost"], "attributes": "http", "auth": "browser"}
     with (
         WebApplication("wiki").running() as server,
@@ -227,6 +230,35 @@ def test_a_person_chooses_another_language_without_a_script_and_it_stays(running
     assert "UTC" in chromium("text", of="time >> nth=0"), "without a script times are in UTC"
     chromium.click("link", "English")
     chromium.see("You are signed in")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_sign_in_of_a_command_line_ends_on_a_page_of_the_gateway(running: Running, language: str) -> None:
+    """A form of ours leads to the command line and on to us, and the code is in no address that stays."""
+    chromium, end = running.chromium, datetime(2999, 1, 1, tzinfo=UTC)
+    codes: list[str] = []
+
+    def redeem(code: str) -> SignInGrant:
+        codes.append(code)
+        return SignInGrant(Secret("t"), end, Secret("r"), "s1", end, "alice")
+
+    returning = Return(redeem, running.url)
+    try:
+        with speaking(language):
+            running.person()
+            query = f"challenge={CHALLENGE}&port={returning.port}&state={returning.state}&provider=staff"
+            chromium.go(f"{running.url}/auth/cli?{query}")
+            running.fill_in("alice")
+            chromium.see(say("command_line.ended_title"))
+            assert chromium.url == f"{running.url}/auth/cli/ended"
+            assert returning.wait(30).user == "alice"
+            assert len(codes) == 1
+            assert chromium("problems") == []
+            chromium("run", script="history.back()")
+            chromium.see(say("command_line.title"))
+            assert codes[0] not in chromium.url
+    finally:
+        returning.close()
 
 
 def test_times_are_those_of_the_reader(running: Running) -> None:

@@ -65,7 +65,7 @@ class Running:
         return self.chromium("run", script=script)
 
     def looked_at(self, name: str) -> None:
-        check_page(self.chromium, f"application-{name}")
+        check_page(self.chromium, f"application-{name}", alone=False)
 
 
 def allowing(user: str) -> list[dict[str, Any]]:

@@ -28,9 +28,13 @@ def check_page(
     name: str,
     *,
     largest: int = LARGEST_PAGE,
+    alone: bool = True,
     pictures: Callable[[str], Path | None] = _all_pictures,
 ) -> None:
-    """Nothing on the page is broken, for anybody. *pictures* says where one of a name goes, if anywhere."""
+    """Nothing on the page is broken, for anybody. *pictures* says where one of a name goes, if anywhere.
+
+    Not *alone*: the browser was at pages of others before, whose errors are among those that it tells.
+    """
     for look, settings in LOOKS.items():
         chromium("look", **settings)
         # What differs in the dark are the colours.
@@ -42,5 +46,7 @@ def check_page(
             chromium("picture", path=str(path))
     chromium("look", **LOOKS["light"])
     assert chromium("size") <= largest, f"{name}: the page is too large"
+    if not alone:
+        return
     # A browser tells of every answer that is an error; that is no problem of the page.
     assert [text for text in chromium("problems") if "Failed to load resource" not in text] == [], name

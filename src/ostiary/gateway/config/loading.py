@@ -136,6 +136,7 @@ def read_sections(
         service_accounts=file.service_accounts,
         api_tokens=file.api_tokens,
         step_up=file.step_up,
+        pages=file.pages,
         tracing=file.tracing,
         issuer=file.issuer,
         directory=directory,

@@ -91,9 +91,11 @@ apiVersion: ostiary.dev/v1
 kind: Gateway
 listen: {tls: {certificate: tls.pem, key: tls-key.pem, clientCA: clients.pem}, grpc: {address: "127.0.0.1:8445"}}
 store: {type: memory}
+pages: {name: Acme, accent: "#8a1c4a", accentDark: "#f2a3c4", help: "https://help.example.com", languages: [de, en]}
 identity:
 - name: corp
   displayName: The company
+  icon: building
   type: oidc
   issuer: https://login.example.com
   clientID: gateway
@@ -304,6 +306,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
     for name in ("cluster-token", "caller-token", "secret"):
         (directory / name).write_text("token")
+    (directory / "logo.svg").write_text("<svg/>")
     (directory / "issuer-secret").write_text("0123456789abcdef0123456789abcdef")
     (directory / "collector-headers").write_text("X-Api-Key: 123\n")
     (directory / "users.htpasswd").write_text("alice:" + bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode())

@@ -28,6 +28,7 @@ from ostiary.gateway.config.step_up_settings import StepUpSettings
 from ostiary.gateway.config.values import Address
 from ostiary.gateway.issuer.settings import JwtIssuerSettings
 from ostiary.gateway.look.look import Look
+from ostiary.gateway.look.settings import PagesSettings
 from ostiary.gateway.observe.logging import FORMATS, LEVELS
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.audit import AuditProvider
@@ -188,6 +189,8 @@ class GatewayConfig:
     tracing: Tracing | None = None
     # None: no JWTs are signed.
     issuer: JwtIssuerSettings | None = None
+    pages: PagesSettings = field(default=PagesSettings())
+    # What `pages` says, with the images read.
     look: Look = field(default=Look())
     # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
     authorities_pem: str | None = None

@@ -17,7 +17,7 @@ from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
-from ostiary.gateway.login.pages.messages import say, translated
+from ostiary.gateway.login.pages.messages import say, sentence, translated
 from ostiary.gateway.login.pages.page import page
 from ostiary.gateway.login.pages.pieces import described_problem, form_title, navigation, shown_time, span_text
 from ostiary.gateway.login.pages.templates import fill
@@ -120,7 +120,7 @@ def _token_page(issued: IssuedToken, delegation: Delegation, lifetime: timedelta
         if delegation.actor
         else NOTHING
     )
-    notes = join(fill("note.html", kind="plain", text=translated(note)) for note in scope_notes(delegation.scopes[-1]))
+    notes = join(fill("note.html", kind="plain", text=sentence(note)) for note in scope_notes(delegation.scopes[-1]))
     body = fill(
         "narrowed.html",
         token=issued.token.reveal(),

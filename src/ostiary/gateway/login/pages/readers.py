@@ -46,16 +46,21 @@ class Readers:
         """The answer to a person who has chosen a language: the same address again; None if nobody has."""
         request = visit.request
         chosen = only(request.query, PARAMETER)
-        if chosen not in self._offered or not visit.html or request.method != "GET":
+        if chosen not in self._offered or not visit.html or request.method != "GET" or _is_return(request.path):
             return None
         cookie = self._cookie.set(chosen, seconds=KEPT_SECONDS)
         return answers.redirect(_address(request, None), 303).with_headers(cookie)
 
 
+def _is_return(path: str) -> bool:
+    """Whether an identity system sends people here, with parameters of its own."""
+    return path.endswith("/provider") or (path.endswith("/logout") and path != "/auth/logout")
+
+
 def _address(request: LoginRequest, language: str | None) -> str:
     """The page of *request*, in *language*. What a form or an identity system has sent is not sent again."""
     path, query = request.path, list(request.query)
-    if path.endswith("/provider") or (path.endswith("/logout") and path != "/auth/logout"):
+    if _is_return(path):
         path, query = "/auth", []
     if request.method not in ("GET", "HEAD"):
         query = []

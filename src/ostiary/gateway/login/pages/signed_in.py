@@ -169,7 +169,7 @@ class Pages:
     async def _own_sessions(self, visitor: Visitor, *, admin: bool) -> LoginAnswer:
         username = visitor.session.user.username
         sessions = await self._tokens.store.sessions(username=username, limit=MOST_SESSIONS)
-        return views.sessions(visitor, sessions, admin=admin)
+        return views.sessions(self._site, visitor, sessions, admin=admin)
 
     async def _end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         session_id = field(request, "session")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ostiary.gateway.login.pages.markup import NOTHING
 from ostiary.gateway.login.pages.messages import spoken
+from ostiary.gateway.login.pages.page import page
 from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.visit import Visit
 from ostiary.gateway.look.languages import LONGEST_ACCEPT, preferred
@@ -67,11 +69,24 @@ def test_nothing_else_is_a_choice(method: str, language: str, html: bool) -> Non
 
 
 @pytest.mark.parametrize("path", ["/auth/staff/provider", "/auth/staff/logout"])
-def test_what_an_identity_system_sent_is_not_sent_again(path: str) -> None:
-    request = LoginRequest("GET", path, query=(("code", "secret"), ("language", "de")))
-    answer = READERS.choice(Visit(request, html=True))
-    assert answer is not None
-    assert answer.header("Location") == "/auth"
+def test_what_an_identity_system_sends_is_left_alone_and_not_sent_again(path: str) -> None:
+    request = LoginRequest("GET", path, query=(("code", "c0de"), ("language", "de")))
+    assert READERS.choice(Visit(request, html=True)) is None
+    with READERS.reading(request):
+        body = page("Title", NOTHING).body.decode()
+    assert 'href="/auth?language=de"' in body
+    assert "c0de" not in body
+
+
+def test_what_a_form_has_sent_is_not_sent_again() -> None:
+    with READERS.reading(LoginRequest("POST", "/auth/device", query=(("a", "b"),), form=(("code", "secret"),))):
+        assert 'href="/auth/device?language=de"' in page("Title", NOTHING).body.decode()
+
+
+def test_a_page_that_shows_something_once_leads_to_no_other_language() -> None:
+    with READERS.reading(LoginRequest("GET", "/auth/token")):
+        assert "language=" in page("Title", NOTHING).body.decode()
+        assert "language=" not in page("Title", NOTHING, private=True).body.decode()
 
 
 def test_the_language_holds_until_the_block_ends() -> None:

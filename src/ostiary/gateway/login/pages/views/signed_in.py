@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from ostiary.core.text import printable
@@ -99,9 +100,14 @@ def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
     return page(say("token.title"), body, private=True)
 
 
-def sessions(visitor: Visitor, listed: Sequence[Session], *, admin: bool) -> LoginAnswer:
+def sessions(site: Site, visitor: Visitor, listed: Sequence[Session], *, admin: bool) -> LoginAnswer:
     rows = join(
-        session_row(session, visitor, action="/auth/sessions", here=session.id == visitor.session.id)
+        session_row(
+            replace(session, provider=site.label(session.provider)),
+            visitor,
+            action="/auth/sessions",
+            here=session.id == visitor.session.id,
+        )
         for session in listed
     )
     user = printable(visitor.session.user.username)
@@ -142,8 +148,17 @@ def client_of(session: Session) -> str:
     if match["browser"]:
         client: str = say("sessions.browser_on", browser=match["browser"], system=match["system"])
     else:
-        client = printable(match["client"])
+        client = _program(match["client"])
     return say("sessions.client_from", client=client, address=printable(match["address"]))
+
+
+def _program(client: str) -> str:
+    """The name of a program; those that we give ourselves are in the language of the reader."""
+    if client == "token page":
+        return say("sessions.token_page")
+    if client.startswith("narrowed token: "):
+        return say("sessions.narrowed_token", scope=printable(client.removeprefix("narrowed token: ")))
+    return say("sessions.command_line") if client == "command line" else printable(client)
 
 
 def sign_out(username: str, form_token: str) -> LoginAnswer:
