@@ -44,6 +44,8 @@ class Desk:
         self.home, self.gateway, self.issuer, self.chromium = home, gateway, issuer, chromium
         self.environment = {"HOME": str(home), "PATH": f"{BIN}:/usr/bin:/bin", "TERM": "dumb"}
         self.is_signed_in = False
+        # What the page says before a step-up.
+        self.confirms = "delete pods web in the namespace team"
         server = ("--server", gateway.url(), "--ca", str(gateway.site.folder / "ca.pem"))
         self.ostiary("kubeconfig", *server, "--namespace", "team", "--merge")
         config = home / ".kube" / "config"
@@ -65,7 +67,7 @@ class Desk:
         chromium.go(address)
         if "step_up=" in address:
             chromium.see("Confirm that it is you")
-            chromium.see("delete pods web in the namespace team")
+            chromium.see(self.confirms)
             chromium.click("link", "Continue")
         self._sign_in_at_issuer()
         chromium.see("You are signed in")
@@ -127,6 +129,19 @@ def office(
                 yield desk, browser
 
 
+def in_script(desk: Desk, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Where there is no terminal, and nobody to be asked."""
+    return subprocess.run(
+        command,
+        env=desk.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        start_new_session=True,
+    )
+
+
 def audited(desk: Desk) -> list[dict[str, Any]]:
     return [json.loads(line) for line in desk.gateway.site.audit_log.read_text().splitlines()]
 
@@ -158,3 +173,62 @@ def test_a_command_waits_for_one_tab_and_goes_on(
         deletions = [event for event in audited(desk) if event["verb"] == "delete"]
         assert {event["annotations"]["audit.ostiary.dev/step-up"] for event in deletions} == {"delete-pods"}
         assert any(event["annotations"].get("ostiary.dev/login") == "stepped up" for event in audited(desk))
+
+
+def test_over_ssh_one_code_is_shown_and_the_command_goes_on(
+    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+) -> None:
+    with office(tmp_path, ca, chromium, request) as (desk, browser):
+        assert desk.kubectl("get", "pods").end()[0] == 0
+        desk.issuer.change_accounts({"alice": WITH_SECOND_FACTOR})
+        # From here on there is no browser on the machine.
+        del desk.environment["BROWSER"]
+        deleting = desk.kubectl("delete", "pod", "web", "--wait=false")
+        deleting.read_until("or open https://")
+        deleting.read_until("code=")
+        deleting.read_until("\n")
+        address = re.findall(r"or open (https://\S+)", deleting.shown)
+        assert len(address) == 1, deleting.shown
+        chromium.go(address[0])
+        desk._sign_in_at_issuer()
+        chromium.click("button", "Approve")
+        chromium.see("Confirmed")
+        code, said = deleting.end()
+        assert (code, said) == (0, 'pod "web" deleted\n'), deleting.shown
+        assert len(browser.opened) == 1, "the sign-in"
+
+
+def test_where_nothing_is_held_the_plugin_asks_and_the_next_command_works(
+    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+) -> None:
+    with office(tmp_path, ca, chromium, request, hold="0s") as (desk, browser):
+        assert desk.kubectl("get", "pods").end()[0] == 0
+        desk.issuer.change_accounts({"alice": WITH_SECOND_FACTOR})
+        deleting = desk.kubectl("delete", "pod", "web", "--wait=false")
+        code, _ = deleting.end()
+        assert code != 0
+        assert "confirmed; run the command that failed again" in deleting.shown
+        assert len(browser.opened) == 2
+        again = desk.kubectl("delete", "pod", "web", "--wait=false")
+        assert again.end()[0] == 0, again.shown
+        assert len(browser.opened) == 2
+
+
+def test_a_script_is_told_what_to_do_and_a_person_can_do_it_beforehand(
+    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+) -> None:
+    with office(tmp_path, ca, chromium, request) as (desk, browser):
+        desk.confirms = "Rule"
+        assert desk.kubectl("get", "pods").end()[0] == 0
+        command = [str(find_kubectl()), "delete", "pod", "web", "--wait=false"]
+        refused = in_script(desk, command)
+        assert refused.returncode == 1
+        assert "step-up required" in refused.stderr
+        assert f"ostiary login --step-up delete-pods --server {desk.gateway.url()}" in refused.stderr
+        assert len(browser.opened) == 1, "nobody was asked"
+
+        desk.issuer.change_accounts({"alice": WITH_SECOND_FACTOR})
+        said = desk.ostiary("login", "--step-up", "--server", desk.gateway.url()).stderr
+        assert "a sign-in by mfa, in the last 15 minutes (rule delete-pods)" in said
+        done = in_script(desk, command)
+        assert (done.returncode, done.stdout) == (0, 'pod "web" deleted\n'), done.stderr

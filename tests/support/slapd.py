@@ -24,6 +24,7 @@ PEOPLE_BASE = f"ou=people,{SUFFIX}"
 GROUPS_BASE = f"ou=groups,{SUFFIX}"
 ACCOUNT = f"cn=gateway,{SUFFIX}"
 ACCOUNT_PASSWORD = "search-and-find"
+ADMIN_PASSWORD = "changes-everything"
 PASSWORD = "correct horse"
 
 PEOPLE: dict[str, Mapping[str, str]] = {
@@ -59,6 +60,8 @@ TLSVerifyClient never
 database mdb
 suffix "{suffix}"
 directory {folder}/data
+rootdn "cn=admin,{suffix}"
+rootpw "{admin_password}"
 access to attrs=userPassword by anonymous auth by * none
 access to * by dn.exact="{account}" read by self read by * none
 """
@@ -102,6 +105,12 @@ class Slapd:
             groups or GroupSearch(GROUPS_BASE),
         )
 
+    def disable(self, uid: str) -> None:
+        """The account has expired long ago, as an administrator writes it."""
+        change = f"dn: uid={uid},{PEOPLE_BASE}\nchangetype: modify\nreplace: shadowExpire\nshadowExpire: 1\n"
+        command = ["ldapmodify", "-x", "-H", self.ldap, "-D", f"cn=admin,{SUFFIX}", "-w", ADMIN_PASSWORD]
+        subprocess.run(command, input=change, text=True, check=True, capture_output=True)
+
     def asked(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
@@ -133,7 +142,8 @@ def _write(server: Slapd, ca: trustme.CA) -> None:
     leaf.private_key_pem.write_to_path(str(folder / "key.pem"))
     ca.cert_pem.write_to_path(str(server.ca))
     (folder / "password").write_text(ACCOUNT_PASSWORD + "\n")
-    (folder / "slapd.conf").write_text(_CONFIG.format(folder=folder, suffix=SUFFIX, account=ACCOUNT))
+    names = {"suffix": SUFFIX, "account": ACCOUNT, "admin_password": ADMIN_PASSWORD}
+    (folder / "slapd.conf").write_text(_CONFIG.format(folder=folder, **names))
     (folder / "data.ldif").write_text("\n".join(_entries()))
 
 

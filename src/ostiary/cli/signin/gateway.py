@@ -188,9 +188,9 @@ class GatewayClient:
         if reply.fields.get("needed") is not True:
             return None
         fields = reply.fields
-        return StepUpTicket(
-            Secret(_text(fields, "ticket")), _text(fields, "rule"), _text(fields, "requires"), _text(fields, "request")
-        )
+        # Nothing waits for one that was asked for beforehand.
+        waiting = str(fields.get("request") or "")
+        return StepUpTicket(Secret(_text(fields, "ticket")), _text(fields, "rule"), _text(fields, "requires"), waiting)
 
     def refuse_step_up(self, token: Secret, ticket: StepUpTicket) -> None:
         """Nobody will prove it: what waits need not wait any longer."""

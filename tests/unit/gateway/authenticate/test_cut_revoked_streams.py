@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.core.tokens import Issued, Tokens, digest
+from ostiary.core.tokens import Issued, Tokens, digest, origins_of
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
@@ -47,7 +47,8 @@ class Site:
         )
 
     async def stream(self, user: UserInfo) -> tuple[Issued, TokenInUse, Stream]:
-        issued, stream = await self.tokens.issue(user, provider="staff"), Stream()
+        origins = origins_of("staff", session_id=f"session of {user.username}", subject="")
+        issued, stream = await self.tokens.issue(user, provider="staff", origins=origins), Stream()
         token = await self.authenticator.find(digest(issued.token.reveal()))
         assert token is not None
         self.authenticator.in_use.add_stream(token, stream)
@@ -64,7 +65,14 @@ def site() -> Site:
 
 
 @pytest.mark.parametrize(
-    "kind", [RevocationKind.TOKEN, RevocationKind.SESSION, RevocationKind.USER, RevocationKind.GROUP]
+    "kind",
+    [
+        RevocationKind.TOKEN,
+        RevocationKind.SESSION,
+        RevocationKind.USER,
+        RevocationKind.GROUP,
+        RevocationKind.ORIGIN,
+    ],
 )
 async def test_a_revocation_cuts_the_streams_of_what_it_ends_and_no_others(site: Site, kind: RevocationKind) -> None:
     issued, token, stream = await site.stream(ANN)
@@ -74,6 +82,7 @@ async def test_a_revocation_cuts_the_streams_of_what_it_ends_and_no_others(site:
         RevocationKind.SESSION: issued.session.id,
         RevocationKind.USER: "ann",
         RevocationKind.GROUP: "dev",
+        RevocationKind.ORIGIN: issued.session.origins[0],
     }[kind]
     await site.revoke(kind, value)
     assert (stream.was_cut, others_stream.was_cut) == (True, False)

@@ -223,3 +223,25 @@ def test_a_second_revocation_whose_owner_is_not_known_counts_as_the_owners() -> 
     flood = many("mallory", 300)
     nameless = [replace(each, owner="") for each in flood]
     assert len(listed(*flood, *nameless)) == len(listed(*nameless, *flood)) == SHARE
+
+
+def test_a_sign_in_that_ended_refuses_the_jwts_that_its_user_had_until_then() -> None:
+    ended = replace(revocation(RevocationKind.ORIGIN, DIGEST.hex()), owner="ann")
+    later = replace(ended, sequence=12, value=bytes(32).hex())
+    (rule,) = listed(ended, later, replace(ended, owner="")).subjects
+    assert (rule.username, rule.group, rule.sequence) == ("ann", None, 12)
+    assert rule.issued_until == int((NOW + REPLICA_SKEW).timestamp())
+    began, expires = NOW - timedelta(hours=1), NOW + timedelta(minutes=9)
+    for user, sequence, issued, denied in (
+        (ANN, 9, NOW, True),
+        (ANN, 12, NOW, False),
+        (ANN, 9, NOW + timedelta(seconds=6), False),
+        (UserInfo("bob"), 9, NOW, False),
+    ):
+        session = Session("s1", user, "staff", began, NOW + timedelta(hours=1), sequence=sequence)
+        claims = claims_of(session, issuer="iss", audience="aud", credential_id="x", now=issued, expires_at=expires)
+        assert is_denied(claims, listed(ended, later)) is denied
+
+
+def test_a_sign_in_of_which_nothing_was_there_is_not_on_the_list() -> None:
+    assert len(listed(revocation(RevocationKind.ORIGIN, DIGEST.hex()))) == 0

@@ -57,6 +57,7 @@ def test_everything_before_a_moment_can_be_revoked() -> None:
     ("value", "message"),
     [
         ({"type": "everything", "value": "x"}, "type must be one of"),
+        ({"type": "origin", "value": "0" * 64}, "type must be one of token, session, user, group, before"),
         ({"type": "user"}, "a value is missing"),
         ({"type": "token", "value": "secret"}, "neither a token nor"),
         ({"type": "before", "value": "x", "before": "now"}, "before has no value"),
