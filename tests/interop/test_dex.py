@@ -30,8 +30,7 @@ class Office:
     def sign_in(self, connector: str, **typed: str) -> dict[str, Any]:
         """Choose *connector* on Dex's page, sign in there, and come back with tokens."""
         page = self.person.http.get(f"{self.gateway.url()}/auth")
-        (link,) = {str(url) for url in self.person.links(page) if f"/auth/{connector}" in url}
-        page = self.person.http.get(link)
+        page = self.person.http.get(self.person.link(page, connector))
         answer = self.person.submit(page, **typed) if typed else page
         assert answer.status_code == 200, answer.text
         pair: dict[str, Any] = answer.json()
@@ -75,13 +74,13 @@ def office(tmp_path: Path, ca: trustme.CA) -> Iterator[Office]:
 
 
 def test_a_person_types_a_password_at_dex(office: Office) -> None:
-    pair = office.sign_in("local", login="ann@example.com", password=PASSWORD)
+    pair = office.sign_in("Password", login="ann@example.com", password=PASSWORD)
     assert (pair["user"], pair["groups"]) == ("ann@example.com", [])
     assert office.gateway.get(PODS, pair["token"]).status_code == 403, "no group that the policy knows"
 
 
 def test_groups_of_a_connector_give_rights_and_a_refresh_token_is_asked_with_at_each_renewal(office: Office) -> None:
-    pair = office.sign_in("mock")
+    pair = office.sign_in("Mock")
     assert (pair["user"], pair["groups"]) == ("kilgore@kilgore.trout", ["authors"])
     for _ in range(2):
         assert office.gateway.get(PODS, pair["token"]).status_code == 200
@@ -96,7 +95,7 @@ def test_groups_of_a_connector_give_rights_and_a_refresh_token_is_asked_with_at_
 
 def test_while_dex_is_away_nobody_is_signed_out(office: Office) -> None:
     """Could not ask is not a no: the renewal can be tried again."""
-    pair = office.sign_in("mock")
+    pair = office.sign_in("Mock")
     office.dex.server.stop()
     answer = office.renew(pair)
     assert answer.status_code in (500, 502, 503), answer.text

@@ -7,8 +7,10 @@ Keycloak is an ordinary process that ``scripts/interop-keycloak`` has made ready
 from __future__ import annotations
 
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ class Office:
     def url(self) -> str:
         return f"https://localhost:{self.port}"
 
-    def oidc(self, client: str, **settings: Any) -> dict[str, Any]:
+    def oidc(self, client: str, attributes: dict[str, str] | None = None, **settings: Any) -> dict[str, Any]:
         """An identity provider for a new client of the realm, which tells us of logouts."""
         secret = self.realm.add_client(
             client,
@@ -74,6 +76,7 @@ class Office:
                 "backchannel.logout.url": f"{self.url}/auth/acme/logout",
                 "backchannel.logout.session.required": "true",
                 "post.logout.redirect.uris": f"{self.url}/auth/acme/logout",
+                **(attributes or {}),
             },
         )
         (self.site.folder / "client-secret").write_text(secret)
@@ -220,6 +223,50 @@ def test_the_type_keycloak_needs_few_settings_and_knows_groups_by_their_path(off
         pair = sign_in(gateway, person, "alice")
         assert (pair["user"], pair["groups"]) == ("alice", ["developers"])
         assert renew(gateway, pair).status_code == 200
+
+
+def test_keycloak_asks_for_more_where_a_rule_requires_it(
+    keycloak: Keycloak, cluster: Cluster, person: Person, tmp_path: Path, ca: trustme.CA
+) -> None:
+    """Levels of authentication: the session and its token stay, and what was refused before is allowed."""
+    realm = keycloak.realm("levels")
+    realm.ask_by_level()
+    realm.add_user("alice", "developers")
+    office = Office(realm, cluster, Site(tmp_path / "gateway", ca))
+    identity = office.oidc("gateway", {"acr.loa.map": '{"silver": "1", "gold": "2"}'})
+    cluster.add_pod("team", "old")
+    rule = {"name": "deletes", "verbs": ["delete"], "resources": ["pods"], "acr": ["gold"]}
+    with office.serving(identity, stepUp={"rules": [rule]}) as gateway:
+        pair = sign_in(gateway, person, "alice")
+        assert pair["step_up"] is True
+        with gateway.http(pair["token"]) as http:
+            refused = http.delete(f"{PODS}/old")
+            assert refused.status_code == 401
+            assert 'error="insufficient_user_authentication"' in refused.headers["WWW-Authenticate"]
+            needed = http.post("/auth/step-up", data={"rule": "deletes"}).json()
+            assert needed["needed"] is True
+            prove_more(gateway, person, needed["ticket"])
+            assert http.post("/auth/step-up", data={"rule": "deletes"}).json() == {"needed": False}
+            assert http.delete(f"{PODS}/old").status_code == 200
+
+
+def prove_more(gateway: ServedGateway, person: Person, ticket: str) -> None:
+    """As the program does that opens a browser, and the person in front of it, who is signed in at Keycloak already."""
+    verifier, port = "a-secret-of-the-program-that-waits-for-the-code", free_port()
+    challenge = urlsafe_b64encode(sha256(verifier.encode()).digest()).decode().rstrip("=")
+    query = {"challenge": challenge, "port": str(port), "state": "s", "client": "test", "step_up": ticket}
+    person.http.headers["Accept"] = "text/html"
+    page = person.http.get(f"{gateway.url()}/auth/cli", params=query)
+    asked = person.http.get(person.link(page, "Continue"))
+    assert "password" in asked.text
+    # Nobody listens where the browser is sent in the end; what the program would hear is in the URL.
+    with pytest.raises(httpx.ConnectError) as sent:
+        person.submit(asked, password=PASSWORD)
+    back = sent.value.request.url
+    assert (back.host, back.port) == ("127.0.0.1", port)
+    with gateway.http() as http:
+        answer = http.post("/auth/cli/token", data={"code": back.params["code"], "verifier": verifier})
+    assert answer.json()["stepped_up"] is True, answer.text
 
 
 # --- SAML ---

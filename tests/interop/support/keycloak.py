@@ -112,6 +112,41 @@ class Realm:
         """An administrator ends all sessions of *user*."""
         self.admin("POST", f"/users/{user}/logout")
 
+    # --- how people sign in ---
+
+    def ask_by_level(self) -> None:
+        """Two levels of authentication: name and password, and for the second one the password once more.
+
+        The second password form stands for a second factor: what counts is that Keycloak asks, and says so.
+        """
+        flows = "/authentication/flows"
+        self.admin("POST", flows, json={"alias": "levels", "providerId": "basic-flow", "topLevel": True})
+        self._add_step("levels", "auth-cookie")
+        self._add_steps_below("levels", "level-forms")
+        for level, form in enumerate(("auth-username-password-form", "auth-password-form"), start=1):
+            self._add_steps_below("level-forms", f"level-{level}")
+            self._add_step(f"level-{level}", "conditional-level-of-authentication")
+            self._add_step(f"level-{level}", form)
+        level = 0
+        for step in self.admin("GET", f"{flows}/levels/executions").json():
+            name, provider = step["displayName"], step.get("providerId", "")
+            requirement = "ALTERNATIVE" if provider == "auth-cookie" or name == "level-forms" else "REQUIRED"
+            step["requirement"] = "CONDITIONAL" if name in ("level-1", "level-2") else requirement
+            self.admin("PUT", f"{flows}/levels/executions", json=step)
+            if provider.startswith("conditional-"):
+                level += 1
+                config = {"loa-condition-level": str(level), "loa-max-age": "3600"}
+                path = f"/authentication/executions/{step['id']}/config"
+                self.admin("POST", path, json={"alias": f"level-{level}", "config": config})
+        self.admin("PUT", "", json={"browserFlow": "levels"})
+
+    def _add_step(self, flow: str, provider: str) -> None:
+        self.admin("POST", f"/authentication/flows/{flow}/executions/execution", json={"provider": provider})
+
+    def _add_steps_below(self, flow: str, name: str) -> None:
+        content = {"alias": name, "type": "basic-flow", "provider": "", "description": ""}
+        self.admin("POST", f"/authentication/flows/{flow}/executions/flow", json=content)
+
     # --- clients ---
 
     def add_client(self, name: str, *redirects: str, **settings: Any) -> str:

@@ -14,7 +14,7 @@ import httpx
 
 SECONDS = 60.0
 _FORM = re.compile(r'<form[^>]*\baction="([^"]*)"', re.DOTALL)
-_LINK = re.compile(r'<a\b[^>]*\bhref="([^"]+)"', re.DOTALL)
+_LINK = re.compile(r'<a\b[^>]*\bhref="([^"]+)"[^>]*>(.*?)</a>', re.DOTALL)
 _REFRESH = re.compile(r'http-equiv="refresh" content="0; url=([^"]+)"')
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
@@ -36,8 +36,10 @@ class Person:
         target = urljoin(str(page.url), html.unescape(match[1]))
         return self.http.post(target, data={**hidden_fields(page.text), **fields})
 
-    def links(self, page: httpx.Response) -> list[str]:
-        return [urljoin(str(page.url), html.unescape(link)) for link in _LINK.findall(page.text)]
+    def link(self, page: httpx.Response, text: str) -> str:
+        """Where the link with *text* in it leads."""
+        (target,) = {target for target, shown in _LINK.findall(page.text) if text in shown}
+        return urljoin(str(page.url), html.unescape(target))
 
     def follow_refresh(self, page: httpx.Response) -> httpx.Response:
         """Go where *page* leads by itself: browsers do not let a form end on another site."""
