@@ -77,11 +77,12 @@ def _check_step_up(config: GatewayConfig, root: Fields) -> None:
         return
     if not any(has_trait(identity.instance, StepsUp) for identity in config.identity):
         message = "nobody could ever meet these rules: no identity provider can ask a person for more"
-        root.problem(message, "stepUp", "configure one that can: oidc")
+        root.problem(message, "stepUp", "add one that can: oidc, saml, or the type of an issuer other than google")
     names = {upstream.name for upstream in config.upstreams}
     for rule in rules:
         for unknown in sorted(set(rule.upstreams) - names):
-            root.problem(f'the rule "{rule.name}" names the unknown upstream "{unknown}"', "stepUp")
+            message = f'the rule "{rule.name}" names the unknown upstream "{unknown}"'
+            root.problem(message, "stepUp", f"there are: {', '.join(sorted(names)) or 'none'}")
 
 
 def _check_applications(config: GatewayConfig, root: Fields) -> None:
@@ -192,8 +193,9 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
             )
         case RenewalCheck.WITH_KEPT:
             return (
-                f'identity "{identity.name}" asks at each renewal only where the issuer gives a refresh token (often'
-                f" with scopes: [offline_access]); other sessions end after {shorter} (tokens.uncheckedSession)"
+                f'identity "{identity.name}" asks at each renewal only where the issuer gives a refresh token (type'
+                f" oidc: often with scopes: [offline_access]); other sessions end after {shorter}"
+                " (tokens.uncheckedSession)"
             )
     return (
         f'identity "{identity.name}" cannot check users again after sign-in: its sessions end after'

@@ -63,7 +63,7 @@ def check_keytab(settings: KerberosSettings, named: Sequence[Principal], externa
     try:
         entries = read_keytab(str(settings.keytab))
     except ConfigurationError as error:
-        fields.problem(f"{error.summary}: {error.cause}", "keytab")
+        fields.problem(f"{error.summary}: {error.cause}", "keytab", "make it with ktadd of kadmin, or with ktpass")
         return
     usable = usable_services(entries, named, external_url)
     present = ", ".join(dict.fromkeys(str(entry.service) for entry in entries)) or "nothing"

@@ -26,7 +26,8 @@ def own_key(settings: SamlSettings, fields: Fields, clock: Clock) -> OwnKey | No
             fields.problem("encrypted assertions need a key", "encryption", "set keyFile and certificateFile")
         return None
     if settings.key_file is None or settings.certificate_file is None:
-        fields.problem("keyFile and certificateFile are set together, or not at all", "keyFile")
+        missing = "keyFile" if settings.key_file is None else "certificateFile"
+        fields.problem("keyFile and certificateFile are set together, or not at all", "keyFile", f"set {missing}")
         return None
     key = OwnKey(settings.key_file, settings.certificate_file, clock=clock)
     key.check(fields)
