@@ -159,6 +159,8 @@ class SigninServer:
                     return self._logout(form)
                 case "GET", ["auth", "whoami"]:
                     return self._whoami(authorization)
+                case "POST", ["auth", "step-up"]:
+                    return _refusal(400, "there is no step-up rule of this name")
                 case "GET", ["auth", "upstreams"]:
                     return self._upstreams(authorization)
                 case "GET", ["auth", name]:

@@ -214,7 +214,7 @@ def _tell_merged(kubeconfig: Entry, path: str, backup: str | None, gone: list[st
     else:
         print_note(f"{len(names)} contexts are in {path}: {', '.join(names) or 'none'}{backup_note}")
     if gone and pruned:
-        print_note(f"removed, since you may not use them any more: {', '.join(gone)}")
+        print_note(f"removed, since not offered to you any more: {', '.join(gone)}")
     elif gone:
         print_note(f"not offered to you any more: {', '.join(gone)}; --prune removes them")
 

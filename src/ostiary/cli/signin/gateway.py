@@ -405,7 +405,10 @@ _EXCHANGE_HINTS: Mapping[object, str] = {
     "invalid_scope": 'write --can as in: --can "get,list pods -n shop"',
     "unsupported_grant_type": "the gateway needs an identity provider for workloads",
 }
-_HINTS = {"invalid_grant": "sign in again, and finish within a minute"}
+_HINTS = {
+    "invalid_grant": "sign in again, and finish within a minute",
+    "there is no step-up rule of this name": "leave the name out: the first rule that is not met is used",
+}
 
 
 def sign_in_timeout(cause: str) -> CredentialError:

@@ -149,7 +149,7 @@ def test_a_context_that_is_gone_is_reported_and_removed_only_if_that_is_wanted(
     assert "not offered to you any more: localhost/prod; --prune removes them" in capsys.readouterr().err
     assert "localhost/prod" in names(tmp_path, "contexts")
     assert merge(server, "--prune") == 0
-    assert "removed, since you may not use them any more: localhost/prod" in capsys.readouterr().err
+    assert "removed, since not offered to you any more: localhost/prod" in capsys.readouterr().err
     assert names(tmp_path, "contexts") == ["localhost/mine", "localhost/dev"]
     assert names(tmp_path, "clusters") == ["localhost/dev"]
     assert names(tmp_path, "users") == ["localhost"]

@@ -235,6 +235,16 @@ def test_whoami_of_a_session_that_was_ended_elsewhere_says_so(
     assert "the gateway does not know this session any more" in capsys.readouterr().err
 
 
+def test_a_step_up_rule_that_the_gateway_does_not_have_is_told_as_such(
+    server: SigninServer, authority: str, capsys: Captured
+) -> None:
+    login(server, authority)
+    assert main(["login", "--step-up", "delete-in-prd", "--ca", authority]) == 1
+    told = capsys.readouterr().err
+    assert "there is no step-up rule of this name" in told
+    assert "leave the name out" in told
+
+
 @pytest.mark.parametrize("words", [[], ["--everywhere"]])
 def test_logout_ends_the_session_there_and_here(
     server: SigninServer, authority: str, words: list[str], capsys: Captured

@@ -90,7 +90,8 @@ class StepUpCalls:
         """A step-up that nothing waits for yet."""
         rule = self._rules.first_unmet(session.user, self._clock.now()) if name == ANY_RULE else self._rules.find(name)
         if rule is None and name != ANY_RULE:
-            return answers.error(404, "there is no step-up rule of this name")
+            # Not 404: a program takes that for a gateway without step-ups.
+            return answers.error(400, "there is no step-up rule of this name")
         if rule is None or not self._is_unmet(rule, session):
             return answers.json_answer(200, _NOTHING)
         return await self._ticket_for(session, rule, None)

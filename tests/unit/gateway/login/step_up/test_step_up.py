@@ -263,7 +263,8 @@ async def test_a_code_of_a_step_up_gives_no_tokens_and_is_good_once(gateway: Gat
 
 async def test_an_unknown_rule_and_an_unknown_ticket_lead_nowhere(gateway: Gateway) -> None:
     pair = await signed_in(gateway)
-    assert (await ask(gateway, pair, rule="gone")).status == 404
+    unknown = await ask(gateway, pair, rule="gone")
+    assert (unknown.status, body(unknown)["message"]) == (400, "there is no step-up rule of this name")
     assert (await Browser(gateway).get(confirm_address("x" * 43))).status == 400
 
 
