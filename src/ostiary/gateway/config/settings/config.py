@@ -54,10 +54,11 @@ class TokenSettings:
     unchecked_session: Annotated[
         timedelta,
         Duration(
-            "the same for a session about whose user nobody can be asked again without the person: `sso_cookie`,"
-            " `client_certificate`, `trusted_header`, `oidc` where the issuer gave no refresh token, and providers of"
-            " others that have neither `revalidate` nor `ask_again`. A longer `session` does not lengthen it;"
-            " `renewal: session` of the provider does away with it"
+            "the same for a session about whose user nobody can be asked again without the person: `saml`, `kerberos`,"
+            " `sso_cookie`, `client_certificate`, `trusted_header`, `oidc` and the types of issuers where no refresh"
+            " token was given, and providers of others that have neither `revalidate` nor `ask_again`. A longer"
+            " `session` does not lengthen it; `renewal: session` of the provider does away with it, and so does a"
+            " group provider that checks users (`requireUser` of `ldap`)"
         ),
     ] = timedelta(hours=1)
     sessions_per_user: Annotated[
