@@ -103,7 +103,8 @@ class Identified:
     cannot use it. It belongs to one session: other sessions of the same sign-in have none.
 
     `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
-    ``sub`` of OpenID Connect, SessionIndex and NameID of SAML. By them it may end the sign-in later, see
+    ``sub`` of OpenID Connect, NameID with SessionIndex, and NameID alone, of SAML. No two sign-ins of a provider may
+    have the same `session_id`: they would end together. By them it may end the sign-in later, see
     `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
     `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
     browser's session alone; one of more than 8 KiB is left out.

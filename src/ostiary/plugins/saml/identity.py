@@ -166,7 +166,7 @@ class SamlIdentity(ClaimedGroups):
             raise LoginRefused(_TOO_WEAK, cause=f'the AuthnContextClassRef is "{assertion.context_class}"')
         return Identified(
             self._settings.attributes.user(assertion),
-            session_id=assertion.session_index,
+            session_id=logout.sign_in_id(assertion.name_id, assertion.session_index),
             subject=assertion.name_id.value,
             sign_out_hint=logout.hint_of(assertion),
             token_id=assertion.id,
