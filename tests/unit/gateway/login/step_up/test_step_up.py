@@ -122,6 +122,23 @@ async def test_a_session_is_stepped_up_and_keeps_everything_else(gateway: Gatewa
     assert body(await ask(gateway, pair, rule="mfa")) == {"needed": False}
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_nobody_gets_past_the_page_without_reading_it(gateway: Gateway, provider: Asks, site: str) -> None:
+    """Another site could lead the browser to the page, and then on from it, and an identity system may ask nothing."""
+    pair = await signed_in(gateway)
+    asked = body(await ask(gateway, pair, rule="mfa"))
+    provider.amr, visits = ("pwd", "mfa"), len(provider.asked)
+    browser = Browser(gateway)
+    elsewhere = (("sec-fetch-site", site), ("sec-fetch-mode", "navigate"))
+    page = await browser.get(confirm_address(asked["ticket"]), headers=elsewhere)
+    assert page.status == 200, "a link in a chat may lead there"
+    passed = await browser.get("/auth/idp1/start", headers=elsewhere)
+    assert passed.status == 403
+    assert len(provider.asked) == visits
+    clicked = await browser.get("/auth/idp1/start", headers=(("sec-fetch-site", "same-origin"),))
+    assert clicked.status == 303, "what was begun is not lost"
+
+
 async def test_a_refresh_keeps_what_was_proved_last(make: Make, clock: FakeClock) -> None:
     """The identity system goes on telling of the sign-in that its refresh token came from."""
 
