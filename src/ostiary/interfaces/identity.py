@@ -113,6 +113,9 @@ class Identified:
     `token_id` names it among all of the provider, the gateway remembers it until then, and refuses a second use, in
     whichever replica. From then on the provider itself must refuse it.
 
+    With `session_until`, the identity system says when the sign-in ends there (SessionNotOnOrAfter of SAML): nothing
+    that begins with it here lasts longer.
+
     `www_authenticate` goes with the answer to the client: by it the gateway proves to the client who it is (mutual
     authentication).
     """
@@ -124,6 +127,7 @@ class Identified:
     sign_out_hint: Secret | None = field(default=None, repr=False)
     token_id: str = ""
     once_until: datetime | None = None
+    session_until: datetime | None = None
     www_authenticate: str = field(default="", repr=False)
 
 

@@ -171,6 +171,7 @@ class SamlIdentity(ClaimedGroups):
             sign_out_hint=logout.hint_of(assertion),
             token_id=assertion.id,
             once_until=assertion.good_until,
+            session_until=assertion.session_until,
         )
 
     async def _assertion(self, request: LoginRequest, request_id: str) -> Assertion:

@@ -153,6 +153,7 @@ class Pages:
             sequence=signed.sequence,
             origins=signed.attested.origins,
             session_lifetime=self._lengths.of(signed.provider, kept=False),
+            until=signed.attested.until,
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)

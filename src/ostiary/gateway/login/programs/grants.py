@@ -34,7 +34,8 @@ class Grants:
         secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
         sequence = await self._tokens.sequence() if signed.sequence is None else signed.sequence
         began = {"client": client, "at": at.isoformat(), "sequence": sequence}
-        return {**granted, **secret, **began, "origins": attested.origins}
+        ends = {} if attested.until is None else {"until": attested.until.isoformat()}
+        return {**granted, **secret, **began, **ends, "origins": attested.origins}
 
     async def redeem(self, grant: Value) -> Issued | Session | None:
         """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
@@ -54,6 +55,7 @@ class Grants:
                 origins=attested.origins,
                 kept=secret,
                 session_lifetime=self._lengths.of(grant["provider"], kept=secret is not None),
+                until=datetime.fromisoformat(grant["until"]) if "until" in grant else None,
             )
         except LoginRefused:
             return None
