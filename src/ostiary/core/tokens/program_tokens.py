@@ -64,8 +64,8 @@ class ProgramTokens:
     ) -> IssuedToken:
         """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
 
-        *at*, *until* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if the
-        user has too many of these. Sign-ins are counted apart.
+        *at*, *until* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if
+        the user has too many of these. Sign-ins are counted apart.
         """
         if lifetime <= timedelta(0):
             raise ValueError("a token lives longer than no time")
