@@ -223,6 +223,16 @@ async def test_programs_that_wait_are_bounded(gateway: Gateway, monkeypatch: pyt
     assert (await ask(gateway, pair)).status == 200
 
 
+async def test_nobody_fills_the_store_with_tickets(gateway: Gateway, clock: FakeClock) -> None:
+    """Of records the store keeps the latest so many: everybody's sign-ins that are under way are among them."""
+    pair = await signed_in(gateway)
+    statuses = [(await ask(gateway, pair, rule="mfa")).status for _ in range(int(calls.TICKETS_PER_MINUTE) + 5)]
+    assert statuses.count(200) == calls.TICKETS_PER_MINUTE
+    assert statuses[-5:] == [429] * 5
+    clock.advance(seconds=60 / calls.TICKETS_PER_MINUTE)
+    assert (await ask(gateway, pair, rule="mfa")).status == 200
+
+
 async def test_tokens_of_programs_are_told_nothing(gateway: Gateway) -> None:
     pair = await signed_in(gateway)
     session = await session_of(gateway, pair)
