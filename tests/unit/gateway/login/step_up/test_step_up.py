@@ -321,6 +321,27 @@ async def test_a_device_code_steps_up_the_session(gateway: Gateway, provider: As
     assert context_of((await session_of(gateway, pair)).user).amr == ("mfa",)
 
 
+async def test_whoever_confirms_a_device_reads_what_waits(gateway: Gateway, provider: Asks) -> None:
+    """A thief of a token could ask its owner for a code as well; and nothing is signed in by it."""
+    provider.amr = ("pwd",)
+    pair = await signed_in(gateway)
+    waiting = Demand("d1", pair["session"], "mfa", "delete pods web in the namespace prod", "192.0.2.7")
+    await gateway.login.step_up_demands.put(waiting)
+    ticket = body(await ask(gateway, pair))["ticket"]
+    device = body(await gateway.post("/auth/device", client="ostiary", step_up=ticket))
+    provider.amr = ("mfa",)
+    browser = Browser(gateway)
+    await browser.sign_in()
+    page = text_of(await browser.get(f"/auth/device?code={device['user_code']}"))
+    assert "delete pods web in the namespace prod" in page
+    assert "192.0.2.7" in page
+    assert "Confirm that it is you" in page
+    assert "with all your permissions" not in page
+    # Of one that has expired nothing can be read any more.
+    assert await gateway.login._step_ups.tickets.take(ticket) is not None
+    assert (await browser.get(f"/auth/device?code={device['user_code']}")).status == 404
+
+
 async def test_another_person_cannot_confirm_a_device(gateway: Gateway, provider: Asks, clock: FakeClock) -> None:
     pair = await signed_in(gateway)
     ticket = body(await ask(gateway, pair, rule="mfa"))["ticket"]
