@@ -163,11 +163,14 @@ class BrowserSessions:
 
     def _signed_in(self, session: Session, attested: Attested) -> SignedIn:
         """What is made of a browser's session comes from the same sign-in, and ends with it."""
-        attested = replace(attested, origins=session.origins, until=self._end_elsewhere(session))
+        attested = replace(attested, origins=session.origins, until=self._last_end(session))
         return SignedIn(session.provider, attested, session.sequence)
 
-    def _end_elsewhere(self, session: Session) -> datetime | None:
-        """When the sign-in ends at the identity system: that is why the session is shorter than the others."""
-        longest = self._tokens.session_lifetime
-        usual = min(longest, self._lengths.of(session.provider, kept=bool(session.sealed)) or longest)
-        return session.expires_at if session.expires_at < session.created_at + usual else None
+    def _last_end(self, session: Session) -> datetime | None:
+        """By when what is made of *session* must have ended; None if that may go on longer than the session.
+
+        Where nobody can be asked about the person, or the identity system ends the sign-in at some time, it may not.
+        """
+        is_unchecked = self._lengths.of(session.provider, kept=bool(session.sealed)) is not None
+        is_shorter = session.expires_at < session.created_at + self._tokens.session_lifetime
+        return session.expires_at if is_unchecked or is_shorter else None

@@ -91,6 +91,24 @@ async def test_nothing_outlasts_the_end_that_the_identity_system_names(
     assert await gateway.tokens.store.sessions(username="alice") == []
 
 
+@pytest.mark.parametrize(
+    ("provider", "lasts"),
+    [(Says(UserInfo("alice")), timedelta(minutes=10)), (Revalidating(UserInfo("alice")), timedelta(hours=24))],
+    ids=["cannot be asked", "asked"],
+)
+async def test_what_is_made_of_a_session_is_checked_no_later_than_that(
+    make: Make, clock: FakeClock, provider: Any, lasts: timedelta
+) -> None:
+    """Whoever left is out after an hour at most, and not after an hour of the browser and one of a token."""
+    gateway = make(provider)
+    browser = Browser(gateway)
+    await browser.sign_in()
+    clock.advance(minutes=50)
+    await browser.post("/auth/token", {"form_token": await browser.form_token()})
+    (newest, _) = await gateway.tokens.store.sessions(username="alice")
+    assert newest.expires_at - clock.now() == lasts
+
+
 async def test_an_end_in_the_past_begins_nothing(make: Make, clock: FakeClock) -> None:
     gateway = make(Says(Identified(UserInfo("alice"), session_until=clock.now())))
     await nobody_came_in(gateway, await gateway.get())
