@@ -12,7 +12,7 @@ import trustme
 
 from tests.support.gateway import ServedGateway, Site, role
 from tests.support.ports import free_port
-from tests.support.slapd import ACCOUNT, ACCOUNT_PASSWORD, GROUPS_BASE, PASSWORD, PEOPLE_BASE, Slapd, slapd
+from tests.support.slapd import ACCOUNT_PASSWORD, PASSWORD, Slapd, slapd
 
 pytestmark = pytest.mark.needs("slapd", "slapadd")
 
@@ -69,17 +69,7 @@ def door(directory: Slapd, tmp_path_factory: pytest.TempPathFactory, ca: trustme
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site.policy(role("team", "pods", Group="developers"))
     (site.folder / "ldap-password").write_text(ACCOUNT_PASSWORD)
-    staff = {
-        "name": "staff",
-        "type": "ldap",
-        "url": directory.ldaps,
-        "ca": str(directory.ca),
-        "bindDN": ACCOUNT,
-        "bindPasswordFile": "ldap-password",
-        "userSearch": {"baseDN": PEOPLE_BASE},
-        "groupSearch": {"baseDN": GROUPS_BASE},
-        "lockout": {"attempts": ATTEMPTS},
-    }
+    staff = {**directory.identity("ldap-password"), "lockout": {"attempts": ATTEMPTS}}
     # Forms are taken from the address that people see, which must be known before the gateway starts.
     port = free_port()
     with site.serving(

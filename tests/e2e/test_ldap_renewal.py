@@ -9,7 +9,7 @@ import trustme
 
 from ostiary.testing import FakeClock
 from tests.support.gateway import Site, role
-from tests.support.slapd import ACCOUNT, ACCOUNT_PASSWORD, GROUPS_BASE, PASSWORD, PEOPLE_BASE, slapd
+from tests.support.slapd import ACCOUNT_PASSWORD, PASSWORD, slapd
 
 pytestmark = pytest.mark.needs("slapd", "slapadd", "ldapmodify")
 
@@ -23,16 +23,7 @@ def test_who_is_disabled_in_the_directory_is_out_at_the_next_renewal(tmp_path: P
     site.policy(role("team", "pods", Group="developers"))
     (site.folder / "ldap-password").write_text(ACCOUNT_PASSWORD)
     with slapd(tmp_path / "slapd", ca) as directory:
-        staff = {
-            "name": "staff",
-            "type": "ldap",
-            "url": directory.ldaps,
-            "ca": str(directory.ca),
-            "bindDN": ACCOUNT,
-            "bindPasswordFile": "ldap-password",
-            "userSearch": {"baseDN": PEOPLE_BASE},
-            "groupSearch": {"baseDN": GROUPS_BASE},
-        }
+        staff = directory.identity("ldap-password")
         with site.in_process(clock=clock, identity=[staff]) as gateway, gateway.http() as http:
             pair = http.get("/auth", auth=("alice", PASSWORD)).json()
             clock.advance(LIFETIME / 2)

@@ -210,7 +210,8 @@ def _walk_admin(running: Running) -> None:
     running.person()
     running.chromium.go(f"{running.url}/auth/staff")
     running.fill_in("root")
-    for name in ("", "/refusals", "/who-can", "/who-can?verb=get&resource=pods", "/replicas"):
+    pages = ("", "/decisions", "/refusals", "/accounts", "/who-can", "/who-can?verb=get&resource=pods", "/replicas")
+    for name in pages:
         running.go(f"/auth/admin{name}", f"admin{name.partition('?')[0].replace('/', '-')}")
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import IMPERSONATION, REQUEST_HEADER, ClusterSite, Front, served
 from tests.interop.support.people import NAMESPACES, manifests
-from tests.interop.support.programs import SPIRE, Kubernetes, not_built, versions
+from tests.interop.support.programs import OTHERS, Kubernetes, not_built, versions
 from tests.support.gateway import Login
 from tests.support.missing import missing
 
@@ -23,7 +23,7 @@ from tests.support.missing import missing
     ids=lambda version: f"kubernetes-{version}",
 )
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    lacking = not_built(lambda module: module != SPIRE)
+    lacking = not_built(lambda module: module not in OTHERS)
     if lacking:
         missing(*lacking, "`make interop` builds them")
     kubernetes: Kubernetes = request.param

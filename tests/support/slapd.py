@@ -105,6 +105,19 @@ class Slapd:
             groups or GroupSearch(GROUPS_BASE),
         )
 
+    def identity(self, password_file: str) -> dict[str, object]:
+        """An entry below ``identity`` of a gateway's configuration; the file has `ACCOUNT_PASSWORD`."""
+        return {
+            "name": "staff",
+            "type": "ldap",
+            "url": self.ldaps,
+            "ca": str(self.ca),
+            "bindDN": ACCOUNT,
+            "bindPasswordFile": password_file,
+            "userSearch": {"baseDN": PEOPLE_BASE},
+            "groupSearch": {"baseDN": GROUPS_BASE},
+        }
+
     def disable(self, uid: str) -> None:
         """The account has expired long ago, as an administrator writes it."""
         change = f"dn: uid={uid},{PEOPLE_BASE}\nchangetype: modify\nreplace: shadowExpire\nshadowExpire: 1\n"

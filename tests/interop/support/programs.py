@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "interop-build"
-SPIRE = "spire"
+ETCD, SPIRE, DEX, KEYCLOAK = "etcd", "spire", "dex", "keycloak"
+# Without these, only their own tests cannot run.
+OTHERS = frozenset((SPIRE, DEX, KEYCLOAK))
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,22 @@ def versions() -> tuple[Kubernetes, ...]:
 
 
 def etcd() -> Path:
-    return listed()["etcd"]["etcd"]
+    return listed()[ETCD]["etcd"]
+
+
+def dex() -> Path:
+    return listed()[DEX]["dex"]
 
 
 def spire(program: str) -> Path:
     return listed()[SPIRE][program]
+
+
+def reason_not_built(module: str) -> str:
+    """Why ``scripts/interop-build`` could not make *module*, which only some tests need."""
+    (folder,) = {path.parent for path in listed()[ETCD].values()}
+    reason = folder.parent / "not-built" / module
+    return reason.read_text().strip() if reason.exists() else f"{module} is not built: `make interop` builds it"
 
 
 def not_built(wanted: Callable[[str], bool]) -> list[str]:

@@ -18,6 +18,7 @@ from ostiary.core.authentication_context import (
     satisfied_until,
     satisfies,
     with_context,
+    with_latest_context,
     without_context,
 )
 from ostiary.interfaces.identity import RequiredAuthentication
@@ -52,6 +53,18 @@ def test_nothing_of_an_earlier_sign_in_stays(earlier: AuthenticationContext, lat
     assert twice == with_context(USER, later)
     assert without_context(twice) == USER
     assert list(twice.extra) == sorted(twice.extra)
+
+
+@given(CONTEXTS, CONTEXTS)
+def test_a_refresh_keeps_one_of_the_two_whole_and_never_an_older_one(
+    said_now: AuthenticationContext, said_before: AuthenticationContext
+) -> None:
+    """A mixture could have the second factor of an old sign-in, and the time of a new one."""
+    kept = context_of(with_latest_context(with_context(USER, said_now), with_context(USER, said_before)))
+    assert kept in (said_now, said_before)
+    if said_before.auth_time is not None:
+        assert kept.auth_time is not None
+        assert kept.auth_time >= said_before.auth_time
 
 
 def test_the_keys_and_forms_are_those_that_others_rely_on() -> None:

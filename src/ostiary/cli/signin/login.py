@@ -17,9 +17,9 @@ from ostiary.cli.signin.step_up import ANY_RULE, prove_rule
 from ostiary.cli.signin.turn import Turn
 
 DESCRIPTION = """\
-Sign in at a gateway: with your browser; without one, as over SSH, with a short code and a browser on another machine;
-or with a password, if the gateway asks for one. kubectl then needs no sign-in until the session ends, and
-runs `ostiary get-token` (see `ostiary kubeconfig`).
+Sign in at a gateway: with the Kerberos ticket that you have, if the gateway takes it; with your browser; without one,
+as over SSH, with a short code and a browser on another machine; or with a password, if the gateway asks for one.
+kubectl then needs no sign-in until the session ends, and runs `ostiary get-token` (see `ostiary kubeconfig`).
 
 With --step-up you confirm, in the session that you have, that it is you: see "require a second factor".
 

@@ -154,17 +154,18 @@ def _subject(revocation: Revocation) -> RevokedSubject:
 
 def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[RevokedSubject]:
     """One for each user. Where no session came from an origin, it has no owner, and there is no JWT to refuse."""
-    last: dict[str, Revocation] = {}
+    by_owner: dict[str, list[Revocation]] = {}
     for each in revocations:
         if each.kind is RevocationKind.ORIGIN and each.owner:
-            last[each.owner] = each
+            by_owner.setdefault(each.owner, []).append(each)
     return [
         RevokedSubject(
             username=owner,
-            sequence=each.sequence or None,
-            issued_until=_issued_until(each.recorded_at or each.at or now),
+            # One that could not be stored yet is later than everything.
+            sequence=max(each.sequence for each in ended) if all(each.sequence for each in ended) else None,
+            issued_until=_issued_until(max(each.recorded_at or each.at or now for each in ended)),
         )
-        for owner, each in last.items()
+        for owner, ended in by_owner.items()
     ]
 
 

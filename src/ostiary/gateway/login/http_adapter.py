@@ -67,7 +67,7 @@ class LoginHandler:
         if answer.stream is None:
             exchange.respond(answer.status, headers, answer.body)
         else:
-            await _send_stream(exchange, answer.status, headers, answer.stream)
+            await send_stream(exchange, answer.status, headers, answer.stream)
 
     def _refuse_unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
         request = passage.exchange.request
@@ -117,7 +117,7 @@ def _own_certificate(passage: Passage) -> bytes | None:
     return context.certificate if isinstance(context, ListenerContext) else None
 
 
-async def _send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
+async def send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
     """Send a body piece by piece. Whoever does not read it is cut; it ends when the gateway stops."""
     answer = StreamedAnswer(exchange)
     answer.begin(code, headers)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ostiary.gateway.look.colours import DARK_ACCENT, LIGHT_ACCENT, text_on
 from ostiary.gateway.look.languages import LANGUAGES
+
+# HAProxy gets a page in a frame of 16 KiB, of which the rest of a page takes less than 10.
+MOST_CARRIED = 5 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,10 @@ class Look:
     help: str = ""
     support: str = ""
     languages: tuple[str, ...] = LANGUAGES
+
+    def for_other_proxies(self) -> Look:
+        """The same for pages that a proxy carries whole in a buffer of its own, without images that do not fit."""
+        return self if len(self.logo) + len(self.favicon) <= MOST_CARRIED else replace(self, logo="", favicon="")
 
     @property
     def colours(self) -> Mapping[str, str]:

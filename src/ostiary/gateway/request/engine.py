@@ -219,6 +219,7 @@ class Engine:
             ask=self._ask,
             # Another proxy does not wait for minutes.
             holds=parts.answer_allowed is None,
+            trusted_proxies=parts.trusted_proxies,
         )
 
     def _browser_gate(self, parts: EngineParts) -> BrowserGate | None:

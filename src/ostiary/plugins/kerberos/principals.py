@@ -63,6 +63,8 @@ class PrincipalNames:
             raise _refusal(principal, "it is a service or has an instance that is not among the instances")
         if not is_plain(name):
             raise _refusal(principal, "its name has characters that are not accepted")
+        if name.endswith("$"):
+            raise _refusal(principal, "it is the account of a computer or of a managed service")
         name = name.lower() if realm.lowercase else name
         return realm.prefix + "/".join((name, *instance)) + realm.suffix
 

@@ -88,16 +88,26 @@ class TokenEndpoint:
         headers = self._client.authenticate(form, metadata)
         url = metadata.token_endpoint
         answer = await self._outbound.ask("POST", url, headers=headers, form=form)
-        return self._tokens(answer, url, refused=_REFUSED[form["grant_type"]])
+        return self._tokens(answer, url, grant_type=form["grant_type"])
 
-    def _tokens(self, answer: HttpAnswer, url: str, *, refused: tuple[str, str]) -> Tokens:
+    def _tokens(self, answer: HttpAnswer, url: str, *, grant_type: str) -> Tokens:
         if answer.status == 200 and isinstance(answer.body, dict):
             return answer.body
-        if answer.status == 400 and answer.text("error") == "invalid_grant":
-            summary, cause = refused
+        if answer.status == 400 and _is_refusal(answer, grant_type):
+            summary, cause = _REFUSED[grant_type]
             raise LoginRefused(summary, cause=cause)
         reported, hint = reported_error(answer)
         raise self._outbound.failure(url, f"it answered a code with status {answer.status}{reported}", hint)
+
+
+def _is_refusal(answer: HttpAnswer, grant_type: str) -> bool:
+    """Whether the issuer does not accept the code or the refresh token, rather than the request or the client."""
+    if answer.text("error") == "invalid_grant":
+        return True
+    # Dex calls the request invalid if it has revoked or forgotten the refresh token.
+    description = answer.text("error_description").lower()
+    is_about_it = grant_type == "refresh_token" and description.startswith("refresh token ")
+    return is_about_it and answer.text("error") == "invalid_request"
 
 
 def reported_error(answer: HttpAnswer) -> tuple[str, str | None]:

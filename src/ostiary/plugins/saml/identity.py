@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-from cryptography import x509
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import read_settings
-from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
+from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import (
     Identified,
     LoginRequest,
@@ -38,21 +37,22 @@ from ostiary.interfaces.identity import (
 )
 from ostiary.interfaces.logout import Logout, SignOut
 from ostiary.plugins.claims.groups import ClaimedGroups
-from ostiary.plugins.common.jwt.issuer import usable_url
 from ostiary.plugins.common.outbound import Outbound
 from ostiary.plugins.common.renewal import Renewal, sign_in_again
 from ostiary.plugins.saml import bindings, logout, messages
 from ostiary.plugins.saml.assertion import Assertion
 from ostiary.plugins.saml.assertion_reading import AssertionExpired, Expected
+from ostiary.plugins.saml.configured import metadata_source, outbound_to_metadata, own_key
 from ostiary.plugins.saml.metadata.ours import own_metadata
-from ostiary.plugins.saml.metadata.reading import IdentitySystem, read_metadata
-from ostiary.plugins.saml.metadata.source import SYSTEM, MetadataFile, MetadataSource, MetadataUrl
+from ostiary.plugins.saml.metadata.reading import IdentitySystem
+from ostiary.plugins.saml.metadata.source import MetadataSource
 from ostiary.plugins.saml.response import ResponseRules, SignInDeclined, read_response
 from ostiary.plugins.saml.settings import Binding, SamlSettings, Signed
-from ostiary.plugins.saml.xml.documents import DocumentRefused, serialize
-from ostiary.plugins.saml.xml.keys import KeyPair, OwnKey, read_certificate
+from ostiary.plugins.saml.xml.documents import DocumentRefused, quoted, serialize
+from ostiary.plugins.saml.xml.keys import KeyPair, OwnKey
 from ostiary.plugins.saml.xml.signatures import KeyUnknown
 
+T = TypeVar("T")
 METADATA_TYPE = "application/samlmetadata+xml"
 _REQUEST_ID, _CONTEXTS = "request id", "contexts"
 _NOT_BEGUN = "this sign-in did not start in this browser, or has expired: start again"
@@ -103,10 +103,10 @@ class SamlIdentity(ClaimedGroups):
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> SamlIdentity:
         settings = read_settings(SamlSettings, fields, context.directory)
-        key = _own_key(settings, fields, context.clock)
-        outbound = _outbound(settings, fields)
+        key = own_key(settings, fields, context.clock)
+        outbound = outbound_to_metadata(settings, fields)
         return cls(
-            _source(settings, fields, outbound, context.clock),
+            metadata_source(settings, fields, outbound, context.clock),
             base_url=f"{context.external_url.rstrip('/')}/auth/{context.name}",
             settings=settings,
             key=key,
@@ -163,7 +163,7 @@ class SamlIdentity(ClaimedGroups):
         assertion = await self._assertion(request, request_id)
         contexts = json.loads(remembered.get(_CONTEXTS, "[]"))
         if contexts and assertion.context_class not in contexts:
-            raise LoginRefused(_TOO_WEAK, cause=f'the AuthnContextClassRef is "{assertion.context_class}"')
+            raise LoginRefused(_TOO_WEAK, cause=f"the AuthnContextClassRef is {quoted(assertion.context_class)}")
         return Identified(
             self._settings.attributes.user(assertion),
             session_id=logout.sign_in_id(assertion.name_id, assertion.session_index),
@@ -175,22 +175,26 @@ class SamlIdentity(ClaimedGroups):
         )
 
     async def _assertion(self, request: LoginRequest, request_id: str) -> Assertion:
-        system = await self._source.current()
         try:
             data = bindings.from_post(request.form, bindings.RESPONSE)
-            try:
-                return self._read(data, system, request, request_id)
-            except KeyUnknown:
-                newer = await self._source.newer(system)
-                if newer is system:
-                    raise
-                return self._read(data, newer, request, request_id)
+            return await self._believe(lambda system: self._read(data, system, request, request_id))
         except AssertionExpired as expired:
             raise LoginRefused(_LATE, cause=f"SAML response: {expired}") from None
         except DocumentRefused as refused:
             raise LoginRefused(_INVALID, cause=f"SAML response: {refused}") from None
         except SignInDeclined as declined:
             raise LoginRefused(_DECLINED, cause=f"SAML response: its status is {declined}") from None
+
+    async def _believe(self, read: Callable[[IdentitySystem], T]) -> T:
+        """What *read* makes of a message; once more, if no key fits and the identity system has new ones."""
+        system = await self._source.current()
+        try:
+            return read(system)
+        except KeyUnknown:
+            newer = await self._source.newer(system)
+            if newer is system:
+                raise
+            return read(newer)
 
     def _read(self, data: bytes, system: IdentitySystem, request: LoginRequest, request_id: str) -> Assertion:
         expected = Expected(
@@ -210,18 +214,21 @@ class SamlIdentity(ClaimedGroups):
         if logout.is_answer(request):
             # Of a person who has signed out here before. Whatever it says, nothing ends by it.
             return Logout(verified=False, is_return=True)
-        system = await self._source.current()
+        now, skew = self._clock.now(), self._settings.clock_skew
         try:
-            requested = logout.read_logout_request(
-                request,
-                system,
-                destination=self._logout_url,
-                algorithms=self._settings.algorithms,
-                now=self._clock.now(),
-                skew=self._settings.clock_skew,
+            requested = await self._believe(
+                lambda system: logout.read_logout_request(
+                    request,
+                    system,
+                    destination=self._logout_url,
+                    algorithms=self._settings.algorithms,
+                    now=now,
+                    skew=skew,
+                )
             )
         except DocumentRefused as refused:
-            raise LoginRefused("the logout request is not accepted", cause=f"SAML logout request: {refused}") from None
+            raise LoginRefused("the logout is not accepted", cause=f"SAML logout request: {refused}") from None
+        system = await self._source.current()
         return Logout(
             session_id=requested.session_id,
             subject=requested.subject,
@@ -230,9 +237,7 @@ class SamlIdentity(ClaimedGroups):
             answer=self._logout_answer(system, requested),
         )
 
-    def _logout_answer(
-        self, system: IdentitySystem, requested: logout.LogoutRequested
-    ) -> Redirect | PostedForm | None:  # fmt: skip
+    def _logout_answer(self, system: IdentitySystem, requested: logout.LogoutRequested) -> Redirect | PostedForm | None:
         pair, binding = self._pair(), logout.endpoint_of(system, requested.binding)
         if pair is None or binding is None:
             return None
@@ -277,67 +282,3 @@ class SamlIdentity(ClaimedGroups):
 
     def _pair(self) -> KeyPair | None:
         return None if self._key is None else self._key.current()
-
-
-# --- settings ---
-
-
-def _own_key(settings: SamlSettings, fields: Fields, clock: Clock) -> OwnKey | None:
-    if settings.key_file is None and settings.certificate_file is None:
-        if settings.encryption.required:
-            fields.problem("encrypted assertions need a key", "encryption", "set keyFile and certificateFile")
-        return None
-    if settings.key_file is None or settings.certificate_file is None:
-        fields.problem("keyFile and certificateFile are set together, or not at all", "keyFile")
-        return None
-    key = OwnKey(settings.key_file, settings.certificate_file, clock=clock)
-    key.check(fields)
-    return key
-
-
-def _outbound(settings: SamlSettings, fields: Fields) -> Outbound:
-    try:
-        return Outbound(SYSTEM, ca=settings.ca)
-    except ConfigurationError as error:
-        fields.problem(error.cause or error.summary, "ca")
-        # Never asked: with a problem noted, the gateway does not start.
-        return Outbound(SYSTEM)
-
-
-def _source(settings: SamlSettings, fields: Fields, outbound: Outbound, clock: Clock) -> MetadataSource:
-    read = _Reader(settings, _pinned(settings, fields))
-    url, path = settings.metadata_url, settings.metadata_file
-    if bool(url) == (path is not None):
-        mistake = "either metadataFile or metadataURL is set" + (", not both" if url else ": it is missing")
-        fields.problem(mistake, "metadataFile", "the identity system has a page or a button for its metadata")
-    if url and usable_url(url, plain=True) is None:
-        fields.problem("it is not a https URL", "metadataURL", "plain http is for this machine only")
-    if path is None:
-        return MetadataUrl(url, read, outbound, refresh=settings.metadata_refresh, clock=clock)
-    source = MetadataFile(path, read, clock=clock)
-    source.file.check(fields, "metadataFile")
-    return source
-
-
-def _pinned(settings: SamlSettings, fields: Fields) -> Sequence[x509.Certificate]:
-    if settings.metadata_certificate_file is None:
-        return ()
-    try:
-        return (read_certificate(str(settings.metadata_certificate_file)),)
-    except ConfigurationError as error:
-        fields.problem(f"{error.summary}: {error.cause}", "metadataCertificateFile")
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    settings: SamlSettings
-    pinned: Sequence[x509.Certificate]
-
-    def __call__(self, data: bytes) -> IdentitySystem:
-        return read_metadata(
-            data,
-            entity_id=self.settings.identity_system,
-            pinned=next(iter(self.pinned), None),
-            algorithms=self.settings.algorithms,
-        )

@@ -120,7 +120,6 @@ def _open_assertion(
     if decryption_key is None:
         raise DocumentRefused("the assertion is encrypted, and there is no RSA key to open it (setting keyFile)")
     assertion = decrypt_element(encrypted[0], decryption_key, cbc=rules.cbc)
-    check_ids(assertion)
     if assertion.tag != name(SAML, "Assertion") or _has_another_assertion(assertion):
         raise DocumentRefused("what is encrypted is not one assertion")
     return assertion

@@ -19,6 +19,8 @@ from ostiary.core.config import Reading, parse
 from ostiary.gateway.config import load, loading, warnings
 from ostiary.gateway.config.loading import read_sections
 from ostiary.gateway.config.schema import gateway_schema
+from ostiary.plugins.kerberos.principals import Principal
+from tests.support.keytab import FORMAT, entry
 
 ROOT = Path(__file__).parents[4]
 SCHEMA: dict[str, Any] = gateway_schema()
@@ -216,6 +218,19 @@ identity:
   realmRoles: true
   clientRoles: [gateway]
   offlineAccess: true
+- name: domain
+  type: kerberos
+  keytab: gateway.keytab
+  servicePrincipals: [HTTP/gateway.example.com@EXAMPLE.COM]
+  realms: [{name: EXAMPLE.COM, lowercase: true}, {name: PARTNER.COM, prefix: "partner:", suffix: "@PARTNER.COM"}]
+  instances: [admin]
+  channelBinding: required
+  renewal: kdc
+- name: partner
+  type: saml
+  metadataURL: https://idp.example.com/metadata
+  attributes: {username: mail, groups: groups}
+  encryption: {cbc: true}
 - name: public
   type: github
   clientID: gateway
@@ -306,6 +321,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "tls-key.pem").write_bytes(leaf.private_key_pem.bytes())
     for name in ("cluster-token", "caller-token", "secret"):
         (directory / name).write_text("token")
+    service = Principal(("HTTP", "gateway.example.com"), "EXAMPLE.COM")
+    (directory / "gateway.keytab").write_bytes(FORMAT + entry(service, 1))
     (directory / "logo.svg").write_text("<svg/>")
     (directory / "issuer-secret").write_text("0123456789abcdef0123456789abcdef")
     (directory / "collector-headers").write_text("X-Api-Key: 123\n")
@@ -396,7 +413,8 @@ def test_types_of_others_may_have_settings_of_their_own() -> None:
 
 def test_schema_and_loader_know_the_same_fields_everywhere(directory: Path) -> None:
     """The loader says what it asked for; what it asks for is what the schema has, and no section is left out."""
-    pytest.importorskip("ldap", reason="python-ldap is not installed")
+    for library in ("ldap", "gssapi"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
     seen: set[int] = set()
     for text in (EXAMPLE, OTHERS, SIGN_IN, *STORES):
         validate(yaml.safe_load(text))

@@ -14,22 +14,14 @@ from ostiary.errors import ConfigurationError
 from ostiary.plugins.kerberos.checks import usable_services
 from ostiary.plugins.kerberos.keytab import KeytabEntry, read_keytab
 from ostiary.plugins.kerberos.principals import Principal
+from tests.support.keytab import FORMAT, entry
 
 GATEWAY = Principal(("HTTP", "gateway.example.com"), "EXAMPLE.COM")
-KEY = b"k" * 32
-
-
-def entry(service: Principal, version: int, *, wide: bool = True) -> bytes:
-    texts = (service.realm, *service.components)
-    counted = b"".join(struct.pack(">H", len(text)) + text.encode() for text in texts)
-    data = struct.pack(">H", len(service.components)) + counted + struct.pack(">II", 1, 0)
-    data += struct.pack(">BHH", version & 0xFF, 18, len(KEY)) + KEY + (struct.pack(">I", version) if wide else b"")
-    return struct.pack(">i", len(data)) + data
 
 
 def write(folder: Path, *parts: bytes) -> str:
     path = folder / "keytab"
-    path.write_bytes(b"\x05\x02" + b"".join(parts))
+    path.write_bytes(FORMAT + b"".join(parts))
     return str(path)
 
 
@@ -39,7 +31,7 @@ def test_it_has_the_principals_with_the_versions_of_their_keys(tmp_path: Path) -
     assert read_keytab(path) == (KeytabEntry(GATEWAY, 3), KeytabEntry(GATEWAY, 300))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x05\x01", b"\x05\x02" + entry(GATEWAY, 1)[:-9], b"\x05\x02\0\0\0\1x"])
+@pytest.mark.parametrize("content", [b"", b"\x05\x01", FORMAT + entry(GATEWAY, 1)[:-9], b"\x05\x02\0\0\0\1x"])
 def test_anything_else_is_refused_without_a_word_of_it(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "keytab"
     path.write_bytes(content)
@@ -57,7 +49,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 @given(st.binary(max_size=120))
 def test_no_bytes_do_any_harm(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any-keytab"
-    path.write_bytes(b"\x05\x02" + content)
+    path.write_bytes(FORMAT + content)
     # Nothing but what a wrong keytab is told with.
     with suppress(ConfigurationError):
         read_keytab(str(path))

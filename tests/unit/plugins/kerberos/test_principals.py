@@ -73,6 +73,7 @@ def test_what_is_no_principal_is_none(text: str) -> None:
         ("HTTP/web.example.com@EXAMPLE.COM", None),
         ("alice/admin/admin@EXAMPLE.COM", None),
         ("alice@EVIL.COM", None),
+        ("WORKSTATION7$@EXAMPLE.COM", None),
         ("alice@example.com", None),
         ("other:alice@EXAMPLE.COM", None),
         ("alice\\@PARTNER.COM@EXAMPLE.COM", None),

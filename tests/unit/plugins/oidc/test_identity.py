@@ -587,6 +587,25 @@ async def test_somebody_whose_account_has_ended_is_refused_at_renewal(make: Make
     assert "refresh-canary" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.parametrize(
+    ("description", "error"),
+    [
+        ("Refresh token is invalid or has already been claimed by another client.", LoginRefused),
+        ("Refresh token expired.", LoginRefused),
+        ("No refresh token is found in request.", ProviderError),
+        ("", ProviderError),
+    ],
+)
+async def test_dex_calls_the_request_invalid_where_it_means_the_refresh_token(
+    make: Make, issuer: Issuer, description: str, error: type[OstiaryError]
+) -> None:
+    provider = make()
+    kept = kept_of(await sign_in_and_keep(provider, issuer))
+    issuer.failures["/token"] = Reply(400, {"error": "invalid_request", "error_description": description})
+    with pytest.raises(error):
+        await provider.ask_again(UserInfo("7f3a"), kept)
+
+
 @pytest.mark.parametrize("status", [401, 500, 503])
 async def test_an_issuer_that_cannot_be_asked_at_renewal_is_an_outage_and_no_refusal(
     make: Make, issuer: Issuer, status: int

@@ -224,8 +224,11 @@ async def test_cbc_is_a_choice_of_the_operator_and_its_failures_look_alike(tmp_p
 async def test_clocks_may_differ_a_little(tmp_path: Path, clock: FakeClock) -> None:
     service = Service(tmp_path, clock, clockSkew="1m")
     begun = await service.begin()
-    response = text(service.idp.signed_response(begun.asked, not_before=begun.asked.at(seconds=50)))
+    response = text(service.idp.signed_response(begun.asked, not_before=begun.asked.at(seconds=61)))
+    await refused(service, begun, response, "not valid before", says="came too late")
+    clock.advance(seconds=1)
     assert await service.finish(begun, response)
+    clock.advance(seconds=-1)
     clock.advance(minutes=5, seconds=59)
     assert await service.finish(begun, response)
     clock.advance(seconds=1)

@@ -178,6 +178,22 @@ async def test_the_identity_system_is_told_who_has_signed_out(service: Service) 
     assert "&Signature=" in away.url
 
 
+async def test_the_name_goes_back_with_its_qualifiers(service: Service) -> None:
+    begun = await service.begin()
+    assertion = service.idp.assertion(begun.asked, "alice")
+    for key in ("NameQualifier", "SPNameQualifier"):
+        assertion.find("saml:Subject/saml:NameID", NS).set(key, f"the-{key}")
+    response = service.idp.response(begun.asked, service.idp.sign(assertion))
+    identified = await service.finish(begun, response)
+    away = await service.provider.sign_out(SignOut(identified.sign_out_hint, LOGOUT))
+    assert isinstance(away, Redirect)
+    name_id = message_of(away).find("saml:NameID", NS)
+    assert (name_id.get("NameQualifier"), name_id.get("SPNameQualifier")) == (
+        "the-NameQualifier",
+        "the-SPNameQualifier",
+    )
+
+
 async def test_there_is_nothing_to_do_where_nothing_can_be_done(tmp_path: Path, clock: FakeClock) -> None:
     idp = IdentitySystem()
     without = idp.metadata()
@@ -199,6 +215,6 @@ async def test_there_is_nothing_to_do_where_nothing_can_be_done(tmp_path: Path, 
 
 
 async def refused(service: Service, request: LoginRequest, cause: str) -> None:
-    with pytest.raises(LoginRefused, match="logout request is not accepted") as refusal:
+    with pytest.raises(LoginRefused, match="the logout is not accepted") as refusal:
         await service.provider.handle_logout(request)
     assert cause in str(refusal.value.cause)

@@ -20,6 +20,7 @@ from ostiary.plugins.saml.xml.documents import DocumentRefused
 from ostiary.testing import FakeClock
 from tests.support.saml.documents import MD, IdentitySystem, sign, signer, text
 from tests.support.saml.service import Service
+from tests.unit.plugins.saml.test_logout import by_redirect, logout_request
 
 
 def read(document: etree._Element | bytes, **options: Any) -> Described:
@@ -184,3 +185,10 @@ async def test_metadata_that_cannot_be_used_is_an_outage(fetched: Service, addre
     with pytest.raises(ProviderError) as failure:
         await fetched.begin()
     assert "not SAML metadata" in str(failure.value.cause)
+
+
+async def test_a_logout_with_a_new_key_is_believed_as_well(fetched: Service, address: Address) -> None:
+    await fetched.begin()
+    newer = signer("idp-new")
+    address.document = text(fetched.idp.metadata(newer))
+    assert (await fetched.provider.handle_logout(by_redirect(logout_request(fetched), newer))).subject == "alice"

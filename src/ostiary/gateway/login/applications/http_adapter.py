@@ -42,7 +42,7 @@ class ApplicationPages:
         self._applications = applications
         self._sign_ins = sign_ins
         self._starts = AddressLimit(starts)
-        self._readers = Readers(look, secure=applications.secure)
+        self._readers = Readers(look.for_other_proxies(), secure=applications.secure)
         self._trusted = trusted_proxies
 
     async def begin_sign_in(

@@ -109,7 +109,8 @@ class Logouts:
             return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
             answer = self._events.record_failure(error, request, provider.name)
-        if any(ended):
+        if len(ended) > 1:
+            # Of one name nothing was there: what the other names ended is what happened.
             ended.pop("", None)
         for username, count in ended.items():
             self._events.record_logout(

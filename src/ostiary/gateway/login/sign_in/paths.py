@@ -89,12 +89,12 @@ class SignInPaths:
 
         One with which a browser returns is only parked. One that ends a sign-in is judged by what it says.
         """
+        match path:
+            # With the name always: without it, it is our own page.
+            case [name, "logout"]:
+                return self._logouts.takes(self._identity.get(name))
         provider, rest = self._find_provider(path)
-        if provider is None:
-            return False
-        return (rest == ["provider"] and returns_by_post(provider)) or (
-            rest == ["logout"] and self._logouts.takes(provider)
-        )
+        return provider is not None and rest == ["provider"] and returns_by_post(provider)
 
     def _find_provider(self, path: list[str]) -> tuple[Identity | None, list[str]]:
         """The provider that *path* names, or the only one; and the rest of the path."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets
 from ostiary.errors import ProviderError, TooManyRequests
+from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.browser_request import browser_request
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
@@ -83,7 +84,9 @@ class StepUpGate:
         clock: Clock,
         ask: Ask,
         holds: bool,
+        trusted_proxies: Sequence[Network] = (),
     ) -> None:
+        self._trusted = trusted_proxies
         self._parts = parts
         self._authenticator = authenticator
         self._answers = answers
@@ -143,7 +146,7 @@ class StepUpGate:
             token.session.id,
             rule.name,
             describe_request(passage.plan.info),
-            passage.exchange.connection.remote_address,
+            self._address(passage),
         )
         username = token.user.username
         has_place = self._seconds > 0 and places.take(username)
@@ -162,6 +165,12 @@ class StepUpGate:
             self._ask(passage, goes_on)
         elif not passage.exchange.gone and not passage.exchange.ended:
             self._require(passage, rule)
+
+    def _address(self, passage: Passage) -> str:
+        """Where the request comes from, as far as trusted proxies vouch for it: the person reads it."""
+        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
+        remote = passage.exchange.connection.remote_address
+        return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
     async def _wait(self, passage: Passage, demand: Demand) -> TokenInUse | None:
         """The token when its session has changed; None if the request is not to go on, or was answered."""

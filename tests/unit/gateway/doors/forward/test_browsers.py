@@ -97,7 +97,7 @@ async def test_nginx_gets_the_redirect_and_pages_in_headers_of_one_line(tmp_path
 
 
 def test_the_script_of_the_pages_means_the_same_on_one_line() -> None:
-    script = files("ostiary.gateway.login.pages").joinpath("assets", "copy.js").read_text()
+    script = files("ostiary.gateway.login.pages").joinpath("assets", "page.js").read_text()
     lines = [line.strip() for line in script.splitlines()]
     assert not [line for line in lines if "//" in line or "`" in line], "a comment would swallow the rest"
     assert [line for line in lines if not line.endswith(("{", "}", ";", ","))] == [], "a line without its end"

@@ -14,7 +14,7 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.sessions.logouts import DOUBTFUL_PER_MINUTE
 from ostiary.interfaces.identity import Identified, LoginRequest, PostedForm, Redirect
 from ostiary.interfaces.logout import Logout, SignOut
-from ostiary.interfaces.token_store import Revocation, RevocationKind
+from ostiary.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary.model import Secret, UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
 from ostiary.testing import FakeClock
@@ -208,16 +208,18 @@ async def test_a_logout_before_the_command_line_fetches_its_tokens_refuses_them(
     assert await gateway.tokens_kept() == 0
 
 
-async def test_a_logout_between_the_page_and_the_token_leaves_no_token(make: Make, clock: FakeClock) -> None:
-    provider = Leaving()
+@pytest.mark.parametrize("looks", [1, 2])
+async def test_a_logout_between_the_page_and_the_token_leaves_no_token(
+    make: Make, clock: FakeClock, looks: int
+) -> None:
+    """However often the browser's session was looked up by then."""
     store = EndsMeanwhile(clock)
-    gateway = make(provider, store=store)
+    gateway = make(Leaving(), store=store)
     browser = Browser(gateway)
     await browser.sign_in()
     form = {"form_token": await browser.form_token()}
     (session,) = await store.sessions()
-    # After the browser's session was found, and before anything is made of it.
-    store.ends.append(Revocation(RevocationKind.ORIGIN, session.origins[0]))
+    store.ends, store.looks = [Revocation(RevocationKind.ORIGIN, session.origins[0])], looks
     answer = await browser.post("/auth/token", form)
     assert store.ends == []
     assert answer.status == 403
@@ -225,17 +227,19 @@ async def test_a_logout_between_the_page_and_the_token_leaves_no_token(make: Mak
 
 
 class EndsMeanwhile(MemoryTokenStore):
-    """Carries out a revocation right after somebody has asked for the number of the last one."""
+    """Carries out a revocation right after so many look-ups."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
         self.ends: list[Revocation] = []
+        self.looks = 0
 
-    async def revocations_after(self, sequence: int | None) -> Any:
-        batch = await super().revocations_after(sequence)
-        while self.ends:
+    async def find(self, digest: bytes) -> Found | None:
+        entry = await super().find(digest)
+        self.looks -= 1
+        while self.ends and self.looks == 0:
             await self.revoke(self.ends.pop())
-        return batch
+        return entry
 
 
 async def test_who_signs_in_after_a_logout_stays(make: Make) -> None:
@@ -376,6 +380,14 @@ async def test_at_a_provider_that_takes_no_logouts_there_is_no_such_page(make: M
     foreign = await gateway.get("/auth/idp1/logout", method="POST", headers=(("origin", "https://idp.test"),))
     assert foreign.status == 403
     assert (await make(Leaving()).get("/auth/idp1/logout", method="PUT")).status == 405
+
+
+async def test_our_own_page_takes_no_form_of_another_site(make: Make) -> None:
+    """With one provider its name may be left out, but not here."""
+    gateway = make(Leaving())
+    for path in ("/auth/logout", "/auth/provider/logout"):
+        answer = await gateway.get(path, method="POST", headers=(("origin", "https://idp.test"),))
+        assert answer.status == 403
 
 
 # --- how a browser goes on ---

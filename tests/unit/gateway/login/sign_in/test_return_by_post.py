@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,10 +11,10 @@ import pytest
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary.interfaces.identity import Identified, LoginRequest, PostedForm, PublishedDocument, Redirect
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
-from tests.unit.gateway.signing_in import Browser, Gateway, Make, Says, events, make
+from tests.unit.gateway.signing_in import URL, Browser, Gateway, Make, Says, events, hidden, make
 
 __all__ = ["make"]
 
@@ -174,3 +175,73 @@ async def test_a_provider_whose_redirect_has_no_state_breaks_its_contract(make: 
     gateway = make(Stateless())
     assert (await Browser(gateway).get("/auth")).status == 500
     assert events(gateway) == [LoginEventKind.CONTRACT_BROKEN]
+
+
+class ByForm(FormPost):
+    """The way there is a form, too; what proves the identity is good once, and there is a document about it."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.token_id = "assertion-1"
+
+    async def handle_client(self, request: LoginRequest) -> Any:
+        self.begun += 1
+        fields = (("SAMLRequest", "x"), (self.name, f"state-{self.begun}"))
+        return PostedForm("https://idp.example/sso", fields, (("id", "request"),), self.name)
+
+    async def handle_provider(self, request: LoginRequest) -> Any:
+        user = await super().handle_provider(request)
+        return Identified(user, token_id=self.token_id, once_until=self.clock.now() + timedelta(minutes=5))
+
+    async def publish_metadata(self, request: LoginRequest) -> Any:
+        return PublishedDocument(f"<x>{request.callback_url}</x>".encode(), "application/samlmetadata+xml")
+
+
+async def sign_in_by_form(gateway: Gateway) -> LoginAnswer:
+    browser = Browser(gateway)
+    page = await browser.get("/auth/idp1")
+    parked = await post_from_elsewhere(gateway, SAMLResponse="alice", RelayState=hidden(page, "RelayState"))
+    return await browser.get(parked.header("Location") or "")
+
+
+async def test_the_way_there_may_be_a_form(make: Make, clock: FakeClock) -> None:
+    gateway = make(ByForm(clock))
+    page = await Browser(gateway).get("/auth/idp1")
+    assert page.status == 200
+    assert "form-action 'self' https://idp.example" in (page.header("Content-Security-Policy") or "")
+    assert hidden(page, "SAMLRequest") == "x"
+    assert (await sign_in_by_form(gateway)).header("Location") == "/auth/token"
+
+
+async def test_what_proves_an_identity_may_be_good_once(make: Make, clock: FakeClock) -> None:
+    """In another login that is under way, with whatever browser: for as long as the provider itself would accept it."""
+    provider = ByForm(clock)
+    gateway = make(provider)
+    assert (await sign_in_by_form(gateway)).status == 303
+    again = await sign_in_by_form(gateway)
+    assert again.status == 403
+    assert LoginEventKind.REFUSED in events(gateway)
+    provider.token_id = "assertion-2"
+    assert (await sign_in_by_form(gateway)).status == 303
+    provider.token_id = "assertion-1"
+    clock.advance(minutes=5)
+    assert (await sign_in_by_form(gateway)).status == 303
+
+
+async def test_a_proof_that_is_good_once_has_a_name(make: Make, clock: FakeClock) -> None:
+    provider = ByForm(clock)
+    provider.token_id = ""
+    gateway = make(provider)
+    assert (await sign_in_by_form(gateway)).status == 500
+    assert await gateway.tokens_kept() == 0
+
+
+async def test_a_provider_may_publish_a_document(make: Make, clock: FakeClock) -> None:
+    gateway = make(ByForm(clock))
+    answer = await gateway.get("/auth/idp1/metadata")
+    assert (answer.status, answer.header("Content-Type")) == (200, "application/samlmetadata+xml")
+    assert answer.body == f"<x>{URL}/auth/provider</x>".encode()
+    assert (await gateway.get("/auth/metadata")).body == answer.body
+    assert (await gateway.get("/auth/idp1/metadata", method="PUT")).status == 405
+    assert (await make(FormPost()).get("/auth/idp1/metadata")).status == 404

@@ -41,7 +41,8 @@ class Asks(Says):
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
-        self.clock, self.user, self.amr, self.acr = clock, UserInfo("alice"), ("pwd",), ""
+        self.clock, self.user, self.acr = clock, UserInfo("alice"), ""
+        self.amr: tuple[str, ...] = ("pwd",)
 
     async def handle_client(self, request: LoginRequest) -> Any:
         self.asked.append(("client", request))
@@ -144,6 +145,7 @@ async def test_a_refresh_keeps_what_was_proved_last(make: Make, clock: FakeClock
 
     class Remembers(Refreshing):
         steps_up = True
+        stronger: UserInfo
 
         async def handle_client(self, request: LoginRequest) -> Any:
             return Identified(self.user, Secret("refresh")) if request.required is None else self.stronger

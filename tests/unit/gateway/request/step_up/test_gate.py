@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,7 @@ from ostiary.gateway.request.step_up import gate
 from ostiary.gateway.request.step_up.demands import Demand, DemandState
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
-from tests.support.http1 import Message, connected, get, turn, until, upstream
+from tests.support.http1 import Message, Upstreamed, connected, get, turn, until, upstream
 from tests.unit.gateway.request.gateways import ALICE, DENY, Gateway, ImmediatePolicy, at, serving
 from tests.unit.gateway.request.step_up.people import (
     PODS,
@@ -244,6 +245,29 @@ async def test_the_body_of_a_held_request_arrives_whole(tmp_path: Path) -> None:
             assert (await client.head()).status == 200
         (request,) = made.requests
         assert request.body == body
+
+
+async def test_a_terminal_waits_as_well(tmp_path: Path) -> None:
+    """client-go repeats no request that switches protocols: it must be held, or ``kubectl exec`` fails."""
+
+    async def terminal(connection: Upstreamed) -> None:
+        connection.upstream.requests.append(await connection.head())
+        connection.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n$ ")
+        await connection.rest()
+
+    shells = replace(RULE, verbs=("create",), resources=("pods/exec",))
+    async with (
+        upstream(terminal) as made,
+        serving(with_rules(tmp_path, at(made), rules=(shells,))) as site,
+        connected(site.port) as client,
+    ):
+        lines = ("Connection: Upgrade", "Upgrade: websocket", f"Authorization: Bearer {site.token}")
+        client.send(get(f"{WEB}/exec?command=sh", *lines))
+        assert (await demanded(site)).request == "get pods/exec web in the namespace prod"
+        assert made.requests == []
+        await prove(site, "mfa")
+        assert (await client.head()).status == 101
+        await until(lambda: site.streams == 1)
 
 
 # --- nobody is there, or nobody can ask ---

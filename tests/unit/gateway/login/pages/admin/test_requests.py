@@ -85,3 +85,15 @@ async def test_pages_of_refusals_are_the_whole_list(make: Make, clock: FakeClock
             clock.advance(1)
             area.authorizer.record(Attributes(UserInfo("new"), request_info()), DENIED)
     assert sorted(listed) == sorted(numbers)
+
+
+async def test_the_area_speaks_german(make: Make, clock: FakeClock) -> None:
+    area = Administered(make, clock)
+    await area.root.sign_in()
+    for path in ("", "/decisions", "/refusals", "/accounts", "/who-can?verb=get&resource=pods", "/replicas"):
+        answer = await area.root.get(f"/auth/admin{path}", headers=(("accept-language", "de"),))
+        assert answer.status == 200
+        text = text_of(answer)
+        assert '<html lang="de"' in text
+        for english in ("All sessions", "Service accounts", "Denied requests", "Next page", "Search"):
+            assert english not in text, (path, english)
