@@ -150,6 +150,18 @@ async def test_a_small_message_that_unpacks_into_a_huge_one_is_refused(service: 
     await refused(service, by_redirect(huge, service.idp.signer), "too large")
 
 
+@pytest.mark.parametrize("where", [b"<samlp:LogoutRequest ", b"</ds:SignedInfo>", b"</ds:KeyInfo>"], ids=str)
+async def test_a_message_that_takes_long_to_verify_is_refused_before(service: Service, where: bytes) -> None:
+    """Anybody can send one, and each key of the identity system would be tried with it."""
+    signed = text(sign(logout_request(service), signer("stranger")))
+    assert where in signed
+    names = b"".join(b'xmlns:n%d="urn:%d" ' % (each, each) for each in range(100))
+    more = where + names if where.startswith(b"<s") else b"<n/>" * 100 + where
+    document = base64.b64encode(signed.replace(where, more, 1)).decode()
+    request = LoginRequest("POST", "/auth/acme/logout", form=(("SAMLRequest", document),), callback_url=LOGOUT)
+    await refused(service, request, "more elements or namespaces")
+
+
 async def test_an_assertion_is_no_logout_request(service: Service) -> None:
     begun = await service.begin()
     assertion = service.idp.assertion(begun.asked)
