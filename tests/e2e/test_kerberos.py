@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -225,7 +226,7 @@ def refused(gateway: ServedGateway, header: str, sentence: str, cause: str, *, s
     assert sentence in answer.json()["message"].lower()
     page = ask(gateway, second or header, html=True)
     assert (page.status_code, sentence in page.text.lower()) == (403, True)
-    assert cause in gateway.stderr
+    gateway.line(cause)
     assert header.partition(" ")[2] not in gateway.stderr
 
 
@@ -340,7 +341,7 @@ def test_whoever_is_disabled_in_the_directory_is_out_at_the_next_renewal(office:
         answer = renew(gateway, renewal)
         print(f"out {time.monotonic() - start:.3f} s after the directory was changed, at the first renewal")
         assert answer.status_code == 401
-        assert "disabled or has expired" in gateway.stderr
+        gateway.line("disabled or has expired")
 
 
 def test_whoever_is_disabled_at_the_kdc_is_out_at_the_next_renewal(office: Office) -> None:
@@ -356,7 +357,7 @@ def test_whoever_is_disabled_at_the_kdc_is_out_at_the_next_renewal(office: Offic
             office.kdc.enable("carol")
         print(f"out {time.monotonic() - start:.3f} s after the KDC was changed, at the first renewal")
         assert answer.status_code == 401
-        assert "the principal is disabled or locked" in gateway.stderr
+        gateway.line("the principal is disabled or locked")
 
 
 def test_a_kdc_that_does_not_answer_ends_no_session(office: Office, tmp_path: Path) -> None:
@@ -371,7 +372,7 @@ def test_a_kdc_that_does_not_answer_ends_no_session(office: Office, tmp_path: Pa
     try:
         answer = renew(gateway, renewal)
         assert answer.status_code in (500, 503)
-        assert "the KDC could not be asked" in gateway.stderr
+        gateway.line("the KDC could not be asked")
     finally:
         gateway.__exit__(None, None, None)
 
@@ -385,6 +386,7 @@ def test_a_keytab_without_our_principal_stops_the_start(office: Office) -> None:
         externalURL="https://localhost:8443",
         identity=[{"name": "staff", "type": "kerberos", "keytab": str(keytab), "realms": [{"name": REALM}]}],
     )
-    done = subprocess.run(["ostiary", "serve", "--check", "--config", str(config)], capture_output=True, text=True)
+    command = [sys.executable, "-m", "ostiary", "serve", "--check", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert f"the keytab has no key of HTTP/localhost; it has HTTP/elsewhere@{REALM}" in done.stdout + done.stderr

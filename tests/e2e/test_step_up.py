@@ -25,6 +25,7 @@ from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.oidc_provider import OidcProvider, installed
 from tests.support.opened_browser import OpenedBrowser
+from tests.support.page_checks import check_page
 from tests.support.terminal import AtTerminal
 
 pytestmark = [pytest.mark.needs("kubectl", "chromium", "node", "npm"), pytest.mark.timeout(300)]
@@ -67,6 +68,7 @@ class Desk:
         chromium.go(address)
         if "step_up=" in address:
             chromium.see("Confirm that it is you")
+            check_page(chromium, "step-up", alone=False)
             chromium.see(self.confirms)
             chromium.click("link", "Continue")
         self._sign_in_at_issuer()

@@ -103,7 +103,8 @@ class Identified:
     cannot use it. It belongs to one session: other sessions of the same sign-in have none.
 
     `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
-    ``sub`` of OpenID Connect, SessionIndex and NameID of SAML. By them it may end the sign-in later, see
+    ``sub`` of OpenID Connect, NameID with SessionIndex, and NameID alone, of SAML. No two sign-ins of a provider may
+    have the same `session_id`: they would end together. By them it may end the sign-in later, see
     `ostiary.interfaces.logout`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint` is what
     `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is, for the
     browser's session alone; one of more than 8 KiB is left out.
@@ -111,6 +112,9 @@ class Identified:
     With `once_until`, what proved who it is (an assertion of SAML, a ticket of Kerberos) is good for one sign-in:
     `token_id` names it among all of the provider, the gateway remembers it until then, and refuses a second use, in
     whichever replica. From then on the provider itself must refuse it.
+
+    With `session_until`, the identity system says when the sign-in ends there (SessionNotOnOrAfter of SAML): nothing
+    that begins with it here lasts longer.
 
     `www_authenticate` goes with the answer to the client: by it the gateway proves to the client who it is (mutual
     authentication).
@@ -123,6 +127,7 @@ class Identified:
     sign_out_hint: Secret | None = field(default=None, repr=False)
     token_id: str = ""
     once_until: datetime | None = None
+    session_until: datetime | None = None
     www_authenticate: str = field(default="", repr=False)
 
 

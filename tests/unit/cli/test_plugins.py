@@ -62,7 +62,9 @@ def test_json_tells_every_declared_trait(capsys: Captured) -> None:
     assert found["memory"]["traits"] == {"shared_between_processes": False, "survives_restart": False}
     moving = ["export_log", "export_sessions", "import_log", "import_sessions", "examine", "others_using"]
     objects = ["put_object", "find_object", "list_objects", "delete_object", "object_kinds"]
-    assert found["sqlite"]["abilities"] == ["put_record", "find_record", "take_record", "path", *objects, *moving]
+    records = ["put_record", "find_record", "take_record"]
+    listing = ["sessions_from", "page_sessions"]
+    assert found["sqlite"]["abilities"] == [*records, "path", *objects, *moving, *listing]
     assert found["sqlite"]["problems"] == []
 
 

@@ -5,7 +5,7 @@ The base of `tokens`: who exchanges a proof of its own, makes an API token, or n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -58,13 +58,14 @@ class ProgramTokens:
         lifetime: timedelta,
         delegation: str = "",
         at: datetime | None = None,
+        until: datetime | None = None,
         sequence: int | None = None,
         origins: tuple[str, ...] = (),
     ) -> IssuedToken:
         """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
 
-        *at* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if the user
-        has too many of these. Sign-ins are counted apart.
+        *at*, *until* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if
+        the user has too many of these. Sign-ins are counted apart.
         """
         if lifetime <= timedelta(0):
             raise ValueError("a token lives longer than no time")
@@ -86,6 +87,7 @@ class ProgramTokens:
             name=name,
             origins=origins,
         )
+        session = ending_by(until, session)
         check_answer(session)
         if not await self._allowances[session.kind].take(user.username):
             raise _too_many_tokens(self._allowances[session.kind].most)
@@ -123,6 +125,15 @@ def _too_many_tokens(most: int) -> LoginRefused:
         cause=f"there are {most} that have neither expired nor been revoked",
         hint="keep a token and use it until it expires, or revoke those that nobody needs",
     )
+
+
+def ending_by(until: datetime | None, session: Session) -> Session:
+    """*session*, which has ended by *until* at the latest. Raises `LoginRefused` if that is before it begins."""
+    if until is None or until >= session.expires_at:
+        return session
+    if until <= session.created_at:
+        raise session_ended("it has ended at the identity system")
+    return replace(session, expires_at=until)
 
 
 def session_ended(cause: str) -> LoginRefused:

@@ -18,6 +18,7 @@ from ostiary.core.tokens.program_tokens import (
     TOKENS_PER_USER,
     ProgramTokens,
     check_answer,
+    ending_by,
     session_ended,
 )
 from ostiary.core.tokens.token_format import (
@@ -76,7 +77,7 @@ class Attested:
     """What the providers say of a user: who it is, and for each group how it is known.
 
     `kept` is what the identity provider wants to have again when the session is renewed, `origins` name the sign-in at
-    the identity system, and `sign_out_hint` is what ends that there.
+    the identity system, and `sign_out_hint` is what ends that there. By `until` it has ended there by itself.
     """
 
     user: UserInfo
@@ -84,6 +85,7 @@ class Attested:
     kept: Secret | None = None
     origins: tuple[str, ...] = ()
     sign_out_hint: Secret | None = None
+    until: datetime | None = None
 
 
 Recheck = Callable[[Session], Awaitable[Attested]]
@@ -114,7 +116,7 @@ class Tokens(ProgramTokens):
         super().__init__(store, clock=clock, tokens_per_user=tokens_per_user, api_tokens_per_user=api_tokens_per_user)
         self.lifetime = lifetime
         self.on_unsaved: Callable[[Revocation], None] = lambda revocation: None
-        self._session_lifetime = session_lifetime
+        self.session_lifetime = session_lifetime
         self._sessions_per_user = sessions_per_user
 
     async def issue(
@@ -128,17 +130,18 @@ class Tokens(ProgramTokens):
         sequence: int | None = None,
         kept: Secret | None = None,
         session_lifetime: timedelta | None = None,
+        until: datetime | None = None,
         origins: tuple[str, ...] = (),
     ) -> Issued:
         """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
 
         *at* is when the person signed in, if that was a while ago, and *sequence* what `sequence` said then: what was
         revoked since then stays so. *kept* is sealed with the renewal token; *session_lifetime* is for a session that
-        shall end sooner than others.
+        shall end sooner than others, and *until* is when it ends in any case.
         """
         now = self._clock.now()
         start = now if at is None else min(at, now)
-        session = self._session(user, provider, sources, client, start, session_lifetime)
+        session = ending_by(until, self._session(user, provider, sources, client, start, session_lifetime))
         if sequence is None and at is None:
             sequence = await self.sequence()
         session = replace(session, sequence=sequence, origins=origins)
@@ -156,16 +159,17 @@ class Tokens(ProgramTokens):
         client: str = "",
         kept: Secret | None = None,
         session_lifetime: timedelta | None = None,
+        until: datetime | None = None,
         sequence: int | None = None,
         origins: tuple[str, ...] = (),
         sign_out_hint: Secret | None = None,
     ) -> BrowserSession:
         """Begin a session on the gateway's own pages. Raises `LoginRefused` if it is revoked while it begins.
 
-        *sequence* is as in `issue`.
+        *sequence* and *until* are as in `issue`.
         """
         now = self._clock.now()
-        session = self._session(user, provider, sources, client, now, session_lifetime)
+        session = ending_by(until, self._session(user, provider, sources, client, now, session_lifetime))
         sequence = await self.sequence() if sequence is None else sequence
         secret = new_token(BROWSER_PREFIX)
         session = replace(session, sequence=sequence, origins=origins, sealed_hint=_sealed_hint(sign_out_hint, secret))
@@ -200,7 +204,7 @@ class Tokens(ProgramTokens):
             user=user,
             provider=provider,
             created_at=at,
-            expires_at=at + min(self._session_lifetime, lifetime or self._session_lifetime),
+            expires_at=at + min(self.session_lifetime, lifetime or self.session_lifetime),
             sources=sources,
             client=client,
         )

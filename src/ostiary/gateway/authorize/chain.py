@@ -36,13 +36,13 @@ NOT_ITS_UPSTREAM = "its policy applies to other upstreams"
 # The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
 # success, to a watch or a controller the end of the object.
 READS = frozenset(("get", "list", "head"))
-# These begin something, though their verb is get.
-_CONNECTS = frozenset(("exec", "attach", "portforward"))
+# Of pods. These begin something, and may be asked for by GET, with the verb get.
+CONNECTS = frozenset(("exec", "attach", "portforward"))
 
 
 def may_be_hidden(request: RequestInfo) -> bool:
     """Whether a refusal of *request* may be a 404: for what only reads, never for what changes, waits or connects."""
-    return request.verb in READS and not request.modifier and request.subresource not in _CONNECTS
+    return request.verb in READS and not request.modifier and request.subresource not in CONNECTS
 
 
 @dataclass(frozen=True, slots=True)

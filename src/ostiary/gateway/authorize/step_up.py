@@ -17,6 +17,7 @@ from ostiary.core.authentication_context import MAX_AHEAD, AuthenticationContext
 from ostiary.core.rules import ANY
 from ostiary.core.rules.matching import resource_keys, url_matches
 from ostiary.core.settings.kinds import short_duration
+from ostiary.gateway.authorize.chain import CONNECTS
 from ostiary.gateway.config.step_up_settings import StepUpRuleSettings
 from ostiary.interfaces.identity import RequiredAuthentication
 from ostiary.model import RequestInfo, UserInfo
@@ -43,7 +44,7 @@ class StepUpRule:
         rule = self.settings
         if rule.upstreams and not any_upstream and request.upstream not in rule.upstreams:
             return False
-        if not _has(rule.verbs, request.verb):
+        if not any(_has(rule.verbs, verb) for verb in _verbs(request)):
             return False
         if not request.is_resource:
             return any(url_matches(pattern, request.path) for pattern in rule.paths)
@@ -53,6 +54,12 @@ class StepUpRule:
             and (not rule.resource_names or not request.name or request.name in rule.resource_names)
             and (not rule.namespaces or _may_touch(request, rule.namespaces))
         )
+
+
+def _verbs(request: RequestInfo) -> Sequence[str]:
+    """The verbs of *request*. A shell is opened by POST (create), or by GET as a WebSocket (get): that is one thing."""
+    is_connect = request.subresource in CONNECTS and request.verb in ("get", "create")
+    return ("get", "create") if is_connect else (request.verb,)
 
 
 def _has(values: Sequence[str], value: str) -> bool:

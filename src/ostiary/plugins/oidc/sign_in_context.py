@@ -2,7 +2,8 @@
 
 At a renewal the person was not there, so what is known stays, unless the issuer itself says something else. An issuer
 may leave out at a refresh what it said at the sign-in (OpenID Connect Core, 12.2); what it does say takes the place of
-the old. A time that is well after the issuance of the token which says so is not believed.
+the old. If it names another time, the person has signed in there again: then nothing of the earlier sign-in counts. A
+time that is well after the issuance of the token which says so is not believed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ NOTHING_KNOWN = AuthenticationContext()
 
 
 def sign_in_context(id_token: Claims, before: AuthenticationContext = NOTHING_KNOWN) -> AuthenticationContext:
-    """What *id_token* says, and for what it does not say *before*."""
+    """What *id_token* says, and for what it does not say *before*, if it is about the same sign-in."""
+    auth_time = _auth_time(id_token)
+    if auth_time not in (None, before.auth_time):
+        before = NOTHING_KNOWN
     return AuthenticationContext(
         acr=_text(id_token.get("acr")) or before.acr,
         amr=_texts(id_token.get("amr")) or before.amr,
-        auth_time=_auth_time(id_token) or before.auth_time,
+        auth_time=auth_time or before.auth_time,
     )
 
 

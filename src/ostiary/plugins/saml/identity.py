@@ -166,11 +166,12 @@ class SamlIdentity(ClaimedGroups):
             raise LoginRefused(_TOO_WEAK, cause=f"the AuthnContextClassRef is {quoted(assertion.context_class)}")
         return Identified(
             self._settings.attributes.user(assertion),
-            session_id=assertion.session_index,
+            session_id=logout.sign_in_id(assertion.name_id, assertion.session_index),
             subject=assertion.name_id.value,
             sign_out_hint=logout.hint_of(assertion),
             token_id=assertion.id,
             once_until=assertion.good_until,
+            session_until=assertion.session_until,
         )
 
     async def _assertion(self, request: LoginRequest, request_id: str) -> Assertion:

@@ -51,6 +51,15 @@ class LogoutRequested:
     relay_state: str
 
 
+def sign_in_id(name_id: NameId, session_index: str) -> str:
+    """The name of one sign-in among all; empty if it has no index of its own.
+
+    An index tells the sign-ins of one person apart, and no more: an identity system may number them from one, or use
+    the same few for everybody (SAML Core 2.7.2), so that nobody is followed from service to service.
+    """
+    return json.dumps([name_id.value, session_index]) if session_index else ""
+
+
 def is_answer(request: LoginRequest) -> bool:
     """Whether a browser comes back with the answer to our own request. Nothing depends on what it says."""
     return any(key == bindings.RESPONSE for key, _ in (*request.query, *request.form))
@@ -84,10 +93,11 @@ def read_logout_request(
     if message.get("Destination") not in (None, "", destination):
         raise DocumentRefused(f"it was sent to {quoted(message.get('Destination'))}, not {destination} (Destination)")
     indexes = [text_of(each) for each in children(message, SAMLP, "SessionIndex")]
+    name_id = name_id_of(message)
     return LogoutRequested(
         id=attribute(message, "ID"),
-        subject=name_id_of(message).value,
-        session_id=indexes[0] if len(indexes) == 1 else "",
+        subject=name_id.value,
+        session_id=sign_in_id(name_id, indexes[0]) if len(indexes) == 1 else "",
         good_until=_good_until(message, now, skew),
         binding=binding,
         relay_state=relay_state,

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from ostiary.core.tokens import Issued, Tokens, digest
+from ostiary.core.tokens import Issued, Tokens, digest, origins_of
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
@@ -18,6 +18,7 @@ from tests.support.bounded import bytes_of_owner
 from tests.support.http1 import turn
 
 ANN = UserInfo("ann", groups=("dev",))
+(SIGN_IN,) = origins_of("staff", session_id="sid-1", subject="")
 
 
 class Store(MemoryTokenStore):
@@ -206,7 +207,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
     tokens = Tokens(store, clock=clock)
     authenticator = TokenAuthenticator(tokens, clock)
     tokens.on_unsaved = authenticator.end_at_once
-    issued = await tokens.issue(ANN, provider="staff")
+    issued = await tokens.issue(ANN, provider="staff", origins=(SIGN_IN,))
     other = await tokens.issue(UserInfo("bob"), provider="staff")
     live, stream = await authenticator.find(key(issued)), Stream()
     assert live is not None
@@ -216,6 +217,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
         RevocationKind.SESSION: issued.session.id,
         RevocationKind.USER: "ann",
         RevocationKind.GROUP: "dev",
+        RevocationKind.ORIGIN: SIGN_IN,
         RevocationKind.BEFORE: "",
     }[kind]
     store.failing = True
@@ -231,7 +233,7 @@ async def test_what_the_store_cannot_write_down_ends_here_all_the_same_and_is_wr
         await tokens.save_unsaved()
     store.failing = False
     clock.advance(1)
-    again = await tokens.issue(ANN, provider="staff")
+    again = await tokens.issue(ANN, provider="staff", origins=(SIGN_IN,))
     await tokens.save_unsaved()
     assert not tokens.unsaved
     assert await tokens.find(issued.token.reveal()) is None

@@ -43,6 +43,12 @@ def path(verb: str, target: str) -> RequestInfo:
         ({"resources": ("*",), "verbs": ("delete",)}, resource("get", "pods", "a", "x"), False),
         ({"resources": ("pods",)}, resource("get", "pods/exec", "a", "x"), False),
         ({"resources": ("pods/exec",)}, resource("create", "pods/exec", "a", "x"), True),
+        # A connection may be opened by GET as well (kubectl does, for a WebSocket), which is the verb get.
+        ({"resources": ("pods/exec",), "verbs": ("create",)}, resource("get", "pods/exec", "a", "x"), True),
+        ({"resources": ("pods/attach",), "verbs": ("create",)}, resource("get", "pods/attach", "a", "x"), True),
+        ({"resources": ("pods/portforward",), "verbs": ("get",)}, resource("create", "pods/portforward", "a"), True),
+        ({"resources": ("pods/exec",), "verbs": ("delete",)}, resource("get", "pods/exec", "a", "x"), False),
+        ({"resources": ("pods/log",), "verbs": ("create",)}, resource("get", "pods/log", "a", "x"), False),
         ({"resources": ("*/scale",)}, resource("patch", "deployments/scale", "a", "x"), True),
         ({"resources": ("pods",), "api_groups": ("apps",)}, resource("get", "pods"), False),
         ({"resources": ("pods",), "api_groups": ("",)}, resource("get", "pods"), True),

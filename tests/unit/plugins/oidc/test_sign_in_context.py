@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.authentication_context import ACR, AMR, AUTH_TIME, AuthenticationContext
+from ostiary.core.authentication_context import ACR, AMR, AUTH_TIME, AuthenticationContext, with_latest_context
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest
 from ostiary.plugins.oidc.claims import ClaimNames
@@ -87,6 +87,23 @@ async def test_what_the_issuer_says_at_a_renewal_takes_the_place_of_the_old(
     issuer.claims |= {"acr": "bronze", "amr": ["pwd"], "auth_time": later}
     extra = dict((await renew(provider, identified)).user.extra)
     assert extra == {ACR: ("bronze",), AMR: ("pwd",), AUTH_TIME: (f"{clock.now():%Y-%m-%dT%H:%M:%SZ}",)}
+
+
+@pytest.mark.parametrize("first", [{"auth_time": "the sign-in"}, {}], ids=["with a time", "without a time"])
+async def test_a_later_sign_in_at_the_issuer_has_nothing_of_the_one_before(
+    make: Make, issuer: Issuer, clock: FakeClock, first: dict[str, object]
+) -> None:
+    """Else a second factor of yesterday, and a password of now, would be a second factor of now."""
+    issuer.claims |= {"acr": "gold", "amr": ["pwd", "otp"]}
+    issuer.claims |= {name: int(clock.now().timestamp()) for name in first}
+    provider = make()
+    identified = await sign_in(provider, issuer)
+    clock.advance(hours=3)
+    issuer.claims |= {"acr": ABSENT, "amr": ABSENT, "auth_time": int(clock.now().timestamp())}
+    renewed = (await renew(provider, identified)).user
+    assert dict(renewed.extra) == {AUTH_TIME: (f"{clock.now():%Y-%m-%dT%H:%M:%SZ}",)}
+    # The gateway takes the later of the two, whole.
+    assert with_latest_context(renewed, identified.user) == renewed
 
 
 async def test_it_comes_from_the_id_token_and_never_from_user_info(make: Make, issuer: Issuer) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from lxml import etree
 
+from ostiary.core.tokens import ended_origins, origins_of
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, PostedForm, Redirect
 from ostiary.interfaces.logout import Logout, SignOut
@@ -65,7 +66,10 @@ SEND = {"redirect": by_redirect, "post": by_post}
 @pytest.mark.parametrize("binding", SEND)
 async def test_a_signed_request_ends_the_sign_in_that_it_names(service: Service, binding: str) -> None:
     logout = await service.provider.handle_logout(SEND[binding](logout_request(service), service.idp.signer))
-    assert (logout.session_id, logout.subject, logout.token_id) == ("session-1", "alice", "_logout-1")
+    begun = await service.begin()
+    signed_in = await service.finish(begun, service.idp.signed_response(begun.asked, "alice"))
+    assert logout.session_id == signed_in.session_id != ""
+    assert (logout.subject, logout.token_id) == (signed_in.subject, "_logout-1") == ("alice", "_logout-1")
     assert logout.verified
     assert logout.once_until == service.clock.now() + timedelta(minutes=5, seconds=30)
     assert isinstance(logout.answer, PostedForm if binding == "post" else Redirect)
@@ -79,6 +83,16 @@ async def test_a_signed_request_ends_the_sign_in_that_it_names(service: Service,
     else:
         assert "&RelayState=state-of-the-idp&SigAlg=" in logout.answer.url
         assert "&Signature=" in logout.answer.url
+
+
+async def test_a_request_ends_no_sign_in_of_somebody_with_the_same_index(service: Service) -> None:
+    """An index need not be unique beyond one person: "1" is one that identity systems use for everybody."""
+    begun = await service.begin()
+    alice = await service.finish(begun, service.idp.signed_response(begun.asked, "alice"))
+    message = logout_request(service, name="mallory", indexes=("session-1",))
+    logout = await service.provider.handle_logout(by_redirect(message, service.idp.signer))
+    ended = ended_origins("acme", session_id=logout.session_id, subject=logout.subject)
+    assert not set(ended) & set(origins_of("acme", session_id=alice.session_id, subject=alice.subject))
 
 
 async def test_without_a_session_or_with_several_all_of_the_person_end(service: Service) -> None:
@@ -134,6 +148,18 @@ async def test_the_query_is_verified_as_it_came(service: Service) -> None:
 async def test_a_small_message_that_unpacks_into_a_huge_one_is_refused(service: Service) -> None:
     huge = etree.fromstring(f"<x>{'a' * 5_000_000}</x>")
     await refused(service, by_redirect(huge, service.idp.signer), "too large")
+
+
+@pytest.mark.parametrize("where", [b"<samlp:LogoutRequest ", b"</ds:SignedInfo>", b"</ds:KeyInfo>"], ids=str)
+async def test_a_message_that_takes_long_to_verify_is_refused_before(service: Service, where: bytes) -> None:
+    """Anybody can send one, and each key of the identity system would be tried with it."""
+    signed = text(sign(logout_request(service), signer("stranger")))
+    assert where in signed
+    names = b"".join(b'xmlns:n%d="urn:%d" ' % (each, each) for each in range(100))
+    more = where + names if where.startswith(b"<s") else b"<n/>" * 100 + where
+    document = base64.b64encode(signed.replace(where, more, 1)).decode()
+    request = LoginRequest("POST", "/auth/acme/logout", form=(("SAMLRequest", document),), callback_url=LOGOUT)
+    await refused(service, request, "more elements or namespaces")
 
 
 async def test_an_assertion_is_no_logout_request(service: Service) -> None:

@@ -62,11 +62,12 @@ class NarrowedTokenPage:
             origins=signed.attested.origins,
             client=client_text(request, f"{actor or 'narrowed token'}: {delegation}"),
             lifetime=lifetime,
+            until=signed.attested.until,
             delegation=delegation.encode(),
         )
         reason = f"narrowed to {delegation}"
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session, reason=reason)
-        return _token_page(issued, delegation, lifetime)
+        return _token_page(issued, delegation, issued.expires_at - issued.session.created_at)
 
     def _choices(self, visitor: Visitor) -> tuple[timedelta, ...]:
         """A session that nobody renews is as short as one whose user cannot be checked again."""

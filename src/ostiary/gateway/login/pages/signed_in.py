@@ -153,6 +153,7 @@ class Pages:
             sequence=signed.sequence,
             origins=signed.attested.origins,
             session_lifetime=self._lengths.of(signed.provider, kept=False),
+            until=signed.attested.until,
         )
         self._events.record_session(LoginEventKind.ISSUED, request, issued.session)
         return views.token(self._site, issued, lifetime=issued.expires_at - issued.session.created_at)
@@ -199,9 +200,10 @@ class Pages:
             return answers.too_many(wait)
         code = normal_code(typed)
         device = await self._devices.find(code) if code else None
-        if device is None:
+        ticket = None if device is None else await self._devices.ticket(device)
+        if device is None or (device.step_up and ticket is None):
             return views.device_code(visitor, problem=_NO_SUCH_CODE, status=404, admin=admin)
-        return views.device_confirm(visitor, device)
+        return views.device_confirm(visitor, device, ticket)
 
     async def _decide_device(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         code, decision = normal_code(field(request, "code") or ""), field(request, "decision")

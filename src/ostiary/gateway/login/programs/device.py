@@ -23,6 +23,7 @@ from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.login.programs.grants import Grants
 from ostiary.gateway.login.records import Records, Value
 from ostiary.gateway.login.sign_in.providers import SignedIn
+from ostiary.gateway.login.step_up.tickets import Ticket
 from ostiary.gateway.login.visit import field as form_field
 from ostiary.gateway.login.visit import short
 from ostiary.interfaces.identity import LoginRequest
@@ -144,6 +145,10 @@ class Devices:
     async def find(self, user_code: str) -> DeviceRequest | None:
         record = await self._requests.find(user_code)
         return None if record is None else _request_of(user_code, record)
+
+    async def ticket(self, device: DeviceRequest) -> Ticket | None:
+        """The step-up that *device* asks for; None if it has expired, or it asks for a session."""
+        return await self._grants.ticket(device.step_up) if device.step_up else None
 
     async def decide(self, user_code: str, signed: SignedIn | None) -> DeviceRequest | None:
         """Approve as *signed*, or deny with None. None if there is nothing to decide any more.

@@ -14,6 +14,7 @@ from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.flows import pairs, user_from_json, user_json
 from ostiary.gateway.login.sign_in.providers import SignedIn
 from ostiary.gateway.login.step_up.step_ups import StepUps
+from ostiary.gateway.login.step_up.tickets import Ticket
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
 
@@ -34,7 +35,12 @@ class Grants:
         secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
         sequence = await self._tokens.sequence() if signed.sequence is None else signed.sequence
         began = {"client": client, "at": at.isoformat(), "sequence": sequence}
-        return {**granted, **secret, **began, "origins": attested.origins}
+        ends = {} if attested.until is None else {"until": attested.until.isoformat()}
+        return {**granted, **secret, **began, **ends, "origins": attested.origins}
+
+    async def ticket(self, step_up: str) -> Ticket | None:
+        """What the person reads before they grant a step-up; None if it has expired."""
+        return await self._step_ups.tickets.find(step_up)
 
     async def redeem(self, grant: Value) -> Issued | Session | None:
         """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
@@ -54,6 +60,7 @@ class Grants:
                 origins=attested.origins,
                 kept=secret,
                 session_lifetime=self._lengths.of(grant["provider"], kept=secret is not None),
+                until=datetime.fromisoformat(grant["until"]) if "until" in grant else None,
             )
         except LoginRefused:
             return None

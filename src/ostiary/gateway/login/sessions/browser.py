@@ -11,6 +11,7 @@ import base64
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
@@ -89,6 +90,7 @@ class BrowserSessions:
             origins=attested.origins,
             sign_out_hint=attested.sign_out_hint,
             session_lifetime=self._lengths.of(signed.provider, kept=attested.kept is not None),
+            until=attested.until,
         )
         before = await self.find(request)
         if before is not None:
@@ -106,7 +108,7 @@ class BrowserSessions:
         What is kept for the browser's session stays there; `hand_over` gives it to another one.
         """
         visitor = await self._current(visitor)
-        return _signed_in(visitor.session, replace(await self._attest(visitor, request), kept=None))
+        return self._signed_in(visitor.session, replace(await self._attest(visitor, request), kept=None))
 
     async def hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
         """The same for a session that goes on longer than this one, a command line's: it gets what is kept, too.
@@ -121,7 +123,7 @@ class BrowserSessions:
             lasts = self._lengths.of(session.provider, kept=False)
             ends = session.expires_at if lasts is None else session.created_at + lasts
             await self._tokens.keep(session, visitor.keeping.reveal(), None, expires_at=ends)
-        return _signed_in(session, attested)
+        return self._signed_in(session, attested)
 
     async def _current(self, visitor: Visitor) -> Visitor:
         """The visitor with a session that is alive now, and the number of the last revocation before that was asked.
@@ -159,7 +161,16 @@ class BrowserSessions:
     def forget(self) -> tuple[str, str]:
         return self._cookie.forget()
 
+    def _signed_in(self, session: Session, attested: Attested) -> SignedIn:
+        """What is made of a browser's session comes from the same sign-in, and ends with it."""
+        attested = replace(attested, origins=session.origins, until=self._last_end(session))
+        return SignedIn(session.provider, attested, session.sequence)
 
-def _signed_in(session: Session, attested: Attested) -> SignedIn:
-    """What is made of a browser's session comes from the same sign-in, and ends with it."""
-    return SignedIn(session.provider, replace(attested, origins=session.origins), session.sequence)
+    def _last_end(self, session: Session) -> datetime | None:
+        """By when what is made of *session* must have ended; None if that may go on longer than the session.
+
+        Where nobody can be asked about the person, or the identity system ends the sign-in at some time, it may not.
+        """
+        is_unchecked = self._lengths.of(session.provider, kept=bool(session.sealed)) is not None
+        is_shorter = session.expires_at < session.created_at + self._tokens.session_lifetime
+        return session.expires_at if is_unchecked or is_shorter else None

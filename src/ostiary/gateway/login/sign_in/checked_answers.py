@@ -7,6 +7,7 @@ a provider that is bound to the cluster behind the gateway names that cluster's 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
@@ -38,7 +39,8 @@ class IdentifiedUser:
     """The user whom a provider has identified, what it keeps for the session, and where the sign-in came from.
 
     `sequence` is the number of the last revocation when the sign-in began: a logout that comes meanwhile refuses it.
-    `www_authenticate` goes with the answer to the client.
+    `until` is when the identity system ends the sign-in, if it says so. `www_authenticate` goes with the answer to the
+    client.
     """
 
     user: UserInfo
@@ -46,6 +48,7 @@ class IdentifiedUser:
     origins: tuple[str, ...] = ()
     sign_out_hint: Secret | None = None
     sequence: int | None = None
+    until: datetime | None = None
     www_authenticate: str = ""
 
 
@@ -61,9 +64,12 @@ def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
     names = (answer.session_id, answer.subject)
     if not all(isinstance(name, str) for name in names):
         raise contract_broken(provider, "its names for the sign-in are not strings")
+    until: object = answer.session_until
+    if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+        raise contract_broken(provider, "the end of its session is not a time with a time zone")
     origins = origins_of(provider.name, session_id=answer.session_id, subject=answer.subject)
     proof = header_value(provider, answer.www_authenticate) if answer.www_authenticate else ""
-    return IdentifiedUser(user_of(provider, answer.user), kept, origins, hint, www_authenticate=proof)
+    return IdentifiedUser(user_of(provider, answer.user), kept, origins, hint, until=until, www_authenticate=proof)
 
 
 def user_of(provider: Identity, answer: object) -> UserInfo:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
@@ -73,8 +73,8 @@ class Flow:
     `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
     somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
     known once groups are being asked for: by then the group providers before `position` have answered with
-    `memberships`, and `kept`, `origins` and `sign_out_hint` are what the identity provider gave for the session.
-    `sequence` is the number of the last revocation when the login began.
+    `memberships`, and `kept`, `origins`, `sign_out_hint` and `until` are what the identity provider gave for the
+    session. `sequence` is the number of the last revocation when the login began.
     """
 
     identity: str = ""
@@ -89,6 +89,7 @@ class Flow:
     origins: tuple[str, ...] = ()
     sign_out_hint: Secret | None = None
     sequence: int | None = None
+    until: datetime | None = None
 
 
 class Flows:
@@ -199,6 +200,8 @@ def _to_json(flow: Flow) -> Value:
         value["sign_out_hint"] = flow.sign_out_hint.reveal()
     if flow.sequence is not None:
         value["sequence"] = flow.sequence
+    if flow.until is not None:
+        value["until"] = flow.until.isoformat()
     if goal is not None and goal.required is not None:
         value["required"] = required_json(goal.required)
     if isinstance(goal, CliGoal):
@@ -232,4 +235,5 @@ def _from_json(value: Value) -> Flow:
         origins=tuple(value.get("origins", ())),
         sign_out_hint=Secret(value["sign_out_hint"]) if "sign_out_hint" in value else None,
         sequence=value.get("sequence"),
+        until=datetime.fromisoformat(value["until"]) if "until" in value else None,
     )

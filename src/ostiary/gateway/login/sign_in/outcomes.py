@@ -90,6 +90,7 @@ class SignInOutcomes:
                 sequence=signed_in.sequence,
                 origins=attested.origins,
                 session_lifetime=self._lengths.of(signed_in.provider, kept=attested.kept is not None),
+                until=attested.until,
             )
         self._events.record_session(LoginEventKind.ISSUED, request, pair.session)
         return answers.token_pair(pair, step_up=self._step_up).with_headers(self._flows.forget())

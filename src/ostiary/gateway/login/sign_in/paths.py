@@ -31,7 +31,7 @@ from ostiary.gateway.login.sessions.logouts import Logouts
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flow, Flows, Goal, ParkedReturns
 from ostiary.gateway.login.sign_in.outcomes import SignInOutcomes
 from ostiary.gateway.login.sign_in.providers import ProviderCalls, for_people, returns_by_post
-from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, field
+from ostiary.gateway.login.visit import AddressLimit, Visit, bearer, comes_from, field
 from ostiary.interfaces.identity import Challenge, LoginRequest, PublishesMetadata, SignIn
 
 
@@ -137,7 +137,13 @@ class SignInPaths:
         return views.choose(self._site, urls, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _start(self, visit: Visit, provider: Identity) -> LoginAnswer:
-        """A visit for the goal that this browser has chosen before."""
+        """A visit for the goal that this browser has chosen before.
+
+        A link or a form of ours leads here, from a page that says what for. Another site must not take the person past
+        that page: the sign-in itself may need nothing of them.
+        """
+        if not comes_from(visit.request, self._site.external_url):
+            return answers.error(403, "the request was sent by a page of another site")
         try:
             goal = await self._flows.goal(visit.request)
         except OstiaryError as error:

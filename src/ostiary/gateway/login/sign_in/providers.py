@@ -189,7 +189,9 @@ class ProviderCalls:
                     provider_user, shown_request, position=flow.position, memberships=flow.memberships, returning=True
                 )
             )
-            identified = IdentifiedUser(flow.user, flow.kept, flow.origins, flow.sign_out_hint, flow.sequence)
+            identified = IdentifiedUser(
+                flow.user, flow.kept, flow.origins, flow.sign_out_hint, flow.sequence, flow.until
+            )
             return self._outcome_of(provider_user, memberships, flow.goal, identified)
 
     async def verify(
@@ -349,10 +351,13 @@ def _outcome_of(
             origins=identified.origins,
             sign_out_hint=identified.sign_out_hint,
             sequence=identified.sequence,
+            until=identified.until,
         )
         return _elsewhere(result.redirect, flow)
     attested = _with_groups(provider_user, result, identified.kept)
-    attested = replace(attested, origins=identified.origins, sign_out_hint=identified.sign_out_hint)
+    attested = replace(
+        attested, origins=identified.origins, sign_out_hint=identified.sign_out_hint, until=identified.until
+    )
     return SignedIn(provider_user.identity, attested, identified.sequence)
 
 

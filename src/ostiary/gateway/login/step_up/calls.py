@@ -5,7 +5,7 @@
     ticket=TICKET&refused=true the person did not prove it: what waits need not wait any longer
 
 Called by the routes. Only a whole session that a person signed in for is told anything. The programs that wait are
-bounded, for each user and in all.
+bounded, for each user and in all, and so are the tickets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from ostiary.core.authentication_context import context_of
 from ostiary.core.clock import Clock
+from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens
 from ostiary.gateway.authorize.step_up import AppliedRules, StepUpRule, StepUpRules, describe
 from ostiary.gateway.login import answers
@@ -32,6 +33,8 @@ LONGEST_WAIT = 20.0
 # How often the store is asked for a demand while a program waits, in seconds.
 INTERVAL = 1.0
 WAITING_PER_USER, WAITING_IN_ALL = 32, 4000
+# Of one user. Each is a record, and of those the store keeps only so many, of everybody.
+TICKETS_PER_MINUTE = 60.0
 ANY_RULE = "*"
 _NOTHING = {"needed": False}
 
@@ -57,6 +60,7 @@ class StepUpCalls:
         self._events = events
         self._clock = clock
         self._pause = pause
+        self._issued = Buckets(TICKETS_PER_MINUTE / 60, TICKETS_PER_MINUTE, clock=clock, name="step-up tickets")
         self._places = HeldPlaces(per_user=WAITING_PER_USER, in_all=WAITING_IN_ALL)
 
     async def answer(self, request: LoginRequest) -> LoginAnswer:
@@ -126,6 +130,8 @@ class StepUpCalls:
     async def _ticket_for(self, session: Session, rule: StepUpRule, demand: Demand | None) -> LoginAnswer:
         if not self._demands.can_step_up(session.provider):
             return answers.error(403, "your identity provider cannot ask you for more")
+        if wait := self._issued.take(session.user.username):
+            return answers.too_many(wait)
         waiting = "" if demand is None else demand.request
         ticket = await self._tickets.issue(
             session,

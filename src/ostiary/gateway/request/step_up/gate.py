@@ -8,8 +8,8 @@
                                             401 if none does, if they refuse, or after ``stepUp.hold``
 
 Called by the engine; only plans with rules come here. A held request has no seat. It waits in a place of its own, of
-which a user has only so many, and leaves it as soon as its client does. Doors of other proxies hold nothing: a proxy
-waits for an answer for seconds only.
+which a user has only so many, and leaves it as soon as its client does. How often a user's requests ask the store is
+bounded, too. Doors of other proxies hold nothing: a proxy waits for an answer for seconds only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ostiary.core.clock import Clock
+from ostiary.core.counting.rates import Buckets
 from ostiary.errors import ProviderError, TooManyRequests
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
@@ -40,6 +41,8 @@ from ostiary.interfaces.token_store import SessionKind
 INTERVAL = 0.5
 # A program on the person's machine asks for the demand within this time, or there is none.
 SEEN_WITHIN = 6.0
+# How often the requests of one user may have the store asked, at this worker. No other limit holds for them yet.
+LOOKS_PER_SECOND, LOOKS_AT_ONCE = 10.0, 100.0
 
 Ask = Callable[[Passage, TokenInUse], None]
 Pause = Callable[[float], Awaitable[object]]
@@ -92,6 +95,7 @@ class StepUpGate:
         self._now, self._monotonic = clock.now, clock.monotonic
         self._ask = ask
         self._seconds = parts.hold if holds else 0.0
+        self._looks = Buckets(LOOKS_PER_SECOND, LOOKS_AT_ONCE, clock=clock, name="step-ups")
 
     def unmet_rule(self, passage: Passage) -> StepUpRule | None:
         """The rule that keeps the request from going on; None if it may."""
@@ -107,6 +111,8 @@ class StepUpGate:
             self._refuse(passage, rule, "programs cannot prove that a person is there")
         elif not self._parts.demands.can_step_up(token.session.provider):
             self._refuse(passage, rule, "your identity provider cannot ask you for it")
+        elif self._looks.take(token.user.username):
+            self._require(passage, rule)
         elif (current := await self._look_up(passage)) is None:
             return
         elif current.user != token.user:

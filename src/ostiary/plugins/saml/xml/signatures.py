@@ -58,6 +58,9 @@ _OF_SIGNED_INFO = _EXCLUSIVE | {
 }
 _PARTS = frozenset(name(DS, each) for each in ("SignedInfo", "SignatureValue", "KeyInfo"))
 MOST_CERTIFICATES = 8
+# Anybody may send a logout request, and each key has to be tried. With many elements in a signature, and many
+# namespaces around it, that takes twenty times as long as with those that signatures have.
+MOST_IN_SIGNATURE, MOST_NAMESPACES = 64, 64
 
 
 class KeyUnknown(DocumentRefused):
@@ -73,6 +76,8 @@ def verify_element(
     element: etree._Element, certificates: Sequence[x509.Certificate], algorithms: Collection[str]
 ) -> etree._Element:
     """What a signature in *element* covers, which is the element without it; raises `DocumentRefused`."""
+    if len(element.nsmap) > MOST_NAMESPACES or _elements_in_signatures(element) > MOST_IN_SIGNATURE:
+        raise DocumentRefused("the signature has more elements or namespaces than any signature of SAML")
     # Serialised once: what is checked here and what the library verifies are the same bytes.
     alone = serialize(element)
     candidate = parse(alone, limit=len(alone))
@@ -83,6 +88,10 @@ def verify_element(
         if signed is not None:
             return _checked_root(parse(signed, limit=len(signed)), candidate)
     raise KeyUnknown(f"the signature of the {local_name(element)} fits no key of the identity system")
+
+
+def _elements_in_signatures(element: etree._Element) -> int:
+    return sum(1 for signature in children(element, DS, "Signature") for _ in signature.iter())
 
 
 def _check_shape(candidate: etree._Element, algorithms: Collection[str]) -> None:

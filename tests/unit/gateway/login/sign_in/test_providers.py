@@ -19,6 +19,7 @@ from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import (
     SESSION,
     URL,
+    Browser,
     Gateway,
     Make,
     Says,
@@ -134,6 +135,21 @@ async def test_whoever_signs_in_unseen_is_asked_before_a_command_line_gets_a_ses
     page = await gateway.get(target, headers=html, cookie=cookie)
     assert page.status == 200
     assert b"Sign in on the command line?" in page.body
+
+
+async def test_whoever_signs_in_unseen_has_chosen_to_among_several(make: Make) -> None:
+    """The address behind the choice is a link of ours: another site cannot lead a browser to it."""
+
+    class Ticket(Says):
+        sign_in = SignIn.NEGOTIATE
+
+    gateway = make(Ticket(UserInfo("alice")), Says(UserInfo("bob")))
+    browser = Browser(gateway)
+    elsewhere = (("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"))
+    target = f"/auth/cli?challenge={'A' * 43}&port=40000&state=abc&client=kubectl"
+    assert (await browser.get(target, headers=elsewhere)).status == 200
+    assert (await browser.get("/auth/idp1/start", headers=elsewhere)).status == 403
+    assert (await browser.get("/auth/idp1/start", headers=(("sec-fetch-site", "same-origin"),))).status == 303
 
 
 async def test_a_provider_that_does_not_answer_is_an_outage(make: Make) -> None:

@@ -123,6 +123,23 @@ async def test_a_session_is_stepped_up_and_keeps_everything_else(gateway: Gatewa
     assert body(await ask(gateway, pair, rule="mfa")) == {"needed": False}
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_nobody_gets_past_the_page_without_reading_it(gateway: Gateway, provider: Asks, site: str) -> None:
+    """Another site could lead the browser to the page, and then on from it, and an identity system may ask nothing."""
+    pair = await signed_in(gateway)
+    asked = body(await ask(gateway, pair, rule="mfa"))
+    provider.amr, visits = ("pwd", "mfa"), len(provider.asked)
+    browser = Browser(gateway)
+    elsewhere = (("sec-fetch-site", site), ("sec-fetch-mode", "navigate"))
+    page = await browser.get(confirm_address(asked["ticket"]), headers=elsewhere)
+    assert page.status == 200, "a link in a chat may lead there"
+    passed = await browser.get("/auth/idp1/start", headers=elsewhere)
+    assert passed.status == 403
+    assert len(provider.asked) == visits
+    clicked = await browser.get("/auth/idp1/start", headers=(("sec-fetch-site", "same-origin"),))
+    assert clicked.status == 303, "what was begun is not lost"
+
+
 async def test_a_refresh_keeps_what_was_proved_last(make: Make, clock: FakeClock) -> None:
     """The identity system goes on telling of the sign-in that its refresh token came from."""
 
@@ -206,6 +223,16 @@ async def test_programs_that_wait_are_bounded(gateway: Gateway, monkeypatch: pyt
     waiting.cancel()
     await turn(5)
     assert (await ask(gateway, pair)).status == 200
+
+
+async def test_nobody_fills_the_store_with_tickets(gateway: Gateway, clock: FakeClock) -> None:
+    """Of records the store keeps the latest so many: everybody's sign-ins that are under way are among them."""
+    pair = await signed_in(gateway)
+    statuses = [(await ask(gateway, pair, rule="mfa")).status for _ in range(int(calls.TICKETS_PER_MINUTE) + 5)]
+    assert statuses.count(200) == calls.TICKETS_PER_MINUTE
+    assert statuses[-5:] == [429] * 5
+    clock.advance(seconds=60 / calls.TICKETS_PER_MINUTE)
+    assert (await ask(gateway, pair, rule="mfa")).status == 200
 
 
 async def test_tokens_of_programs_are_told_nothing(gateway: Gateway) -> None:
@@ -295,6 +322,27 @@ async def test_a_device_code_steps_up_the_session(gateway: Gateway, provider: As
     done = await gateway.post("/auth/device/token", device_code=device["device_code"])
     assert body(done) == {"stepped_up": True, "session": pair["session"], "user": "alice"}
     assert context_of((await session_of(gateway, pair)).user).amr == ("mfa",)
+
+
+async def test_whoever_confirms_a_device_reads_what_waits(gateway: Gateway, provider: Asks) -> None:
+    """A thief of a token could ask its owner for a code as well; and nothing is signed in by it."""
+    provider.amr = ("pwd",)
+    pair = await signed_in(gateway)
+    waiting = Demand("d1", pair["session"], "mfa", "delete pods web in the namespace prod", "192.0.2.7")
+    await gateway.login.step_up_demands.put(waiting)
+    ticket = body(await ask(gateway, pair))["ticket"]
+    device = body(await gateway.post("/auth/device", client="ostiary", step_up=ticket))
+    provider.amr = ("mfa",)
+    browser = Browser(gateway)
+    await browser.sign_in()
+    page = text_of(await browser.get(f"/auth/device?code={device['user_code']}"))
+    assert "delete pods web in the namespace prod" in page
+    assert "192.0.2.7" in page
+    assert "Confirm that it is you" in page
+    assert "with all your permissions" not in page
+    # Of one that has expired nothing can be read any more.
+    assert await gateway.login._step_ups.tickets.take(ticket) is not None
+    assert (await browser.get(f"/auth/device?code={device['user_code']}")).status == 404
 
 
 async def test_another_person_cannot_confirm_a_device(gateway: Gateway, provider: Asks, clock: FakeClock) -> None:

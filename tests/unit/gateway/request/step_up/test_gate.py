@@ -15,7 +15,7 @@ import pytest
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.gateway.login.step_up import calls
 from ostiary.gateway.request.step_up import gate
-from ostiary.gateway.request.step_up.demands import DemandState
+from ostiary.gateway.request.step_up.demands import Demand, DemandState
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from tests.support.http1 import Message, Upstreamed, connected, get, turn, until, upstream
@@ -115,6 +115,30 @@ async def test_while_the_person_is_asked_it_waits_for_as_long_as_configured(tmp_
         assert not waiting.done()
         site.clock.advance(1)
         assert (await waiting).status == 401
+
+
+async def test_a_flood_of_requests_does_not_become_one_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at before any limit of their user's, and each would be read and written there."""
+    async with upstream() as made, serving(with_rules(tmp_path, at(made), hold=timedelta(0))) as site:
+        demands = site.worker.app.programs.login.step_up_demands
+        put, written = demands.put, []
+
+        async def noting(demand: Demand) -> None:
+            written.append(demand)
+            await put(demand)
+
+        monkeypatch.setattr(demands, "put", noting)
+        most = int(gate.LOOKS_AT_ONCE)
+        statuses = [(await delete(site)).status for _ in range(most + 20)]
+        assert set(statuses) == {401}
+        assert len(written) == most
+        # Whoever has proved it goes on as soon as there may be another look.
+        await prove(site, "mfa")
+        site.clock.advance(1)
+        assert (await delete(site)).status == 200
+    assert len(made.requests) == 1
 
 
 async def test_what_the_person_refuses_does_not_wait_any_longer(tmp_path: Path) -> None:

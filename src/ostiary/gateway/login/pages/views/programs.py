@@ -38,17 +38,25 @@ def device_code(
     return page(form_title(say("device.title"), problem), body, status=status, navigation=links)
 
 
-def device_confirm(visitor: Visitor, device: DeviceRequest) -> LoginAnswer:
+def device_confirm(visitor: Visitor, device: DeviceRequest, ticket: Ticket | None) -> LoginAnswer:
+    """Before a device is signed in; with a *ticket*, before a command that runs there goes on."""
+    user = printable(visitor.session.user.username)
+    title, about = say("device.confirm_title"), say("device.confirm_about", user=user)
+    if ticket is not None:
+        title = say("step_up.title")
+        about = say("step_up.about", user=printable(ticket.username), required=_required_text(ticket.required))
     body = fill(
         "device_confirm.html",
-        user=printable(visitor.session.user.username),
+        title=title,
+        about=about,
+        facts=NOTHING if ticket is None else _waiting_for(ticket),
         code=shown_code(device.user_code),
         client=printable(device.client),
         address=device.address,
         at=shown_time(device.at),
         form_token=visitor.form_token,
     )
-    return page(say("device.confirm_title"), body)
+    return page(title, body)
 
 
 def cli_ended(error: str) -> LoginAnswer:
@@ -73,17 +81,21 @@ def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, st
 
 def step_up_confirm(ticket: Ticket, client: str, url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
     """Before somebody proves more: what it is for, so that nobody confirms what another has begun. *url* leads on."""
-    waiting = ((say("step_up.what"), ticket.request), (say("step_up.address"), ticket.address))
     body = fill(
         "step_up_confirm.html",
         user=printable(ticket.username),
         client=printable(client) or say("common.unnamed"),
         required=_required_text(ticket.required),
         rule=ticket.rule,
-        facts=join(fill("fact.html", name=name, value=printable(value)) for name, value in waiting if value),
+        facts=_waiting_for(ticket),
         url=url,
     )
     return page(say("step_up.title"), body, headers=headers)
+
+
+def _waiting_for(ticket: Ticket) -> Markup:
+    waiting = ((say("step_up.what"), ticket.request), (say("step_up.address"), ticket.address))
+    return join(fill("fact.html", name=name, value=printable(value)) for name, value in waiting if value)
 
 
 def _required_text(required: RequiredAuthentication) -> str:
